@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.port import AdminPort
-from cluster.replication.outcome import Done, Outcome, ProposeResult
+from cluster.replication.outcome import Done, Outcome
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
 
+T = TypeVar("T")
 Consistency = Literal["local", "linearizable"]
 BELOW_THREE = "below_three"
 """Query of a removal that leaves fewer than three voters: it is meant."""
@@ -65,12 +66,28 @@ class Call(NamedTuple):
 Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw]]
 
 
+async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
+    """Asks, and waits for what the callback is told first."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(lambda result: None if answer.done() else answer.set_result(result))
+    return await answer
+
+
+async def comes_true(condition: Callable[[], bool], wait_s: float, poll_s: float = 0.01) -> bool:
+    """Looks again and again, for at most `wait_s`: for requests that are rare, and states that announce no change."""
+    try:
+        async with asyncio.timeout(wait_s):
+            while not condition():  # noqa: ASYNC110 - see above
+                await asyncio.sleep(poll_s)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def confirm_read(port: AdminPort) -> None:
     """Returns when applied state answers linearizably. Raises ApiError."""
-    confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    port.services.read_index(lambda ok: None if confirmed.done() else confirmed.set_result(ok))
     try:
-        ok = await asyncio.wait_for(confirmed, port.config.send.deadline_ms / 1000)
+        ok = await asyncio.wait_for(told(port.services.read_index), port.config.send.deadline_ms / 1000)
     except TimeoutError:
         ok = False
     if not ok:
@@ -88,9 +105,7 @@ Start = Callable[[Done], None]
 async def decided(start: Start, fix: str = "correct the request") -> tuple[EntryId, list[CommandResult]]:
     """Starts a change of the log; returns the entry and what apply answered to its commands. Raises ApiError; `fix`:
     what the caller can do about a change that no entry can hold."""
-    fate: asyncio.Future[ProposeResult] = asyncio.get_running_loop().create_future()
-    start(lambda result: None if fate.done() else fate.set_result(result))
-    result = await fate  # the node answers at the latest after [send] deadline_ms
+    result = await told(start)  # the node answers at the latest after [send] deadline_ms
     if result.outcome is Outcome.UNKNOWN:
         raise unknown_outcome(result.remark or "the change was proposed and is not decided yet")
     if result.unacceptable:

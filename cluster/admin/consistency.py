@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import google_crc32c
 
-from cluster.admin.call import Answer, Call
+from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
 from cluster.repair.consistency_views import (
@@ -71,12 +71,8 @@ async def mark_consistency(call: Call) -> MarkView:
     index = port.consistency.mark()
     if index is None:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
-    try:
-        async with asyncio.timeout(_APPLY_WAIT_S):
-            while port.state.sums.at(index) is None:  # noqa: ASYNC110 - rare, and the node has no event for it
-                await asyncio.sleep(_APPLY_POLL_S)
-    except TimeoutError:
-        raise ApiError("failed", f"entry {index} is not applied after {_APPLY_WAIT_S} s", "ask again") from None
+    if not await comes_true(lambda: port.state.sums.at(index) is not None, _APPLY_WAIT_S):
+        raise ApiError("failed", f"entry {index} is not applied after {_APPLY_WAIT_S} s", "ask again")
     return MarkView(node=port.config.node.id, term=port.status().term, index=index)
 
 
@@ -148,12 +144,7 @@ async def repair(call: Call) -> RepairView:
             "bring the other nodes back (raftmq up); if they are lost for ever: raftmq unsafe-recover --plan",
         )
     port.repairs.now()
-    try:
-        async with asyncio.timeout(_REPAIR_WAIT_S):
-            while port.repairs.log.damage:  # noqa: ASYNC110 - rare, and read by a person
-                await asyncio.sleep(_APPLY_POLL_S * 10)
-    except TimeoutError:
-        pass
+    await comes_true(lambda: not port.repairs.log.damage, _REPAIR_WAIT_S, 0.1)
     return _repair_view(port)
 
 

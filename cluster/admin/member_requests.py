@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from cluster.admin.body import flag_of
-from cluster.admin.call import BELOW_THREE, Call
+from cluster.admin.call import BELOW_THREE, Call, comes_true
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config.config import PeerNode, split_address
@@ -182,12 +182,9 @@ async def drain_member(call: Call) -> DrainView:
     except LocalError as error:
         raise _refused(error) from None
     own, wait_s = call.port.config.node.id, _election_wait_s(call.port)
-    try:
-        async with asyncio.timeout(wait_s):
-            while wanted.drain and call.port.services.leader_id() in (own, NOBODY):  # noqa: ASYNC110 - rare, and no event for it
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s") from None
+    leader_id = call.port.services.leader_id
+    if wanted.drain and not await comes_true(lambda: leader_id() not in (own, NOBODY), wait_s):
+        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s")
     return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.leader_id() or None)
 
 
@@ -215,12 +212,8 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
             "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
         ) from None
     wait_s = _election_wait_s(port)
-    try:
-        async with asyncio.timeout(wait_s):
-            while port.services.leader_id() != to:  # noqa: ASYNC110 - rare, and the node has no event for it
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen") from None
+    if not await comes_true(lambda: port.services.leader_id() == to, wait_s):
+        raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen")
 
 
 def _election_wait_s(port: AdminPort) -> float:

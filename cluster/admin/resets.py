@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
-from cluster.admin.call import Call
+from cluster.admin.call import Call, told
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.broker.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
@@ -55,10 +55,8 @@ async def reset_group(call: Call) -> GroupReset:
             "bad_field", f'"value" goes with "to": "time" or "offset", not "{wanted.to}"', "see openapi.json"
         )
     wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
-    outcome: asyncio.Future[list[QueueOffset] | Refused] = asyncio.get_running_loop().create_future()
-    resets = OffsetResets(call.port.services)
-    resets.reset(wish, lambda result: None if outcome.done() else outcome.set_result(result))
-    found = await outcome  # the node answers at the latest after [send] deadline_ms
+    # The node answers at the latest after [send] deadline_ms.
+    found: list[QueueOffset] | Refused = await told(partial(OffsetResets(call.port.services).reset, wish))
     if isinstance(found, Refused):
         raise _error(found)
     return GroupReset(

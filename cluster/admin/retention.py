@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from cluster.admin.call import Call
+from cluster.admin.call import Call, comes_true
 from cluster.admin.errors import ApiError
 from cluster.retention.settings import settings_of
 from cluster.retention.views import RetentionRun, RetentionView
@@ -51,11 +51,6 @@ async def run_retention(call: Call) -> RetentionRun:
 async def _applied(call: Call, term: int, index: int) -> None:
     """Waits until the entry, and no other one in its place, is applied."""
     state = call.port.state
-    try:
-        async with asyncio.timeout(_APPLY_WAIT_S):
-            while state.applied.index < index and call.port.status().term == term:  # noqa: ASYNC110 - rare
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError:
-        pass
+    await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, _APPLY_WAIT_S)
     if state.applied.index < index:
         raise ApiError("unknown_outcome", f"entry {index} (TRIM) is not applied yet", "look again: GET /v1/retention")

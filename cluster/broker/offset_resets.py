@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.command_levels import raising
 from cluster.broker.names import check_group_name, no_topic
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL
 
@@ -70,17 +71,7 @@ class OffsetResets:
 
     def reset(self, wish: ResetWish, done: ResetDone) -> None:
         """Calls `done` when the reset is applied, or with why it is not."""
-
-        def confirmed(ok: bool) -> None:
-            if not ok:
-                done(Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
-                return
-            try:
-                self._propose(wish, done)
-            except Refused as refused:
-                done(refused)
-
-        self._services.read_index(confirmed)
+        when_confirmed(self._services, partial(self._propose, wish, done), done)
 
     def _propose(self, wish: ResetWish, done: ResetDone) -> None:
         services = self._services
@@ -153,6 +144,4 @@ class OffsetResets:
 def _refusal(result: ProposeResult) -> Refused:
     if result.outcome is Outcome.OK:
         return Refused(Reason.INVALID, str(result.results[-1].value))
-    if result.outcome is Outcome.FAIL:
-        return Refused(Reason.UNAVAILABLE, result.remark or "no leader took it")
-    return Refused(Reason.UNKNOWN, result.remark or "proposed and undecided")
+    return not_written(result.outcome, result.remark)

@@ -7,9 +7,10 @@ what others hold; both are answered without an entry: the first while enough tim
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from cluster.broker.command_levels import raising
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
@@ -54,14 +55,7 @@ class QueueLocks:
         if len(wanted) > QUEUES_MAX:
             done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
             return
-
-        def confirmed(ok: bool) -> None:
-            if ok:
-                self._lock(group, client_id, wanted, done)
-            else:
-                done(Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
-
-        self._node.read_index(confirmed)
+        when_confirmed(self._node, partial(self._lock, group, client_id, wanted, done), done)
 
     def _lock(
         self, group: str, client_id: str, wanted: frozenset[Queue], done: Callable[[Granted | Refused], None]
@@ -76,11 +70,7 @@ class QueueLocks:
         if not asked:
             done(frozenset(fresh))
             return
-        try:
-            run = list(raising(node, LOCKS_LEVEL, "queue locks"))
-        except Refused as refused:
-            done(refused)
-            return
+        run = list(raising(node, LOCKS_LEVEL, "queue locks"))
         if group not in node.state.groups:
             run.append([PUT_GROUP, {"name": group}, True])
         run.append([LOCK_QUEUES, group, client_id, now_ms, now_ms + self._ttl_ms, [list(queue) for queue in asked]])
@@ -88,8 +78,7 @@ class QueueLocks:
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
                 # Undecided: the client asks again, and what it may have been granted is its own.
-                reason = Reason.UNAVAILABLE if result.outcome is Outcome.FAIL else Reason.UNKNOWN
-                done(Refused(reason, result.remark or "no leader took it"))
+                done(not_written(result.outcome, result.remark, unknown="no leader took it"))
                 return
             answer = result.results[-1]
             granted = {(row[0], row[1]) for row in answer.value} if answer.ok else set()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from cluster.replication.outcome import Outcome
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
 
 
 class Reason(Enum):
@@ -40,3 +47,26 @@ class Refused(Exception):
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
+
+
+def not_written(
+    outcome: Outcome, remark: str, *, fail: str = "no leader took it", unknown: str = "proposed and undecided"
+) -> Refused:
+    """The refusal of a write whose outcome is not OK; `fail` and `unknown` stand in for an empty remark."""
+    if outcome is Outcome.FAIL:
+        return Refused(Reason.UNAVAILABLE, remark or fail)
+    return Refused(Reason.UNKNOWN, remark or unknown)
+
+
+def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
+    """Acts once applied state is linearizable. `refuse` is told why it is not, and what `act` raises."""
+
+    def confirmed(ok: bool) -> None:
+        try:
+            if not ok:
+                raise Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again")
+            act()
+        except Refused as refused:
+            refuse(refused)
+
+    services.read_index(confirmed)

@@ -19,7 +19,7 @@ from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, 
 from cluster.broker.inflight import over_limit
 from cluster.broker.message_lookup import Stored, UnreadableError, message_at
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.sends import tag_hash
 from cluster.replication.ack_levels import Ack
 from cluster.replication.message_batch import Send, TopicSlot
@@ -90,15 +90,8 @@ class SendBacks:
     def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: Done) -> None:
         """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
         report = _Report(client, size, wanted, done)
-
-        def confirmed(ok: bool) -> None:
-            if ok:
-                self._try(report, TRIES)
-            else:
-                done(Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
-
         # The message may have been pulled from a node that has applied more than this one.
-        self._services.read_index(confirmed)
+        when_confirmed(self._services, partial(self._keep, report, TRIES), done)
 
     def _try(self, report: _Report, tries: int) -> None:
         try:
@@ -253,13 +246,13 @@ class SendBacks:
 
     def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
         """Tells everybody who reported this failure."""
-        refused = None
-        if outcome is Outcome.FAIL:
-            refused = Refused(Reason.UNAVAILABLE, "the log did not take the copy; nothing was stored")
-        elif outcome is Outcome.UNKNOWN:
-            refused = Refused(Reason.UNKNOWN, "the copy is undecided; it may still be stored")
-            if waiting is self._waiting:
-                self._undecided.add(name)
+        fail, unknown = (
+            "the log did not take the copy; nothing was stored",
+            "the copy is undecided; it may still be stored",
+        )
+        refused = None if outcome is Outcome.OK else not_written(outcome, "", fail=fail, unknown=unknown)
+        if outcome is Outcome.UNKNOWN and waiting is self._waiting:
+            self._undecided.add(name)
         for report in waiting.pop(name, ()):
             report.done(refused)
 

@@ -18,7 +18,7 @@ from cluster.broker.half_send import producer_group_of
 from cluster.broker.inflight import over_limit
 from cluster.broker.log_reads import read_intact
 from cluster.broker.names import PERM_READ, PERM_WRITE
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.broker.services import Services
 from cluster.broker.transaction_metrics import DROPPED, PARKED, TransactionMetrics
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
@@ -275,9 +275,7 @@ def mismatch(asked: Ending, message: Message) -> str:
 
 def refusal(outcome: Outcome, why: str) -> Refused | None:
     """The outcome for who asked."""
-    if outcome is Outcome.OK:
-        return None
-    return Refused(Reason.UNAVAILABLE if outcome is Outcome.FAIL else Reason.UNKNOWN, why)
+    return None if outcome is Outcome.OK else not_written(outcome, why)
 
 
 def _nobody(end: End | Refused) -> None:

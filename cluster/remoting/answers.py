@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -61,20 +61,10 @@ def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] |
         request.reply(ResponseCode.SUCCESS, None, ext)
     elif result.unacceptable:
         refuse(request, Refused(Reason.INVALID, result.remark))
-    elif result.outcome is Outcome.FAIL:
-        refuse(request, Refused(Reason.UNAVAILABLE, result.remark or "not written: no leader accepted it"))
     else:
-        refuse(request, Refused(Reason.UNKNOWN, result.remark or "proposed and undecided"))
+        refuse(request, not_written(result.outcome, result.remark, fail="not written: no leader accepted it"))
 
 
 def after_read_index(services: Services, request: Request, answer: Callable[[Request], None]) -> None:
     """Runs `answer` once applied state is linearizable; 14 if no leader confirms that."""
-    answered = refusing(answer)
-
-    def confirmed(ok: bool) -> None:
-        if ok:
-            answered(request)
-        else:
-            refuse(request, Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again"))
-
-    services.read_index(confirmed)
+    when_confirmed(services, functools.partial(answer, request), functools.partial(refuse, request))
