@@ -67,6 +67,8 @@ TIMERS_LEVEL = 2
 
 RESETS_LEVEL = 2
 """`reset_offsets`, `end_resets`."""
+RECALL_LEVEL = 3
+"""`recall_timer`."""
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""

@@ -28,6 +28,8 @@ class Reason(Enum):
     STALE_SUBSCRIPTION = auto()
     """The subscription known here is older than the client's."""
     BAD_SUBSCRIPTION = auto()
+    ILLEGAL = auto()
+    """What it is about does not allow it (any more): the same again ends the same way."""
     NOT_FOUND = auto()
     """There is no such message or offset."""
     BUSY = auto()

@@ -60,6 +60,8 @@ class SendFates:
                     contain("ending a copy", send.done, Outcome.OK)
             elif not path.closed:  # else it was remembered when its connection closed
                 settle(path, send.producer_id, send.sequence)
+                if send.schedule is not None:
+                    self._name_due(send, built.positions[at])
                 self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
@@ -69,7 +71,15 @@ class SendFates:
         if send.batch:
             items = self._state.fetch(topic_id, queue_id, queue_offset, len(send.batch))
             positions = tuple(item.position for item in items)
+        if send.schedule is not None:
+            self._name_due(send, position)
         self._acknowledge(send, queue_id, queue_offset, positions)
+
+    def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
+        """A request that repeats another has not been built itself: what waits is looked up."""
+        if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
+            found = self._state.timers.at(position)
+            send.due_ms = 0 if found is None else found[0].due_ms
 
     def refused(self, send: Send, remark: str) -> None:
         """Never proposed, or proved lost: safe to send again anywhere."""

@@ -63,8 +63,8 @@ class _Term:
         self.bytes = 0
         self.unknown: set[TimerName] = set()
         """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
-        self.held: set[TimerName] = set()
-        """Rows that are being changed: they are not delivered meanwhile."""
+        self.held: dict[TimerName, int] = {}
+        """Rows that are being changed, and by how many: they are not delivered meanwhile."""
         self.after: TimerName | None = None
         """Every row up to this one was looked at."""
         self.left: set[TimerName] = set()
@@ -134,15 +134,17 @@ class TimerDelivery:
     # --- rows that are changed by others -----------------------------------------------------------------------------
 
     def hold(self, name: TimerName) -> Callable[[], None] | None:
-        """Keeps the row from being delivered until the returned function is called; None if it is being delivered or
-        is held already. A new term of leadership begins without any."""
+        """Keeps the row from being delivered until the returned function is called; None if it is being delivered. A
+        new term of leadership begins without any."""
         term = self._term
-        if name in term.inflight or name in term.held:
+        if name in term.inflight:
             return None
-        term.held.add(name)
+        term.held[name] = term.held.get(name, 0) + 1
 
         def release() -> None:
-            term.held.discard(name)
+            term.held[name] -= 1
+            if not term.held[name]:
+                del term.held[name]
             term.back_to(name)
             if term is self._term:
                 self._soon()
@@ -168,7 +170,7 @@ class TimerDelivery:
             elif now_ms >= term.sweep_ms:
                 term.sweep_ms = now_ms + AGAIN_MS
                 after, until, room = term.swept, after, min(room, SWEEP_ROWS)
-        passed = frozenset(term.inflight) | term.held
+        passed = frozenset(term.inflight) | term.held.keys()
         ask = DueAsk(term, self._services.log_time_ms(), after, until, passed, room, BYTES_MAX - term.bytes)
         if self._lane is None:
             self._lane = self._make_lane(DueReads(state, self._services.read_log), self._found)

@@ -21,6 +21,7 @@ from cluster.broker.group_members import Members
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import Pulls
 from cluster.broker.queue_locks import QueueLocks
+from cluster.broker.recalls import Recalls
 from cluster.broker.send_back import SendBacks
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
@@ -88,8 +89,12 @@ from raftlog.types import NodeId
 from statemachine.commands import EXPIRE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.admin.server import AdminServer
+    from cluster.broker.due_reads import DueAsk, DueFound, DueReads
     from cluster.remoting.request import Handler
+    from cluster.runtime.lanes import LaneRunner
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -204,7 +209,7 @@ class Node:
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
-        replies = SendReplyWriter(store_host, metrics)
+        replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
         fates = SendFates(self._clock, state, retries, incarnation, acknowledge=replies.acknowledge, fail=replies.fail)
         self.proposals = proposals = Proposals(
             context,
@@ -266,12 +271,23 @@ class Node:
             consumers,
             replies,
             self.send_backs,
+            self._build_timers(),
             self.links.unreached,
             self.early_routes,
             ends,
             lambda: node_view.figures(self),
             self.metrics,
         )
+
+    def _build_timers(self) -> Recalls:
+        """What delivers messages that wait for their time, and what takes them back."""
+        runner, context = self.environment.runner, self._context
+
+        def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
+            return runner("timers", reads, context.loop, answered, context.fail)
+
+        self.timers = TimerDelivery(self.services, self.proposals, lane)
+        return Recalls(self.services, self.proposals, self.timers)
 
     def _build_forwarder(self, names: SendHandler) -> Forwarder:
         """What passes on requests that only the leader can answer."""
@@ -317,12 +333,6 @@ class Node:
     def _connect(self) -> None:
         """Connects services below to those above that they call, each once."""
         loop, transport = self._context.loop, self.transport
-        environment, fail = self.environment, self._context.fail
-        self.timers = TimerDelivery(
-            self.services,
-            self.proposals,
-            lambda lane, answered: environment.runner("timers", lane, loop, answered, fail),
-        )
         self.membership.watch_removal(self.router.drop_clients)
         self.proposals.watch_leadership(on_open=self._on_open, on_unproposed=self.router.reroute)
         self.disk.attach(self._lanes.retry_append)

@@ -21,6 +21,7 @@ CODES: dict[Reason, ResponseCode] = {
     Reason.NO_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Reason.STALE_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_LATEST,
     Reason.BAD_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.ILLEGAL: ResponseCode.ILLEGAL_OPERATION,
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,

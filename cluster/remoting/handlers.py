@@ -13,6 +13,7 @@ from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
+from cluster.remoting.recall import RecallRequests
 from cluster.remoting.send_back import SendBackRequests
 from cluster.remoting.topics_admin import TopicsAdmin
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cluster.broker.early_routes import EarlyRoutes
     from cluster.broker.group_members import Members
     from cluster.broker.queue_locks import QueueLocks
+    from cluster.broker.recalls import Recalls
     from cluster.broker.send_back import SendBacks
     from cluster.broker.services import Services
     from cluster.remoting.broker_figures import Figures
@@ -40,6 +42,7 @@ def handlers_of(
     consumers: ConsumerRequests,
     replies: Replies,
     send_backs: SendBacks,
+    recalls: Recalls,
     unreached: Callable[[], Collection[NodeId]],
     early: EarlyRoutes,
     transactions: TransactionRequests,
@@ -61,6 +64,7 @@ def handlers_of(
         **Assignments(services, members).handlers(),
         **GroupStats(services, members, groups).handlers(),
         **SendBackRequests(send_backs).handlers(),
+        **RecallRequests(recalls).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
         **replies.handlers(),

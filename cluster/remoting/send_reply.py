@@ -12,6 +12,7 @@ from cluster.remoting.frame import Frame
 from cluster.replication.message_batch import Send
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
 from cluster.wire.codes import ResponseCode
+from cluster.wire.recall_handle import RecallHandle
 
 if TYPE_CHECKING:
     from cluster.remoting.request_figures import RequestFigures
@@ -37,8 +38,10 @@ _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 class SendReplyWriter:
     """Writes the answers to sends; `cluster.broker.send_fates` says which."""
 
-    def __init__(self, store_host: bytes, metrics: RequestFigures | None = None) -> None:
+    def __init__(self, store_host: bytes, broker_name: str, metrics: RequestFigures | None = None) -> None:
+        """`broker_name`: by which clients find the cluster."""
         self._host_hex = store_host.hex().upper().encode()
+        self._broker_name = broker_name
         self._metrics = metrics
 
     def refuse(self, frame: Frame, refused: Refused) -> None:
@@ -71,7 +74,7 @@ class SendReplyWriter:
         else:
             message_id = b",".join([b"%b%016X" % (host, p) for p in positions])  # type: ignore[union-attr]
         key = send.unique_key
-        if request.serialize_type == BINARY:
+        if request.serialize_type == BINARY or send.due_ms:
             ext = {
                 "msgId": message_id.decode(),
                 "queueId": str(queue_id),
@@ -79,8 +82,16 @@ class SendReplyWriter:
                 "transactionId": key,
                 **_REGION,
             }
+            if send.due_ms and type(positions) is int and send.slot.name[0] != "%":
+                handle = RecallHandle(send.slot.name, self._broker_name, send.due_ms, key, positions)
+                ext["recallHandle"] = handle.encode()
             frame = encode_frame(
-                0, request.header.opaque, FLAG_RESPONSE, ext=ext, serialize_type=BINARY, language="JAVA"
+                0,
+                request.header.opaque,
+                FLAG_RESPONSE,
+                ext=ext,
+                serialize_type=request.serialize_type,
+                language="JAVA",
             )
         else:
             text = key if key.isalnum() else json.dumps(key)[1:-1]

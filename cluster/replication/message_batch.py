@@ -165,6 +165,8 @@ class Send(msgspec.Struct, gc=False):
     is recognised. Its kind is DELIVERED or above."""
     effect: Effect | None = None
     """What takes effect in the entry that holds this copy, made by the broker. Its kind is DELIVERED or above."""
+    due_ms: int = 0
+    """When a message of a time of its own is due, log time; known when its entry is built."""
     done: Callable[[Outcome], None] | None = None
     """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
 
@@ -310,6 +312,7 @@ class _Builder:
             schedule.topic, schedule.queue_id, send.sys_flag, send.born_ms, send.born_host, send.reconsume_times
         )
         if schedule.names_due:
+            send.due_ms = due
             properties += b"TIMER_OUT_MS\x01%d\x02" % due
         cursor.next_offset = offset
         self._add(head, cursor, send.flag, send.body, properties, send.tag_hash)

@@ -1,0 +1,115 @@
+"""Recalls: a message that waits for its time is taken back before it is due.
+
+The leader reads what waits, and the log decides: `recall_timer` takes the message out of its row. While that is on its
+way the row is held, so that no copy of the message is made from what was read before. A recall that comes again finds
+nothing waiting and is answered as the first was. Source: RocketMQ's RecallMessageProcessor, which stores a message that
+deletes another; there a recall may come too late although it was confirmed, here it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.broker.command_levels import raising
+from cluster.broker.log_reads import read_intact
+from cluster.broker.refusal import Reason, Refused
+from cluster.replication.message_keys import UNIQUE_MARK, property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.message_format import decode_message
+from statemachine.commands import RECALL_LEVEL, RECALL_TIMER
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.broker.timers import TimerDelivery
+    from cluster.replication.proposals import Proposals
+    from cluster.wire.recall_handle import RecallHandle
+    from statemachine.query import QueueItem
+
+DECIDED_MS = 200
+"""An undecided recall is looked at this often: its row is held until the log has decided."""
+
+Done = Callable[[Refused | None], None]
+"""Told None when the message will not be delivered."""
+
+
+class Recalls:
+    """Takes recalls. The leader's; callers forward to it."""
+
+    def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery) -> None:
+        self._services = services
+        self._proposals = proposals
+        self._timers = timers
+
+    def recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
+        """Takes the message back. Refusals: NO_TOPIC, ILLEGAL if the handle is not of this topic and cluster, names
+        another message, or comes too late; UNAVAILABLE if nothing was done, UNKNOWN if it is undecided."""
+
+        def confirmed(ok: bool) -> None:
+            try:
+                if not ok:
+                    raise Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again")
+                self._recall(topic, handle, done)
+            except Refused as refused:
+                done(refused)
+
+        # The message may have been stored by a leader that has applied more than this node.
+        self._services.read_index(confirmed)
+
+    def _recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
+        services = self._services
+        state, config = services.state, services.config
+        if not services.writes_open():
+            raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done")
+        if topic not in state.topics:
+            raise Refused(Reason.NO_TOPIC, f"recall failed, the topic[{topic[:255]}] not exist")
+        if topic != handle.topic:
+            raise Refused(Reason.ILLEGAL, "recall failed, topic not match")
+        if handle.broker_name != config.cluster.broker_name:
+            raise Refused(Reason.ILLEGAL, "recall failed, the handle is of another cluster")
+        left_ms = handle.due_ms - services.log_time_ms()
+        if left_ms <= 0:
+            raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is due, it is delivered")
+        found = state.timers.at(handle.position)
+        if found is None:
+            if left_ms > config.timer.max_delay_ms:
+                raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")
+            done(None)  # recalled before: what is not due is not delivered
+            return
+        row, item = found
+        if row.due_ms != handle.due_ms or self._unique_key(item) != handle.unique_key:
+            raise Refused(Reason.ILLEGAL, "recall failed, another message is stored where the handle says")
+        before = raising(services, RECALL_LEVEL, "recalls", "; nothing was done")
+        release = self._timers.hold(row.name)
+        if release is None:
+            raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
+        command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
+        services.propose([*before, command], partial(self._proposed, handle.position, release, done))
+
+    def _unique_key(self, item: QueueItem) -> str:
+        """Of a message that waits. An early acknowledged send may have lost its place to another message."""
+        pieces = read_intact(self._services, [item])
+        if not pieces:
+            self._services.report_damage(item.position, item.size)
+            raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again")
+        return property_of(decode_message(pieces[0])[0].properties, UNIQUE_MARK).decode("utf-8", "replace")
+
+    def _proposed(self, position: int, release: Callable[[], None], done: Done, result: ProposeResult) -> None:
+        if result.outcome is Outcome.UNKNOWN:
+            self._release_when_decided(position, release)
+            done(Refused(Reason.UNKNOWN, result.remark or "the recall is undecided"))
+            return
+        release()
+        if result.outcome is Outcome.FAIL:
+            done(Refused(Reason.UNAVAILABLE, result.remark or "no leader took the recall; nothing was done"))
+        else:
+            done(None)  # also if an earlier recall of the message was first
+
+    def _release_when_decided(self, position: int, release: Callable[[], None]) -> None:
+        services = self._services
+        undecided = services.writes_open() and not self._proposals.idle
+        if undecided and services.state.timers.at(position) is not None:
+            services.call_later(DECIDED_MS, lambda: self._release_when_decided(position, release))
+        else:
+            release()
