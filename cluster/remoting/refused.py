@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.request import Connection, Request
 from cluster.wire.codec import LANGUAGES
-from cluster.wire.codes import REFUSED_NAMES, ResponseCode
+from cluster.wire.codes import INSTEAD, REFUSED_NAMES, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -66,6 +66,7 @@ class RefusedCodes:
         remark = f" request type {request.code} not supported"
         if name:
             remark += f": RaftMQ has no {name} yet"
+            remark += f"; {INSTEAD[request.code]}" if request.code in INSTEAD else ""
         self._log(request, code, language, name)
         # What waits is an answer, not a request of up to 16 MiB.
         request.ext, request.body = {}, b""

@@ -119,5 +119,20 @@ REFUSED_NAMES: dict[int, str] = {
 }  # fmt: skip
 """RocketMQ's names of codes that no handler takes yet, for log, metrics and remarks."""
 
+INSTEAD: dict[int, str] = {
+    18: "206 lists topics, 351 describes one",
+    21: "206 lists topics, 351 describes one",
+    25: "change the configuration file and run `raftmq reload`",
+    43: "208 tells how far a group is",
+    205: "`raftmq node drain` sends producers elsewhere",
+    223: "307 asks one consumer (mqadmin consumerStatus)",
+    225: "200 changes one group",
+    315: "/metrics has rocketmq_messages_in_total and rocketmq_messages_out_total",
+    317: "208 tells how far a group is",
+    327: "`raftmq node drain --undo` sends producers back",
+    352: "201 lists all groups",
+}
+"""What those of these can do that have something in their place."""
+
 UNKNOWN_REMARK = "[UNKNOWN]"
 """Prefix of the remark of a SYSTEM_ERROR reply when the write was proposed and its fate is not known."""

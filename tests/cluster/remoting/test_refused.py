@@ -18,7 +18,7 @@ from cluster.remoting.refused import (
     WAITING_MAX,
     RefusedCodes,
 )
-from cluster.wire.codes import REFUSED_NAMES, RequestCode
+from cluster.wire.codes import INSTEAD, REFUSED_NAMES, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
 RESUME = 323
@@ -123,6 +123,12 @@ def test_one_log_line_per_client_and_code(
 
 def test_the_remark_names_what_is_missing(refused: RefusedCodes, connect: Callable[..., Any]) -> None:
     assert "RESUME_CHECK_HALF_MESSAGE" in (ask(refused, connect()).answer.remark or "")
+
+
+def test_the_remark_names_what_there_is_instead(refused: RefusedCodes, connect: Callable[..., Any]) -> None:
+    remark = ask(refused, connect(), 223).answer.remark or ""
+    assert "no INVOKE_BROKER_TO_GET_CONSUMER_STATUS yet; 307 asks one consumer" in remark
+    assert INSTEAD.keys() <= REFUSED_NAMES.keys()
 
 
 def test_no_code_has_both_a_handler_and_a_refusal(node: FakeNode) -> None:
