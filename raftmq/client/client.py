@@ -91,13 +91,16 @@ class AsyncClient:
         follow: bool = True,
         max_wait_s: float | None = None,
         ordered: bool = False,
+        max_retries: int | None = None,
     ) -> AsyncConsumer:
         """A member of `group` for `async with` and `async for`.
 
         `start` is for queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92 expression over
         properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the block is entered.
         `follow=False` ends the iteration at what is stored when it begins; `max_wait_s` ends it when nothing came for
-        so long. `ordered` reads each queue in its order, by one consumer of the group at a time.
+        so long. `ordered` reads each queue in its order, by one consumer of the group at a time. `max_retries` is how
+        often a message may come again before it is a dead letter (else the group's `retryMaxTimes`, 16; in an ordered
+        consumer without end).
         """
         consumer = AsyncConsumer(
             self._view,
@@ -109,6 +112,7 @@ class AsyncClient:
             follow=follow,
             max_wait_s=max_wait_s,
             ordered=ordered,
+            max_retries=max_retries,
         )
         self._consumers.append(consumer)
         return consumer

@@ -1,7 +1,6 @@
 """AsyncConsumer: reads the queues that its group gives it, and commits what was handed out.
 
-One pull per queue is always on its way or parked at the leader. After a leader change each queue goes on at its own
-next offset, which the pulled messages must continue without a gap; anything else is an error, not a skip.
+Besides its topic it reads its share of `%RETRY%group`, where messages come again that the group could not handle.
 """
 
 from __future__ import annotations
@@ -13,16 +12,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 
-from cluster.wire.codes import RequestCode, ResponseCode
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unreachable
+from raftmq.client.delay import Delay
+from raftmq.client.errors import NotFound, RaftMQError
 from raftmq.client.group_member import GroupMember, allocate_averagely
-from raftmq.client.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.handling import COMMIT_EVERY_S, Pace, log_failure
+from raftmq.client.inbox import Inbox, QueueFeed, QueueKey
 from raftmq.client.locked_queues import QueueLocks
 from raftmq.client.message import Message
 from raftmq.client.offsets import Offsets, Start, check_start
-from raftmq.client.pull import PullRequest, PullResult, PullStatus, pull_once
-from raftmq.client.subscription import subscription
-from raftmq.client.view import Backoff, ClusterView
+from raftmq.client.queue_puller import QueuePuller
+from raftmq.client.send_back import DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
+from raftmq.client.subscription import ALL, subscription
+from raftmq.client.view import ClusterView
 
 HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
@@ -30,12 +31,7 @@ RELOCK_S = 1.0
 DEALT_WITH_S = 0.05
 """How often it looks whether the reader is done with the last message of a queue that it hands over."""
 REBALANCE_S = 20.0
-LONG_POLL_S = 15.0
 LEADER_CHECK_S = 2.0
-PULL_RETRY_S = 30.0
-"""How long a queue's pulls may fail with errors of the server before the reader is told."""
-MAX_BUFFERED_MESSAGES = 2048
-MAX_BUFFERED_BYTES = 64 << 20
 
 _log = logging.getLogger("raftmq.consumer")
 
@@ -64,13 +60,15 @@ class AsyncConsumer:
         follow: bool = True,
         max_wait_s: float | None = None,
         ordered: bool = False,
+        max_retries: int | None = None,
     ) -> None:
         check_start(start)
+        if max_retries is not None and max_retries < 0:
+            raise ValueError(f"max_retries={max_retries} is negative")
         if not group or not topic:
             raise ValueError("a consumer needs a group and a topic")
         self.group = group
         self.topic = topic
-        self.trimmed = 0
         self.max_wait_s = max_wait_s
         self._view = view
         self._start = start
@@ -78,21 +76,26 @@ class AsyncConsumer:
         self._follow = follow
         self._loop = asyncio.get_running_loop()
         self.inbox = Inbox(self._on_room)
-        self._feeds: dict[int, QueueFeed] = {}
-        self._pulls: dict[int, asyncio.Task[None]] = {}
+        self._retry_topic = RETRY_PREFIX + group
+        self._max_retries = max_retries
+        self._feeds: dict[QueueKey, QueueFeed] = {}
+        self._pulls: dict[QueueKey, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._rebalance = asyncio.Event()
         self._error: Exception | None = None
         self._closed = False
         from_where = "CONSUME_FROM_LAST_OFFSET" if start == "latest" else "CONSUME_FROM_FIRST_OFFSET"
-        self._member = GroupMember(view, group, topic, self._subscription, from_where, self._rebalance.set)
+        wanted = {topic: self._subscription, self._retry_topic: ALL}
+        self._member = GroupMember(view, group, wanted, from_where, self._rebalance.set)
         client_id = self._member.client_id
         self._offsets = Offsets(view, committer=client_id if ordered else None)
         self._locks = QueueLocks(view, group, topic, client_id) if ordered else None
+        links = self._member.links
+        self._puller = QueuePuller(view, links, group, wanted, self.inbox, self._changed.set, follow=follow)
         self._missing: frozenset[int] = frozenset()
         """Queues that are mine and locked by others."""
-        self._leaving: dict[int, QueueFeed] = {}
+        self._leaving: dict[QueueKey, QueueFeed] = {}
         """Queues of others, whose last message the reader is still dealing with."""
         self._locking = asyncio.Lock()
         """Held while the cluster is asked: a lock that arrives behind an unlock would keep the queue from its owner."""
@@ -147,66 +150,86 @@ class AsyncConsumer:
         """Takes the queues that are mine by the members' common rule, gives up the others."""
         members = await self._member.members()
         route = await self._view.route(self.topic, timeout_s=10.0, fresh=True)
+        retry_queues = await self._count_retry_queues()
         if self._member.client_id not in members:
             return
-        mine: Iterable[int] = allocate_averagely(members, self._member.client_id, route.read_queues)
-        for queue_id in [q for q in self._feeds if q not in mine]:
-            await self._release(queue_id)
+        mine: dict[str, frozenset[int]] = {
+            topic: frozenset(allocate_averagely(members, self._member.client_id, queues))
+            for topic, queues in ((self.topic, route.read_queues), (self._retry_topic, retry_queues))
+        }
+        for key in [key for key in self._feeds if key.queue_id not in mine[key.topic]]:
+            await self._release(key)
         if self._locks is not None:
-            mine = await self._locked(self._locks, frozenset(mine))
-        new = [q for q in mine if q not in self._feeds]
-        feeds = await asyncio.gather(*(self._make_feed(q) for q in new))
-        for feed in feeds:
-            self._feeds[feed.queue_id] = feed
-            self._pulls[feed.queue_id] = self._spawn(partial(self._keep_pulling, feed))
+            mine[self.topic] = await self._locked(self._locks, mine[self.topic])
+        keys = [QueueKey(topic, queue_id) for topic, queues in mine.items() for queue_id in sorted(queues)]
+        new = [key for key in keys if key not in self._feeds]
+        feeds = await asyncio.gather(*(self._make_feed(key) for key in new))
+        for key, feed in zip(new, feeds, strict=True):
+            self._feeds[key] = feed
+            self._pulls[key] = self._spawn(partial(self._keep_pulling, feed))
         self._changed.set()
 
-    async def _locked(self, locks: QueueLocks, mine: frozenset[int]) -> list[int]:
+    async def _count_retry_queues(self) -> int:
+        """The cluster makes the topic for a group's first member, unless the group wants no retries."""
+        try:
+            return (await self._view.route(self._retry_topic, timeout_s=10.0, fresh=True)).read_queues
+        except NotFound:
+            return 0
+
+    def _of_topic(self) -> dict[int, QueueFeed]:
+        """queue id -> the feeds of the consumer's own topic, which alone are locked."""
+        return {key.queue_id: feed for key, feed in self._feeds.items() if key.topic == self.topic}
+
+    async def _locked(self, locks: QueueLocks, mine: frozenset[int]) -> frozenset[int]:
         """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
-        for queue_id in [q for q in self._feeds if not locks.holds(q)]:
+        for queue_id in [q for q in self._of_topic() if not locks.holds(q)]:
             self._lose(queue_id)  # somebody else may have read on meanwhile
+        leaving = frozenset(key.queue_id for key in self._leaving)
         async with self._locking:
-            held = await locks.lock(mine | self._leaving.keys())
-        for queue_id in [q for q, feed in self._feeds.items() if q not in held or feed.revoked]:
+            held = await locks.lock(mine | leaving)
+        for queue_id in [q for q, feed in self._of_topic().items() if q not in held or feed.revoked]:
             self._lose(queue_id)
-        readable = mine & held - self._leaving.keys()
+        readable = mine & held - leaving
         self._missing = mine - readable
-        return sorted(readable)
+        return readable
 
     def _lose(self, queue_id: int) -> None:
         """What was read and not committed comes again, to whoever holds the queue."""
         _log.warning("group %s queue %d: its lock is lost", self.group, queue_id)
-        self._pulls.pop(queue_id).cancel()
-        self.inbox.revoke(self._feeds.pop(queue_id))
+        key = QueueKey(self.topic, queue_id)
+        self._pulls.pop(key).cancel()
+        self.inbox.revoke(self._feeds.pop(key))
 
-    async def _make_feed(self, queue_id: int) -> QueueFeed:
-        committed = await self._offsets.committed(self.group, self.topic, queue_id)
+    async def _make_feed(self, key: QueueKey) -> QueueFeed:
+        topic, queue_id = key
+        committed = await self._offsets.committed(self.group, topic, queue_id)
         offset = committed
         if offset is None:
-            offset = await self._offsets.begin(self.topic, queue_id, self._start)
-        feed = QueueFeed(queue_id, offset)
+            start = self._start if topic == self.topic else "earliest"  # what failed before must not be skipped
+            offset = await self._offsets.begin(topic, queue_id, start)
+        feed = QueueFeed(topic, queue_id, offset)
         feed.committed = committed
-        if self._locks is not None:
+        if self._locks is not None and topic == self.topic:
             feed.may_read = partial(self._locks.holds, queue_id)
         if not self._follow:
-            feed.end = await self._offsets.max_offset(self.topic, queue_id)
+            feed.end = await self._offsets.max_offset(topic, queue_id)
             feed.finished = offset >= feed.end
         return feed
 
-    async def _release(self, queue_id: int) -> None:
-        feed = self._feeds.pop(queue_id)
-        self._pulls.pop(queue_id).cancel()
+    async def _release(self, key: QueueKey) -> None:
+        feed = self._feeds.pop(key)
+        self._pulls.pop(key).cancel()
         position = self.inbox.revoke(feed)
-        if self._locks is not None:
-            self._leaving[queue_id] = feed
-            self._tasks.append(self._spawn(partial(self._hand_over, self._locks, feed)))
+        if self._locks is not None and key.topic == self.topic:
+            self._leaving[key] = feed
+            self._tasks.append(self._spawn(partial(self._hand_over, self._locks, key, feed)))
             return
         try:
             await self._commit_feed(feed, position)
         except RaftMQError as error:
-            _log.warning("group %s queue %d: released without a commit: %s", self.group, queue_id, error)
+            _log.warning("group %s queue %d: released without a commit: %s", self.group, key.queue_id, error)
 
-    async def _hand_over(self, locks: QueueLocks, feed: QueueFeed) -> None:
+    async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
         """Lets the next owner begin once the reader is done with the queue's last message."""
         while self.inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
             await asyncio.sleep(DEALT_WITH_S)
@@ -215,7 +238,7 @@ class AsyncConsumer:
         except RaftMQError as error:
             _log.warning("group %s queue %d: handed over without a commit: %s", self.group, feed.queue_id, error)
         async with self._locking:
-            del self._leaving[feed.queue_id]
+            del self._leaving[key]
             try:
                 await locks.unlock([feed.queue_id])
             except RaftMQError as error:
@@ -224,135 +247,41 @@ class AsyncConsumer:
     # -- pulling
 
     async def _keep_pulling(self, feed: QueueFeed) -> None:
-        backoff, failing_since = Backoff(self._view.jitter), None
-        while not feed.finished:
-            await self._wait_for_room(feed)
-            began = self._loop.time()
-            try:
-                result = await self._pull(feed)
-                idle = await self._take_in(feed, result)
-            except OSError:
-                await backoff.pause()
-                continue
-            except RaftMQError as error:
-                failing_since = began if failing_since is None else failing_since
-                if not _passes(error) or self._loop.time() - failing_since > PULL_RETRY_S:
-                    raise
-                await backoff.pause()
-                continue
-            failing_since = None
-            if idle and self._loop.time() - began < 0.01:
-                await backoff.pause()
-            else:
-                backoff = Backoff(self._view.jitter)
+        try:
+            await self._puller.keep_pulling(feed)
+        except NotFound:
+            if feed.topic == self.topic:
+                raise
+            self._drop(feed)
         self._changed.set()
 
-    async def _wait_for_room(self, feed: QueueFeed) -> None:
-        most = max(256 << 10, MAX_BUFFERED_BYTES // max(1, len(self._feeds)))
-        while feed.buffered_messages >= MAX_BUFFERED_MESSAGES or feed.buffered_bytes >= most:
-            feed.room.clear()
-            if feed.buffered_messages >= MAX_BUFFERED_MESSAGES or feed.buffered_bytes >= most:
-                await feed.room.wait()
+    def _drop(self, feed: QueueFeed) -> None:
+        """The group's retry topic was deleted. If it is made again, the next rebalance finds it."""
+        key = QueueKey(feed.topic, feed.queue_id)
+        self._feeds.pop(key, None)
+        self._pulls.pop(key, None)
+        self.inbox.revoke(feed)
+
+    async def _watch_leader(self) -> None:
+        while True:
+            await asyncio.sleep(LEADER_CHECK_S)
+            await self._puller.check_leader(LEADER_CHECK_S)
 
     def _on_room(self, feed: QueueFeed) -> None:
         if not feed.room.is_set():
             self._loop.call_soon_threadsafe(feed.room.set)
 
-    async def _pull(self, feed: QueueFeed) -> PullResult:
-        """One pull, at the leader unless a reply suggested another node. Raises OSError after telling the view, so that
-        the next one looks for the leader."""
-        async with asyncio.timeout(30.0):
-            leader = await self._view.find_leader()
-        address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
-        request = PullRequest(
-            self.topic,
-            feed.queue_id,
-            feed.next_offset,
-            self.group,
-            subscription=self._subscription,
-            wait_s=LONG_POLL_S if self._follow else 0.0,
-        )
-        try:
-            result = await pull_once(await self._member.links.get(address), request)
-        except TimeoutError:
-            feed.ask = 0
-            self._member.links.drop(address)
-            self._view.suspect(address)
-            raise
-        except OSError:
-            feed.ask = 0
-            self._view.suspect(address)
-            raise
-        except RaftMQError:
-            feed.ask = 0
-            raise
-        feed.ask = result.ask_next
-        return result
-
-    async def _take_in(self, feed: QueueFeed, result: PullResult) -> bool:
-        """Puts a pull's messages into the inbox; True if it brought nothing."""
-        if result.status is PullStatus.MOVED:
-            await self._moved(feed, result)
-            return True
-        if result.status is PullStatus.RESET:
-            async with feed.committing:  # a commit from before is answered before the broker hears that we know
-                self.inbox.rewind(feed, result.next_offset)
-            _log.warning("%s queue %d: group %s was reset to %d", self.topic, feed.queue_id, self.group, feed.position)
-            return False
-        idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
-        if not idle:
-            self.inbox.put(Batch(feed, result.messages, result.next_offset))
-        if feed.end is not None and feed.next_offset >= feed.end:
-            feed.finished = True
-        self._changed.set()
-        return idle
-
-    async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
-        """The offset lies outside the queue. Below the first: retention was faster, go on there and count it. Above
-        the last: a replica may lag, so the leader is asked; if it is true, the queue was cut or made anew.
-        """
-        offset = feed.next_offset
-        if result.next_offset > offset:
-            self.trimmed += result.next_offset - offset
-            _log.warning(
-                "%s queue %d: offsets %d to %d were removed by retention before group %s read them",
-                self.topic,
-                feed.queue_id,
-                offset,
-                result.next_offset - 1,
-                self.group,
-            )
-            self.inbox.put(Batch(feed, [], result.next_offset))
-            return
-        last = await self._offsets.max_offset(self.topic, feed.queue_id)
-        if last < offset:
-            raise Failed(
-                f"{self.topic} queue {feed.queue_id} ends at offset {last}, group {self.group} is already at {offset}",
-                code=ResponseCode.PULL_OFFSET_MOVED,
-                hint="Was the topic deleted and created again? Delete the group's offsets, or commit a lower one.",
-            )
-
-    async def _watch_leader(self) -> None:
-        """A parked pull hides a stopped or deposed leader: ask it now and then, and let go when it does not answer."""
-        while True:
-            await asyncio.sleep(LEADER_CHECK_S)
-            leader = self._view.leader
-            if leader is None:
-                continue
-            try:
-                link = await self._member.links.get(leader)
-                await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=LEADER_CHECK_S)
-            except OSError:
-                self._member.links.drop(leader)
-                self._view.links.drop(leader)
-                self._view.suspect(leader)
-
     # -- reading
+
+    @property
+    def trimmed(self) -> int:
+        """Offsets that retention removed before they were read."""
+        return self._puller.trimmed
 
     @property
     def at_end(self) -> bool:
         """True if nothing is left to hand out of what a reader that does not follow wants."""
-        if self._follow or not self.inbox.empty or self._missing:
+        if self._follow or not self.inbox.empty or self.inbox.resting or self._missing:
             return False
         return all(f.finished and not f.revoked for f in self._feeds.values())
 
@@ -364,7 +293,7 @@ class AsyncConsumer:
                 while self.inbox.empty:
                     if self._error is not None:
                         raise self._error
-                    if self.at_end or self._closed:
+                    if self.is_over:
                         return False
                     self._changed.clear()
                     await self._changed.wait()
@@ -383,19 +312,92 @@ class AsyncConsumer:
             if not await self.wait(self.max_wait_s):
                 raise StopAsyncIteration
 
+    # -- what could not be handled
+
+    async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
+        """The message comes again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's delay
+        level 1 (1 s) to 18 (2 h); without either 10 s after the first failure, and a level longer each time. The delay
+        is the shortest level that is long enough. After `max_retries` retries the message is a dead letter.
+
+        In an ordered consumer its queue waits for it, for exactly `after` (else 1 s), and only the message that was
+        handed out last can be retried.
+
+        Returns when it is safe: the message is dealt with and may be committed. Raises RaftMQError if it is not.
+        """
+        wanted = level_of(after, level)
+        if self._locks is None:
+            await send_back(self._view, self.group, message, wanted, self._max_retries)
+        elif self._max_retries is not None and message.reconsume_times >= self._max_retries:
+            await self.dead_letter(message)
+        else:
+            self._rest(message, seconds_of(after) if after is not None else LEVELS_S[max(wanted, 1) - 1])
+
+    async def dead_letter(self, message: Message) -> None:
+        """Gives the message up: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises RaftMQError
+        if it was not stored."""
+        await send_back(self._view, self.group, message, DEAD, self._max_retries)
+
+    def _rest(self, message: Message, seconds: float) -> None:
+        feed = self.inbox.put_back(message)
+        if feed is not None:
+            self._loop.call_later(seconds, self._resume, feed, feed.resets)
+
+    def _resume(self, feed: QueueFeed, resets: int) -> None:
+        if feed.resets == resets:  # else its queue goes on already
+            self.inbox.resume(feed)
+            self._changed.set()
+
+    async def run(
+        self, handle: Callable[[Message], Awaitable[object]], *, commit_every_s: float = COMMIT_EVERY_S
+    ) -> None:
+        """Calls `handle` for each message, one after the other, until the iteration would end; commits now and then.
+
+        An exception of `handle` is logged and the message retried, as by `retry(message)`. Raises RaftMQError if that
+        is not possible, or nothing can be read: what was not dealt with comes again.
+        """
+        pace = self.pace(commit_every_s)
+        while True:
+            message = self.inbox.take()
+            if message is not None:
+                try:
+                    await handle(message)
+                except Exception:  # noqa: BLE001 - the program's own function
+                    log_failure(self.group, message)
+                    await self.retry(message)
+                pace.handled()
+            elif not await self.wait(pace.patience_s()) and (self.is_over or pace.waited_enough()):
+                return
+            if pace.commit_is_due():
+                await self.try_to_commit()
+
+    def pace(self, commit_every_s: float) -> Pace:
+        """For one `run`."""
+        return Pace(self._loop.time, commit_every_s, self.max_wait_s)
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more is handed out."""
+        return self.at_end or self._closed
+
+    async def try_to_commit(self) -> None:
+        """Commits; if that fails, what is not committed is part of the next commit."""
+        try:
+            await self.commit()
+        except RaftMQError as error:
+            _log.warning("group %s: not committed yet: %s", self.group, error)
+
     # -- committing
 
     def positions(self) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store."""
-        return {q: feed.position for q, feed in self._feeds.items()}
+        """queue id -> the offset that `commit()` would store, of the consumer's topic."""
+        return {queue_id: feed.position for queue_id, feed in self._of_topic().items()}
 
     async def commit(self) -> None:
         """Commits everything handed out so far, durably. Raises Unknown if nobody confirmed it in time."""
-        await self._commit_all({q: feed.position for q, feed in self._feeds.items()})
+        await self._commit_all([(feed, feed.position) for feed in self._feeds.values()])
 
-    async def _commit_all(self, positions: dict[int, int]) -> None:
-        feeds = {**self._leaving, **self._feeds}
-        commits = [self._commit_feed(feeds[q], position) for q, position in positions.items()]
+    async def _commit_all(self, positions: Iterable[tuple[QueueFeed, int]]) -> None:
+        commits = [self._commit_feed(feed, position) for feed, position in positions]
         done = await asyncio.gather(*commits, return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, BaseException):
@@ -405,7 +407,7 @@ class AsyncConsumer:
         resets = feed.resets
         async with feed.committing:
             if feed.committed != position and feed.resets == resets and feed.may_read():
-                await self._offsets.commit(self.group, self.topic, feed.queue_id, position)
+                await self._offsets.commit(self.group, feed.topic, feed.queue_id, position)
                 feed.committed = position
 
     async def close(self, *, commit: bool = True, current_done: bool = True) -> None:
@@ -414,21 +416,21 @@ class AsyncConsumer:
             return
         self._closed = True
         feeds = {**self._leaving, **self._feeds}
+        locked = {key.queue_id for key in feeds if key.topic == self.topic}
         tasks = (*self._pulls.values(), *self._tasks)
         async with self._locking:
             for task in tasks:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._leaving = {q: feed for q, feed in feeds.items() if q not in self._feeds}
         try:
             if commit:
-                settled = {q: f.position if current_done else self.inbox.settled(f) for q, f in feeds.items()}
-                await self._commit_all(settled)
+                settle = self.inbox.settled
+                await self._commit_all([(f, f.position if current_done else settle(f)) for f in feeds.values()])
         finally:
             self._changed.set()
             if self._locks is not None:
                 with contextlib.suppress(RaftMQError):  # they expire
-                    await self._locks.unlock(feeds)
+                    await self._locks.unlock(locked)
             await self._member.leave()
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -438,12 +440,3 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close(current_done=kind is None)
-
-
-def _passes(error: RaftMQError) -> bool:
-    """Errors of a pull that may be over soon: a subscription not yet known, a busy or changing leader."""
-    if isinstance(error, Unreachable) or error.retryable:
-        return True
-    return error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_NOT_EXIST) or (
-        isinstance(error, Refused) and error.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-    )

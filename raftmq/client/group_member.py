@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,21 +59,22 @@ class GroupMember:
         self,
         view: ClusterView,
         group: str,
-        topic: str,
-        subscription: Subscription,
+        subscriptions: Mapping[str, Subscription],
         from_where: str,
         on_change: Callable[[], None],
     ) -> None:
+        """`subscriptions`: topic -> what the group wants of it."""
         self._view = view
         self._group = group
         self._on_change = on_change
-        self._subscription = _subscription_data(topic, subscription, view.environment.now_ms())
+        version = view.environment.now_ms()
+        self._subscriptions = [_subscription_data(topic, of, version) for topic, of in subscriptions.items()]
         consumer = {
             "consumeFromWhere": from_where,
             "consumeType": "CONSUME_PASSIVELY",
             "groupName": group,
             "messageModel": "CLUSTERING",
-            "subscriptionDataSet": [self._subscription],
+            "subscriptionDataSet": self._subscriptions,
             "unitMode": False,
         }
         self._heartbeats = Heartbeats(view, consumers=[consumer], producers=[], ask=self._on_request)
@@ -88,8 +89,9 @@ class GroupMember:
 
     async def join(self) -> None:
         """Heartbeats until the leader lists this member. Raises RaftMQError, Refused for a filter that is none."""
-        if self._subscription["expressionType"] != "TAG":
-            await self._check_filter()
+        for subscription in self._subscriptions:
+            if subscription["expressionType"] != "TAG":
+                await self._check_filter(subscription)
         for _ in range(_JOIN_TRIES):
             await self.heartbeat()
             if self.client_id in await self.members():
@@ -97,8 +99,8 @@ class GroupMember:
             await asyncio.sleep(_JOIN_PAUSE_S)
         raise Failed(f"group {self._group} does not list this member after {_JOIN_TRIES} heartbeats", retryable=True)
 
-    async def _check_filter(self) -> None:
-        body = {"clientId": self.client_id, "group": self._group, "subscriptionData": self._subscription}
+    async def _check_filter(self, subscription: dict[str, Any]) -> None:
+        body = {"clientId": self.client_id, "group": self._group, "subscriptionData": subscription}
         await self._view.call(
             RequestCode.CHECK_CLIENT_CONFIG,
             {},

@@ -1,24 +1,37 @@
 """Between the pulls and the reader: what was pulled and not yet handed out, and how far the reader is.
 
 A thread may read while the event loop fills and revokes; each step is under one lock. Invariants, per queue:
-committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice.
+committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice. The one
+exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
 
 from raftmq.client.errors import Failed
 from raftmq.client.message import Message
 
 
+class QueueKey(NamedTuple):
+    """Names a queue."""
+
+    topic: str
+    queue_id: int
+
+
 class QueueFeed:
     """One queue that this consumer reads at present."""
 
-    def __init__(self, queue_id: int, offset: int) -> None:
+    def __init__(self, topic: str, queue_id: int, offset: int) -> None:
+        self.topic = topic
         self.queue_id = queue_id
         self.next_offset = offset
         """Where the next pull begins."""
@@ -60,7 +73,10 @@ class Inbox:
     def __init__(self, on_room: Callable[[QueueFeed], None]) -> None:
         self._lock = threading.Lock()
         self._ready: deque[Batch] = deque()
-        self._current: tuple[QueueFeed, int] | None = None
+        self._current: tuple[QueueFeed | None, Message] | None = None
+        """What was handed out last; without its feed after a reset of the group."""
+        self._resting: dict[QueueFeed, deque[Batch]] = {}
+        """Batches of queues from which nothing is handed out for now."""
         self._on_room = on_room
 
     def put(self, batch: Batch) -> None:
@@ -72,7 +88,7 @@ class Inbox:
             feed.next_offset = batch.next_offset
             feed.buffered_messages += len(batch.messages)
             feed.buffered_bytes += batch.size
-            self._ready.append(batch)
+            self._resting.get(feed, self._ready).append(batch)
 
     def take(self) -> Message | None:
         """The next message, None if there is none now. Asking for it says that the one before is dealt with."""
@@ -96,7 +112,7 @@ class Inbox:
                 batch.at += 1
                 if message.queue_offset < feed.position:
                     raise Failed(f"queue {feed.queue_id} offset {message.queue_offset} would be handed out twice")
-                self._current = (feed, message.queue_offset)
+                self._current = (feed, message)
                 feed.position = message.queue_offset + 1
             if feed.revoked or batch.at == len(batch.messages):
                 self._ready.popleft()
@@ -108,6 +124,35 @@ class Inbox:
                 return message
         return None
 
+    def put_back(self, message: Message) -> QueueFeed | None:
+        """The message handed out last comes again, with one failure more, once its queue is told to `resume`; before,
+        nothing of the queue is handed out. Returns the queue; None if this consumer has lost it, or the group was
+        reset. Raises ValueError for any other message."""
+        with self._lock:
+            if self._current is None or self._current[1].position != message.position:
+                raise ValueError("in an ordered consumer, only the message that was handed out last can be tried again")
+            feed, self._current = self._current[0], None
+            if feed is None or feed.revoked:
+                return None
+            again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            first = Batch(feed, [again], feed.position)
+            feed.position = message.queue_offset
+            feed.buffered_messages += 1
+            feed.buffered_bytes += first.size
+            self._resting[feed] = deque(itertools.chain((first,), (b for b in self._ready if b.feed is feed)))
+            self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
+            return feed
+
+    def resume(self, feed: QueueFeed) -> None:
+        """Hands out from the queue again."""
+        with self._lock:
+            self._ready.extendleft(reversed(self._resting.pop(feed, ())))
+
+    @property
+    def resting(self) -> bool:
+        """Whether a message was put back and is not to be handed out yet."""
+        return bool(self._resting)
+
     @property
     def empty(self) -> bool:
         """True if `take` would find no batch."""
@@ -117,16 +162,18 @@ class Inbox:
         """Goes on from `offset`: drops what is buffered. The message that is being dealt with does not count."""
         with self._lock:
             self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
+            self._resting.pop(feed, None)
             feed.buffered_messages = feed.buffered_bytes = 0
             feed.next_offset = feed.position = feed.committed = offset
             feed.resets += 1
             if self._current is not None and self._current[0] is feed:
-                self._current = None
+                self._current = (None, self._current[1])
 
     def revoke(self, feed: QueueFeed) -> int:
         """Stops handing out from `feed`; returns its position without the message still being dealt with."""
         with self._lock:
             feed.revoked = True
+            self._resting.pop(feed, None)
             return self._settled(feed)
 
     def in_hand(self, feed: QueueFeed) -> bool:
@@ -141,5 +188,5 @@ class Inbox:
 
     def _settled(self, feed: QueueFeed) -> int:
         if self._current is not None and self._current[0] is feed:
-            return self._current[1]
+            return self._current[1].queue_offset
         return feed.position

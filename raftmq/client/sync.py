@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
 from raftmq.client.client import AsyncClient
 from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.delay import Delay
 from raftmq.client.discovery import find_servers
+from raftmq.client.handling import COMMIT_EVERY_S, log_failure
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
@@ -83,10 +85,12 @@ class Client:
         follow: bool = True,
         max_wait_s: float | None = None,
         ordered: bool = False,
+        max_retries: int | None = None,
     ) -> Consumer:
         """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
         options: dict[str, Any] = {"start": start, "tags": tags, "filter": filter, "follow": follow}
-        made = _consumer(self._client, group, topic, max_wait_s=max_wait_s, ordered=ordered, **options)
+        options |= {"max_wait_s": max_wait_s, "ordered": ordered, "max_retries": max_retries}
+        made = _consumer(self._client, group, topic, **options)
         return Consumer(self._thread.run(made), self._thread)
 
     def pull(
@@ -240,8 +244,41 @@ class Consumer:
             if message is not None or not self._thread.run(self._consumer.wait(timeout_s)):
                 return message
 
+    def run(self, handle: Callable[[Message], object], *, commit_every_s: float = COMMIT_EVERY_S) -> None:
+        """Calls `handle` for each message in this thread, one after the other, until the iteration would end; commits
+        now and then.
+
+        An exception of `handle` is logged and the message retried, as by `retry(message)`. Raises RaftMQError if that
+        is not possible, or nothing can be read: what was not dealt with comes again.
+        """
+        consumer = self._consumer
+        pace = consumer.pace(commit_every_s)
+        while True:
+            message = consumer.inbox.take()
+            if message is not None:
+                try:
+                    handle(message)
+                except Exception:  # noqa: BLE001 - the program's own function
+                    log_failure(consumer.group, message)
+                    self.retry(message)
+                pace.handled()
+            elif not self._thread.run(consumer.wait(pace.patience_s())) and (consumer.is_over or pace.waited_enough()):
+                return
+            if pace.commit_is_due():
+                self._thread.run(consumer.try_to_commit())
+
+    def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
+        """The message comes again to the group, after at least `after` seconds (or a timedelta), or at a delay level;
+        see AsyncConsumer.retry."""
+        self._thread.run(self._consumer.retry(message, after=after, level=level))
+
+    def dead_letter(self, message: Message) -> None:
+        """Gives the message up: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises RaftMQError
+        if it was not stored."""
+        self._thread.run(self._consumer.dead_letter(message))
+
     def positions(self) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store."""
+        """queue id -> the offset that `commit()` would store, of the consumer's topic."""
         return self._consumer.positions()
 
     def commit(self) -> None:

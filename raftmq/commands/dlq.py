@@ -94,13 +94,20 @@ def purge(group: str, yes: bool, servers: str | None, as_json: bool) -> None:
 
 
 def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | None) -> tuple[list[Message], int]:
-    """The oldest letters, or those at the offsets `wanted`, and how many are kept."""
+    """The oldest letters, or those at the offsets `wanted`, and how many are kept. Raises LocalError for no such
+    group; one that gave nothing up has no topic of dead letters."""
     from raftmq.client.errors import NotFound
 
     topic = PREFIX + group
     try:
         low, high = mq.admin.min_offset(topic, 0), mq.admin.max_offset(topic, 0)
     except NotFound:
+        if group not in mq.admin.groups():
+            raise LocalError(
+                f"there is no consumer group {group}",
+                "a group exists once a consumer has joined it",
+                "raftmq group list",
+            ) from None
         return [], 0
     found: list[Message] = []
     offset = low

@@ -321,7 +321,7 @@ class FakeConnection(asyncio.Protocol):
             self.reply(opaque, 0 if found else 20, {**fields, "nextBeginOffset": str(stop)}, b"".join(found))
         elif suspend_ms:
             task = asyncio.ensure_future(self.park(opaque, ext))
-            task.add_done_callback(lambda t: t.exception())
+            task.add_done_callback(lambda t: t.cancelled() or t.exception())
         else:
             self.reply(opaque, 19, {**fields, "nextBeginOffset": str(offset)})
 

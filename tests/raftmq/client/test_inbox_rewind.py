@@ -26,7 +26,7 @@ def offset_of(message: Any) -> int:
 
 def test_what_is_buffered_is_dropped_and_others_go_on() -> None:
     inbox = Inbox(lambda feed: None)
-    one, other = QueueFeed(0, 5), QueueFeed(1, 7)
+    one, other = QueueFeed("orders", 0, 5), QueueFeed("orders", 1, 7)
     inbox.put(batch(one, 5, 3))
     inbox.put(batch(other, 7, 1))
     assert offset_of(inbox.take()) == 5

@@ -270,6 +270,57 @@ def test_ordered_consumers_share_queues_across_a_killed_leader(live_cluster: Any
     assert due == dict.fromkeys(range(queues), 4 * each)
 
 
+def test_j4_what_is_retried_comes_again_not_earlier_and_in_the_end_is_a_dead_letter(live_cluster: Any) -> None:
+    topic, group, clock = fresh("orders"), fresh("billing"), fresh("clock")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=2)
+        sent = mq.send(topic, b"poor", key="42", tag="new", properties={"n": "1"})
+        with mq.consumer(group, topic, max_retries=1) as c:
+            first = next(c)
+            before = mq.admin.view_message(clock, mq.send(clock, b"x").position).store_ms
+            c.retry(first, after=1)
+            mq.send(topic, b"sound")
+            sound, again = next(c), next(c)
+            c.retry(again, level=1)
+            c.dead_letter(sound)
+        assert (sound.body, again.body, again.topic) == (b"sound", b"poor", topic)
+        assert (again.message_id, again.key, again.tag) == (sent.message_id, "42", "new")
+        assert (first.reconsume_times, again.reconsume_times) == (0, 1)
+        assert again.store_ms >= before + 1000, "log time"
+        dead = mq.pull(f"%DLQ%{group}", 0, 0, wait_s=10).messages
+        assert sorted((m.body, m.reconsume_times) for m in dead) == [(b"poor", 2), (b"sound", 1)]
+        with mq.consumer(group, topic, follow=False) as c:
+            assert list(c) == [], "all of it was dealt with"
+
+
+def test_j4_a_function_that_fails_has_its_message_again_after_a_killed_leader(live_cluster: Any) -> None:
+    topic, group, count = fresh("orders"), fresh("billing"), 20
+    attempts: Counter[bytes] = Counter()
+    handled: Counter[bytes] = Counter()
+
+    def handle(message: Any) -> None:
+        attempts[message.body] += 1
+        if attempts[message.body] == 1 and int(message.body) % 2:
+            if attempts.total() == count:
+                live_cluster.kill(leader)
+            c.retry(message, after=1)
+            return
+        handled[message.body] += 1
+        if handled.total() == count:
+            raise KeyboardInterrupt
+
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        leader = live_cluster.leader()
+        mq.send_batch(topic, [b"%d" % n for n in range(count)])
+        with mq.consumer(group, topic) as c, pytest.raises(KeyboardInterrupt):
+            c.run(handle)
+    live_cluster.restart(leader)
+    live_cluster.heal()
+    assert handled == {b"%d" % n: 1 for n in range(count)}
+    assert attempts.total() == count + count // 2
+
+
 def test_without_a_majority_the_outcome_is_not_ok(live_cluster: Any) -> None:
     topic = fresh("orders")
     with connect(live_cluster.servers, timeout_s=4) as mq:

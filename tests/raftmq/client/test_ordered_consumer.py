@@ -153,7 +153,7 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
         lock = first._locks.lock
 
         async def slow(queue_ids: Any) -> frozenset[int]:
-            if 0 in first._leaving:
+            if ("orders", 0) in first._leaving:
                 asked.set()
                 await goes_on.wait()
             return await lock(queue_ids)

@@ -27,8 +27,9 @@ def run(live_cluster: Any) -> Any:
 
 def test_from_a_dead_letter_to_the_group_and_away(live_cluster: Any, run: Any) -> None:
     group = f"billing-{uuid4().hex[:8]}"
-    assert run("list", group).output == f"0 dead letters of {group}\n"
     with connect(live_cluster.servers) as mq:
+        mq.admin.create_group(group)
+        assert run("list", group).output == f"0 dead letters of {group}\n"
         for number in range(3):
             properties = {"RETRY_TOPIC": "orders", "shade": "blue", "REAL_QID": "7"}
             mq.send(f"%DLQ%{group}", b"%d" % number, queue_id=0, key=f"k{number}", tag="t", properties=properties)
@@ -58,3 +59,22 @@ def test_what_is_not_there_is_not_sent(live_cluster: Any, run: Any) -> None:
     failed = run("resend", group, "--offset", "0", "--offset", "5")
     assert "no dead letter at offset 5" in str(failed.exception)
     assert "--all" in str(run("resend", group).exception)
+
+
+def test_resent_letters_reach_consumers_of_the_group(live_cluster: Any, run: Any) -> None:
+    group, topic = f"billing-{uuid4().hex[:8]}", f"orders-{uuid4().hex[:8]}"
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        mq.send(topic, b"poor", key="42")
+        with mq.consumer(group, topic) as consumer:
+            consumer.dead_letter(next(consumer))
+            assert run("resend", group, "--all").output == f"sent 1 messages to %RETRY%{group}\n"
+            again = next(consumer)
+        assert (again.topic, again.body, again.key, again.reconsume_times) == (topic, b"poor", "42", 0)
+
+
+@pytest.mark.parametrize("words", [("list",), ("resend", "--all"), ("purge", "--yes")])
+def test_a_group_that_is_not_there_is_named(run: Any, words: tuple[str, ...]) -> None:
+    failed = run(words[0], "biling", *words[1:])
+    assert "there is no consumer group biling" in str(failed.exception)
+    assert failed.output == ""

@@ -1,0 +1,58 @@
+"""What `run` of both consumers shares: when it commits, when it ends, and how a failure of the function is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from raftmq.client.message import Message
+
+COMMIT_EVERY_S = 5.0
+"""RocketMQ: persistConsumerOffsetInterval."""
+
+_log = logging.getLogger("raftmq.consumer")
+
+
+class Pace:
+    """Of one `run`. `now` is the loop's clock."""
+
+    def __init__(self, now: Callable[[], float], commit_every_s: float, max_wait_s: float | None) -> None:
+        self._now = now
+        self._commit_every_s = commit_every_s
+        self._max_wait_s = max_wait_s
+        self._handled_at = now()
+        self._commit_at = now() + commit_every_s
+
+    def patience_s(self) -> float:
+        """How long to wait for the next message before there is something else to do."""
+        until = self._commit_at
+        if self._max_wait_s is not None:
+            until = min(until, self._handled_at + self._max_wait_s)
+        return max(0.0, until - self._now())
+
+    def handled(self) -> None:
+        """A message was dealt with."""
+        self._handled_at = self._now()
+
+    def waited_enough(self) -> bool:
+        """Whether no message came for `max_wait_s`."""
+        return self._max_wait_s is not None and self._now() - self._handled_at >= self._max_wait_s
+
+    def commit_is_due(self) -> bool:
+        """True once per interval."""
+        due = self._now() >= self._commit_at
+        if due:
+            self._commit_at = self._now() + self._commit_every_s
+        return due
+
+
+def log_failure(group: str, message: Message) -> None:
+    """To be called while the function's exception is handled."""
+    _log.warning(
+        "group %s: message %s of %s failed, retry %d follows",
+        group,
+        message.message_id,
+        message.topic,
+        message.reconsume_times + 1,
+        exc_info=True,
+    )

@@ -1,0 +1,203 @@
+"""A consumer's pulls: for each of its queues one is always on its way, or parked at the leader.
+
+After a leader change each queue goes on at its own next offset, which the pulled messages must continue without a gap;
+anything else is an error, not a skip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq.client.connection import ConnectionPool
+from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
+from raftmq.client.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.message import Message
+from raftmq.client.offsets import Offsets
+from raftmq.client.pull import PullRequest, PullResult, PullStatus, pull_once
+from raftmq.client.send_back import RETRY_PREFIX, RETRY_TOPIC
+from raftmq.client.subscription import Subscription
+from raftmq.client.view import Backoff, ClusterView
+
+LONG_POLL_S = 15.0
+PULL_RETRY_S = 30.0
+"""How long a queue's pulls may fail with errors of the server before the reader is told."""
+MAX_BUFFERED_MESSAGES = 2048
+MAX_BUFFERED_BYTES = 64 << 20
+
+_log = logging.getLogger("raftmq.consumer")
+
+
+class QueuePuller:
+    """Fills the inbox of one consumer. `trimmed` counts offsets that retention removed before they were read."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        links: ConnectionPool,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        inbox: Inbox,
+        on_news: Callable[[], None],
+        *,
+        follow: bool,
+    ) -> None:
+        """`subscriptions`: topic -> what is pulled of it. `on_news` runs when the inbox or a feed has changed."""
+        self.trimmed = 0
+        self._view = view
+        self._links = links
+        self._group = group
+        self._subscriptions = subscriptions
+        self._inbox = inbox
+        self._on_news = on_news
+        self._follow = follow
+        self._offsets = Offsets(view)
+        self._loop = asyncio.get_running_loop()
+        self._queues = 0
+        """Pulled from at present: they share the room."""
+
+    async def keep_pulling(self, feed: QueueFeed) -> None:
+        """Until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
+        self._queues += 1
+        try:
+            await self._keep_pulling(feed)
+        finally:
+            self._queues -= 1
+
+    async def _keep_pulling(self, feed: QueueFeed) -> None:
+        backoff, failing_since = Backoff(self._view.jitter), None
+        while not feed.finished:
+            await self._wait_for_room(feed)
+            began = self._loop.time()
+            try:
+                result = await self._pull(feed)
+                idle = await self._take_in(feed, result)
+            except OSError:
+                await backoff.pause()
+                continue
+            except RaftMQError as error:
+                failing_since = began if failing_since is None else failing_since
+                if not _passes(error) or self._loop.time() - failing_since > PULL_RETRY_S:
+                    raise
+                await backoff.pause()
+                continue
+            failing_since = None
+            if idle and self._loop.time() - began < 0.01:
+                await backoff.pause()
+            else:
+                backoff = Backoff(self._view.jitter)
+
+    async def _wait_for_room(self, feed: QueueFeed) -> None:
+        most = max(256 << 10, MAX_BUFFERED_BYTES // max(1, self._queues))
+        while feed.buffered_messages >= MAX_BUFFERED_MESSAGES or feed.buffered_bytes >= most:
+            feed.room.clear()
+            if feed.buffered_messages >= MAX_BUFFERED_MESSAGES or feed.buffered_bytes >= most:
+                await feed.room.wait()
+
+    async def _pull(self, feed: QueueFeed) -> PullResult:
+        """One pull, at the leader unless a reply suggested another node. Raises OSError after telling the view, so that
+        the next one looks for the leader."""
+        async with asyncio.timeout(30.0):
+            leader = await self._view.find_leader()
+        address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
+        request = PullRequest(
+            feed.topic,
+            feed.queue_id,
+            feed.next_offset,
+            self._group,
+            subscription=self._subscriptions[feed.topic],
+            wait_s=LONG_POLL_S if self._follow else 0.0,
+        )
+        try:
+            result = await pull_once(await self._links.get(address), request)
+        except TimeoutError:
+            feed.ask = 0
+            self._links.drop(address)
+            self._view.suspect(address)
+            raise
+        except OSError:
+            feed.ask = 0
+            self._view.suspect(address)
+            raise
+        except RaftMQError:
+            feed.ask = 0
+            raise
+        feed.ask = result.ask_next
+        return result
+
+    async def _take_in(self, feed: QueueFeed, result: PullResult) -> bool:
+        """Puts a pull's messages into the inbox; True if it brought nothing."""
+        if result.status is PullStatus.MOVED:
+            await self._moved(feed, result)
+            return True
+        if result.status is PullStatus.RESET:
+            async with feed.committing:  # a commit from before is answered before the broker hears that we know
+                self._inbox.rewind(feed, result.next_offset)
+            _log.warning("%s queue %d: group %s was reset to %d", feed.topic, feed.queue_id, self._group, feed.position)
+            return False
+        idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
+        if not idle:
+            messages = result.messages
+            if feed.topic.startswith(RETRY_PREFIX):
+                messages = [_of_first_topic(message) for message in messages]
+            self._inbox.put(Batch(feed, messages, result.next_offset))
+        if feed.end is not None and feed.next_offset >= feed.end:
+            feed.finished = True
+        self._on_news()
+        return idle
+
+    async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
+        """The offset lies outside the queue. Below the first: retention was faster, go on there and count it. Above
+        the last: a replica may lag, so the leader is asked; if it is true, the queue was cut or made anew.
+        """
+        offset = feed.next_offset
+        if result.next_offset > offset:
+            self.trimmed += result.next_offset - offset
+            _log.warning(
+                "%s queue %d: offsets %d to %d were removed by retention before group %s read them",
+                feed.topic,
+                feed.queue_id,
+                offset,
+                result.next_offset - 1,
+                self._group,
+            )
+            self._inbox.put(Batch(feed, [], result.next_offset))
+            return
+        last = await self._offsets.max_offset(feed.topic, feed.queue_id)
+        if last < offset:
+            raise Failed(
+                f"{feed.topic} queue {feed.queue_id} ends at offset {last}, group {self._group} is already at {offset}",
+                code=ResponseCode.PULL_OFFSET_MOVED,
+                hint="Was the topic deleted and created again? Delete the group's offsets, or commit a lower one.",
+            )
+
+    async def check_leader(self, timeout_s: float) -> None:
+        """A parked pull hides a stopped or deposed leader: lets go of one that does not answer."""
+        leader = self._view.leader
+        if leader is None:
+            return
+        try:
+            link = await self._links.get(leader)
+            await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=timeout_s)
+        except OSError:
+            self._links.drop(leader)
+            self._view.links.drop(leader)
+            self._view.suspect(leader)
+
+
+def _of_first_topic(message: Message) -> Message:
+    """A message that comes again, under the topic that it was sent to."""
+    return msgspec.structs.replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
+
+
+def _passes(error: RaftMQError) -> bool:
+    """Errors of a pull that may be over soon: a subscription not yet known, a busy or changing leader."""
+    if isinstance(error, Unreachable) or error.retryable:
+        return True
+    return error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_NOT_EXIST) or (
+        isinstance(error, Refused) and error.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    )
