@@ -162,7 +162,7 @@ class Timers:
             value = stage.get(TIMER, key)
             if value is None:
                 continue
-            self._remove_row(stage, due_ms, position)
+            self._remove_row(stage, due_ms, position, value)
             _, count, size = _measured(value[keys.TIMER_QUEUE.size :])
             counts = self._staged
             field, so_far = ("delivered", counts.delivered) if delivered else ("dropped", counts.dropped)
@@ -186,7 +186,7 @@ class Timers:
                 stage.before[TIMER][key] = value
             stage.put(TIMER, key, value[: keys.TIMER_QUEUE.size] + left)
         else:
-            self._remove_row(stage, due_ms, position)
+            self._remove_row(stage, due_ms, position, value)
         counts = self._staged
         pending, pending_bytes = counts.pending - 1, counts.pending_bytes - size
         recalled = counts.recalled + 1
@@ -210,13 +210,17 @@ class Timers:
             self.first, self.counts = self._staged_first, self._staged
             self._added, self._removed = [], set()
 
-    def _remove_row(self, stage: Stage, due_ms: int, position: int) -> None:
-        key = keys.timer_key(due_ms, position)
-        if stage.before[TIMER].get(key) is None:
+    def _remove_row(self, stage: Stage, due_ms: int, position: int, value: bytes) -> None:
+        """`value`: of the row as of the stage."""
+        key, position_key = keys.timer_key(due_ms, position), keys.timer_position_key(position)
+        before = stage.before[TIMER]
+        if before.get(key) is None:
             stage.unput(TIMER, key)
         else:
             stage.delete(TIMER, key)  # a message of it was recalled in this run
-        stage.unput(TIMER, keys.timer_position_key(position))
+        stage.unput(TIMER, position_key)
+        before.setdefault(key, value)
+        before.setdefault(position_key, keys.U64.pack(due_ms))
         self._removed.add((due_ms, position))
 
     def _count(self, stage: Stage, counts: TimerCounts) -> None:

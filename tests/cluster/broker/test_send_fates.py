@@ -41,6 +41,7 @@ class Fates:
         slot = SimpleNamespace(name="T")
         return SimpleNamespace(
             done=None,
+            schedule=None,
             connection=path,
             size=10,
             slot=slot,

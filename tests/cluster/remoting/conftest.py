@@ -29,6 +29,7 @@ from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
+from cluster.remoting.recall import RecallRequests
 from cluster.remoting.replies import Replies
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -175,6 +176,7 @@ class FakeNode:
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone())
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
+        no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table = {
             **route.handlers(self, lambda: self.unreached, self.early_routes),
             **TopicsAdmin(self, groups).handlers(),
@@ -189,6 +191,7 @@ class FakeNode:
             **GroupStats(self, self.members, groups).handlers(),
             **BrokerFigures(self, self.members, lambda: self.figures).handlers(),
             **OrderConf(self).handlers(),
+            **RecallRequests(no_recalls).handlers(),
         }
 
     def pull_handlers(self) -> dict[int, Any]:
