@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from cluster.broker.group_members import CLUSTERING, Member, Members
+from cluster.broker.group_members import CLUSTERING, PUSH, ConsumerGroup, Member, Members
 from cluster.broker.services import Client, Services
 from raftlog.types import NOBODY, NodeId
 
@@ -100,7 +100,7 @@ class EarlyRoutes:
     def _asks_early(self, client: Client, group: str) -> bool:
         """Whether heartbeats over this connection named a consumer of the group that is known to ask."""
         found = self._members.consumers.get(group)
-        if found is None:
+        if found is None or not _pushes(found):
             return False
         named = [found.members.get(client_id) for client_id in self._members.clients_of(client, group)]
         return bool(named) and all(one is not None and _asks_early(one) for one in named)
@@ -133,10 +133,16 @@ class EarlyRoutes:
         """Tells each connection once: its consumers divide the queues of all their groups."""
         told: dict[Client, str] = {}
         for name, group in self._members.consumers.items():
-            if group.message_model == CLUSTERING:
+            if _pushes(group):
                 told |= {one.connection: name for one in group.members.values() if _asks_early(one)}
         for client, name in told.items():
             client.consumers_changed(name)
+
+
+def _pushes(group: ConsumerGroup) -> bool:
+    """Whether its members divide the queues and subscribe to the retry topic. Pull consumers do not; one whose request
+    36 is refused sends the message there by itself, and that takes a broker."""
+    return group.message_model == CLUSTERING and group.consume_type == PUSH
 
 
 def _asks_early(member: Member) -> bool:

@@ -18,6 +18,8 @@ EXPIRY_MS = 120_000
 SCAN_MS = 10_000
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
+PUSH = "CONSUME_PASSIVELY"
+"""What push consumers say of themselves."""
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """In so many groups may the clients of one connection be, and those of all connections together."""
@@ -68,7 +70,7 @@ class ConsumerGroup:
         self.text: Share | None = None
         """What its subscriptions hold of the node."""
         self.message_model = CLUSTERING
-        self.consume_type = "CONSUME_PASSIVELY"
+        self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:

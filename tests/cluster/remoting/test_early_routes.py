@@ -172,11 +172,17 @@ def test_tools_see_the_brokers(node: Any, joined: Any, connect: Any) -> None:
     assert len(brokers(node, connect("broker"))) == 4
 
 
-def test_a_group_that_broadcasts_is_not_told(node: Any, connect: Any) -> None:
+@pytest.mark.parametrize("kind", [{"messageModel": "BROADCASTING"}, {"consumeType": "CONSUME_ACTIVELY"}])
+def test_consumers_that_do_not_divide_the_retry_topic_see_the_brokers(
+    node: Any, connect: Any, kind: dict[str, str]
+) -> None:
+    """Those that broadcast, and pull consumers."""
     connection = connect("broker")
-    data = {"groupName": "g", "messageModel": "BROADCASTING", "subscriptionDataSet": []}
+    data = {"groupName": "g", "subscriptionDataSet": [], **kind}
     node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode(), connection)
+    connection.notified()
     node.early_routes.tick(node.now_ms)
+    assert len(brokers(node, connection)) == 4
     elect(node, 3)
     assert connection.notified() == []
 
