@@ -26,6 +26,7 @@ from cluster.peer.wire import Kind
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
+    from cluster.broker.relay_metrics import RelayMetrics
     from cluster.broker.services import Services
 
 ANSWER_MS = 10_000
@@ -82,7 +83,10 @@ class _Asked:
 class ClientRelay:
     """Both ends: this node asks for a client, and hands over what others ask for."""
 
-    def __init__(self, services: Services, members: Members, transport: Transport) -> None:
+    def __init__(
+        self, services: Services, members: Members, transport: Transport, metrics: RelayMetrics | None = None
+    ) -> None:
+        self._metrics = metrics
         self._services = services
         self._members = members
         self._transport = transport
@@ -107,6 +111,7 @@ class ClientRelay:
         such client is connected to any node that can be asked, BUSY, INVALID for a request that is too long, ERROR if
         there was no answer within `timeout_ms` or the client disconnected.
         """
+        done = self._counted(request, done)
         size = _size(request.ext, request.body)
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))
@@ -125,6 +130,17 @@ class ClientRelay:
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)
 
+    def _counted(self, request: ClientRequest, done: Answered) -> Answered:
+        metrics = self._metrics
+        if metrics is None:
+            return done
+
+        def counted(outcome: ClientAnswer | Refused) -> None:
+            metrics.ended(request, outcome)
+            done(outcome)
+
+        return counted
+
     # --- the node that asks ------------------------------------------------------------------------------------------
 
     def _ask_next(self, asked: _Asked) -> None:
@@ -133,6 +149,8 @@ class ClientRelay:
         while asked.peers:
             asked.peer = asked.peers.pop()
             if self._transport.send_frame(asked.peer, Kind.RELAY, header, payload):
+                if self._metrics is not None:
+                    self._metrics.relayed()
                 asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._ask_next(asked))
                 return
         if asked.busy:
@@ -186,6 +204,8 @@ class ClientRelay:
         relay_id, request = relayed.relay_id, relayed.request
 
         def say(status: RelayStatus, answer: ClientAnswer | None = None) -> None:
+            if self._metrics is not None:
+                self._metrics.taken(status)
             self._transport.send_frame(peer, Kind.RELAY_REPLY, *encode_reply(relay_id, status, answer))
 
         def answered(answer: ClientAnswer | Refused | None) -> None:

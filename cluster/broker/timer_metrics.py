@@ -25,6 +25,7 @@ class TimerMetrics:
         self._dropped = Counter(
             "raftmq_delayed_messages_dropped", "Delayed messages whose topic or bytes were gone", registry=registry
         )
+        self._recalled = Counter("raftmq_delayed_messages_recalled", "Delayed messages recalled", registry=registry)
         self._seen: TimerCounts | None = None
 
     def update(self, timers: Timers, applied_ms: int) -> None:
@@ -36,4 +37,5 @@ class TimerMetrics:
         if seen is not None:
             self._delivered.inc(counts.delivered - seen.delivered)
             self._dropped.inc(counts.dropped - seen.dropped)
+            self._recalled.inc(counts.recalled - seen.recalled)
         self._seen = counts

@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from cluster.admin.port import NodeStatus
 from cluster.broker.group_lag import LagMetrics
+from cluster.broker.relay_metrics import RelayMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
@@ -65,6 +66,7 @@ class NodeMetrics:
         self.group_lag: Final = LagMetrics(self.registry)
         self.transactions: Final = TransactionMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
+        self.relay: Final = RelayMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         """Of all topics, deleted ones too."""
         self._in: dict[str, tuple[Counter, Counter]] = {}

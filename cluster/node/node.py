@@ -254,7 +254,7 @@ class Node:
         services, router = self.services, self.router
         self._members = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, self.links.unreached)
-        self.relay = ClientRelay(services, members, self.transport)
+        self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
         self.resets = OffsetResets(services)
         self.pulls = Pulls(services, members, self.resets, self.modes.reads)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)

@@ -22,7 +22,8 @@ def test_gauges_and_counters() -> None:
 
     assert (read("messages"), read("message_bytes"), read("lag_seconds")) == (3, 300, 1.5)
     assert (read("messages_delivered_total"), read("messages_dropped_total")) == (0, 0), "those of before"
-    timers.counts, timers.earliest = TimerCounts(0, 0, 12, 2), NEVER
+    timers.counts, timers.earliest = TimerCounts(0, 0, 12, 2, 3), NEVER
     metrics.update(timers, 6_000)
     assert (read("messages"), read("lag_seconds")) == (0, 0)
     assert (read("messages_delivered_total"), read("messages_dropped_total")) == (2, 1)
+    assert read("messages_recalled_total") == 3

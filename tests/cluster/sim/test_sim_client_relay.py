@@ -100,6 +100,37 @@ def test_the_answer_comes_back(sim: SimCluster, where: int) -> None:
     assert len(client.asked) == 1
 
 
+def test_what_becomes_of_requests_is_counted(sim: SimCluster) -> None:
+    leader, follower = sim.leader(), sim.followers()[0]
+    client = producer(sim, follower)
+    client.answer = b"running"
+
+    def counts(node: SimNode) -> dict[str, float]:
+        return {
+            ".".join([sample.name.removeprefix("raftmq_client_requests_"), *sample.labels.values()]): sample.value
+            for family in node.running.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name.startswith("raftmq_client_requests_") and sample.value
+        }
+
+    for request, group in ((INFO, "PG"), (CHECK, "PG"), (INFO, "absent")):
+        outcomes = ask(leader, request, None, group)
+        sim.loop.run_until(lambda: outcomes, 5)  # noqa: B023 - called at once
+    client.answer = None
+    outcomes = ask(leader, INFO)
+    sim.loop.run_until(lambda: outcomes, ANSWER_MS / 1000 + 1)
+    relayed = counts(leader).pop("relayed_total")
+    taken = sum(value for node in sim.followers() for value in counts(node).values())
+    assert relayed == taken >= 5, "the absent one was looked for on both"
+    assert {name: value for name, value in counts(leader).items() if name != "relayed_total"} == {
+        "total.answered": 1,
+        "total.handed_over": 1,
+        "total.absent": 1,
+        "total.unanswered": 1,
+    }
+    assert counts(follower)["taken_total.handed_over"] == 3
+
+
 def test_by_client_id_alone(sim: SimCluster) -> None:
     """A requester is known by its client id; its group is not."""
     follower = sim.followers()[0]
