@@ -59,7 +59,8 @@ class Seen:
 
     @property
     def acknowledged(self) -> list[Send]:
-        return [send for send in self.sends if send.error is None]
+        """One for each message: Java 5.3 reports some replies twice."""
+        return list({send.key: send for send in self.sends if send.error is None}.values())
 
     def at_each_reader(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}

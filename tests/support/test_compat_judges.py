@@ -149,6 +149,11 @@ def test_replies() -> None:
     assert complaints("request", replace(seen, kills=[19.0])) == "not answered although no leader died: 1 (request-99)"
 
 
+def test_a_message_that_was_reported_twice_is_acknowledged_once() -> None:
+    seen = Seen([Send("k-0", 1, 2), Send("k-0", 1, 3), Send("k-1", 1, 2, error="timeout")])
+    assert [send.ended for send in seen.acknowledged] == [3]
+
+
 def test_waits_after_kills() -> None:
     times = (1.0, 2.0, 11.0, 12.0, 14.0, 30.0)
     seen = Seen(deliveries=[Delivery("k-0", at) for at in times], kills=[3.0, 13.0, 20.0])

@@ -46,34 +46,32 @@ def latest() -> dict[tuple[str, str, str], Result]:
     return {(result.client, result.feature, result.mode): result for result in load()}
 
 
-def cell_text(client: str, feature: str, results: list[Result | None]) -> str:
-    """Of one client and feature: calm; kills."""
-    parts = []
-    for mode, result in zip(MODES, results, strict=True):
-        if absent := why_absent(client, feature, mode):
-            parts.append(absent)
-        elif result is None:
-            parts.append("not run")
-        elif not result.passed:
-            parts.append(f"FAILED: {result.reason}")
-        elif result.mode == "calm":
-            parts.append(f"{result.acknowledged}")
-        else:
-            parts.append(f"{result.acknowledged}, {result.wait_median_s:.0f}/{result.wait_max_s:.0f} s")
-    return "; ".join(parts)
+def cell_text(client: str, feature: str, mode: str, result: Result | None, notes: list[str]) -> str:
+    """One half of a cell; why it is absent or failed goes to `notes`, and its number into the cell."""
+    reason = why_absent(client, feature, mode)
+    if not reason and result is not None and not result.passed:
+        reason = f"failed: {result.reason}"
+    if reason:
+        if reason not in notes:
+            notes.append(reason)
+        return f"({notes.index(reason) + 1})"
+    if result is None:
+        return "not run"
+    waits = f", {result.wait_median_s:.1f} to {result.wait_max_s:.1f} s" if mode == "kills" else ""
+    return f"{result.acknowledged:,}{waits}"
 
 
 def table() -> str:
-    """Feature by client: acknowledged calm; acknowledged under kills, median and longest wait after a kill."""
-    found = latest()
+    """Feature by client, as docs/compatibility.md shows it."""
+    found, notes = latest(), list[str]()
     rows = [f"| | {' | '.join(ABSENT)} |", "|---" * (len(ABSENT) + 1) + "|"]
     for feature in FEATURES:
-        cells = [
-            absent.get(feature) or cell_text(client, feature, [found.get((client, feature, mode)) for mode in MODES])
-            for client, absent in ABSENT.items()
-        ]
+        cells = []
+        for client in ABSENT:
+            halves = [cell_text(client, feature, mode, found.get((client, feature, mode)), notes) for mode in MODES]
+            cells.append("; ".join(dict.fromkeys(halves)))
         rows.append(f"| {feature} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, "", *[f"{number}. {note}" for number, note in enumerate(notes, 1)]])
 
 
 def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Namespace) -> tuple[str, ...]:

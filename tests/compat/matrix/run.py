@@ -262,7 +262,7 @@ class Run:
                     not reasons,
                     "; ".join(reasons[:5]),
                     len(seen.acknowledged),
-                    len(seen.sends) - len(seen.acknowledged),
+                    sum(send.error is not None for send in seen.sends),
                     len(seen.deliveries),
                     delivered_twice(seen),
                     len(seen.dead),
