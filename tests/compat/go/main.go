@@ -79,7 +79,7 @@ func startSender(feature string) sender {
 		producer.WithRetry(2),
 	}
 	if feature == "orderly" {
-		options = append(options, producer.WithQueueSelector(producer.NewManualQueueSelector()))
+		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	}
 	if feature == "transaction" {
 		transactional, err := rocketmq.NewTransactionProducer(decisions{}, options...)
@@ -105,7 +105,7 @@ func build(feature string, number int, key string) *primitive.Message {
 	case "sql":
 		message.WithProperty("price", strconv.Itoa(number%100))
 	case "orderly":
-		message.Queue = &primitive.MessageQueue{Topic: message.Topic, QueueId: number % 4}
+		message.WithShardingKey(strconv.Itoa(number % 16))
 	}
 	return message
 }
