@@ -90,7 +90,10 @@ async function startReader(feature, reader) {
       queue: message.queueId,
       offset: Number(message.queueOffset),
     });
-    return feature === 'retry' && tried < failures(message.keys) ? Consumer.ACTION_RETRY : undefined;
+    if (feature === 'retry' && tried < failures(message.keys)) {
+      // Not ACTION_RETRY: for a message that was sent back before, the library drops what the handler returns.
+      throw new Error('to come again');
+    }
   });
   await consumer.ready();
   return consumer;
