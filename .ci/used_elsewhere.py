@@ -9,7 +9,15 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 _.bytes_done  # cluster/repair/progress.py
 _.committed_offset, _.body_base64, _.waiting_for, _.durability  # cluster/admin
 _.damaged_bytes, _.finished_ms  # cluster/repair
-_.held_by, _.trimmed_at_index, _.trimmed_ms  # cluster/retention/views.py
+(
+    _.held_by,
+    _.pinned_position,
+    _.pinned_since_ms,
+    _.pinned_halves,
+    _.carrying,
+    _.trimmed_at_index,
+    _.trimmed_ms,
+)  # cluster/retention/views.py
 # cluster/replication
 _.loss_window_entries_max, _.loss_window_bytes_max, _.loss_window_messages, _.loss_window_messages_seen
 _.lost_messages, _.lost_entries

@@ -40,6 +40,8 @@ from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
 """The first kind of rows that come into no queue."""
+_CARRIED = int(RowKind.CARRIED_TIMERS)
+"""The first kind of rows that replace others. Their topic may be gone: the row is dropped by a command."""
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
 
@@ -302,12 +304,13 @@ class BrokerState:
         topics, append = self._topics, self._queues.append
         for run in decoded.iter_runs():
             topic_id, queue_id, base, count, kind, items = run
-            if not topics.exists(topic_id):
-                raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
-            if kind < _IN_NO_QUEUE:
+            known = topics.exists(topic_id)
+            if known and kind < _IN_NO_QUEUE:
                 append(stage, topic_id, queue_id, base, count, items)
-            else:
+            elif known or kind >= _CARRIED:
                 self._keep(stage, run)
+            else:
+                raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
         if decoded.sessions:
             for session in decoded.iter_sessions():
                 self._dedup.add_session(stage, session, entry.index, entry.timestamp_ms)
@@ -324,6 +327,10 @@ class BrokerState:
             self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
         elif run.kind == RowKind.HALF:
             self.halves.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
+        elif run.kind == RowKind.CARRIED_TIMERS:
+            self.timers.carry(stage, run.base_offset, run.items)
+        elif run.kind == RowKind.CARRIED_HALF:
+            self.halves.carry(stage, run.base_offset, run.items)
         else:
             raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
 

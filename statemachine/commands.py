@@ -25,8 +25,9 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_halves      [position, ...]      the transactions of these half messages end; in the entry of the copy, if it
                                          is committed
     check_halves    next_ms, [position, ...]      their producers are asked now and again at that log time
-  from level 3 on
-    recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered
+  from level 3 on; the level also stands for runs of messages that are carried forward (payload.RowKind)
+    recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered;
+                    the position is where it was first stored
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ RESETS_LEVEL = 2
 """`reset_offsets`, `end_resets`."""
 RECALL_LEVEL = 3
 """`recall_timer`."""
+CARRY_LEVEL = 3
+"""Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""

@@ -3,17 +3,22 @@
 A half message is a row from the entry that stored it to the entry that ends it. A commit ends it in the very entry that
 holds the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the leader:
 apply compares numbers and reads no clock.
+
+Its name is the position at which it was first stored, which its producer knows. It stays when the message is carried
+forward (docs/adr/0054) and lies elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
 from typing import Any, NamedTuple
 
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.kv import KV, TRANS
 from statemachine.payload import ITEM
+from statemachine.query import QueueItem
 from statemachine.stage import Stage
 
 
@@ -21,7 +26,8 @@ class HalfMessage(NamedTuple):
     """A message whose transaction is open."""
 
     position: int
-    """Of its first byte in the commit log; it names the half message, as its offset in RocketMQ's half queue does."""
+    """Of its first byte in the commit log when it was first stored; it names the half message, as its offset in
+    RocketMQ's half queue does."""
     topic_id: int
     queue_id: int
     """Where its copy goes if it is committed."""
@@ -32,6 +38,18 @@ class HalfMessage(NamedTuple):
     """Log time at which its producer is to be asked next."""
     checks: int
     """How often its producer was to be asked so far."""
+    moved_to: int | None = None
+    """Where its first byte is now, if it was carried forward."""
+
+    @property
+    def place(self) -> int:
+        """Where its first byte is: the log is kept from there on."""
+        return self.position if self.moved_to is None else self.moved_to
+
+    @property
+    def stored(self) -> QueueItem:
+        """Where it lies, as the rows of queues say it; it is in none, and its tag and time are not known."""
+        return QueueItem(0, self.place, self.size, self.crc32c, 0, 0)
 
 
 class Pending(NamedTuple):
@@ -42,8 +60,8 @@ class Pending(NamedTuple):
 
 
 class HalfMessages:
-    """The rows of the family `trans`. `get`, `due`, `lowest_position`, `pending` and `check_ms` may be used on any
-    thread: they show what is written."""
+    """The rows of the family `trans`. `pending`, `check_ms` and the reads below may be used on any thread: they show
+    what is written."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -59,9 +77,25 @@ class HalfMessages:
     # -- any thread
 
     def get(self, position: int) -> HalfMessage | None:
-        """The open half message at the position."""
-        row = self._kv.get(TRANS, keys.half_key(position))
-        return None if row is None else HalfMessage(position, *keys.HALF.unpack(row))
+        """The open half message of this name."""
+        row = self._kv.get(TRANS, keys.half_key(position)) or self._kv.get(TRANS, keys.half_carried_key(position))
+        return None if row is None else _half(position, row)
+
+    def at(self, position: int) -> HalfMessage | None:
+        """The open half message that lies at the position, or did when it was first stored."""
+        name = self._kv.get(TRANS, keys.half_moved_key(position))
+        return self.get(position if name is None else keys.U64.unpack(name)[0])
+
+    def pinned(self, first: int, end: int) -> Iterator[HalfMessage]:
+        """Those that lie at `first` or above and below `end`, lowest first."""
+        if first < end:
+            unmoved = ((keys.half_position(key),) * 2 for key, _ in self._kv.scan(TRANS, *keys.half_range(first, end)))
+            moved = self._kv.scan(TRANS, *keys.half_moved_range(first, end))
+            others = ((keys.half_position(key), keys.U64.unpack(name)[0]) for key, name in moved)
+            for _, name in merge(unmoved, others):
+                half = self.get(name)
+                if half is not None:  # else it ended since the scan began
+                    yield half
 
     def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
         """Those to be checked by `now_ms`, up to `count_max` of them, in the order of their times."""
@@ -78,10 +112,12 @@ class HalfMessages:
         return found
 
     def lowest_position(self) -> int | None:
-        """The lowest position of an open half message: the log is kept from there on. None if there is none."""
-        for key, _ in self._kv.scan(TRANS, *keys.HALF_RANGE):
-            return keys.half_position(key)
-        return None
+        """The lowest position where an open half message lies: the log is kept from there on. None if there is none."""
+        first = (
+            next(self._kv.scan(TRANS, *keys.half_range(0, keys.U64_MAX)), None),
+            next(self._kv.scan(TRANS, *keys.half_moved_range(0, keys.U64_MAX)), None),
+        )
+        return min([keys.half_position(row[0]) for row in first if row is not None], default=None)
 
     # -- apply
 
@@ -95,6 +131,21 @@ class HalfMessages:
         self._note_check(check_ms)
         self._count(stage, count, size_all)
 
+    def carry(self, stage: Stage, name: int, items: bytes) -> None:
+        """The half message lies where `items`, which has one item, says. Nothing changes if it has ended in an entry
+        between."""
+        half = self._staged_half(stage, name)
+        if half is None or len(items) != ITEM.size:
+            return
+        place, size, crc32c, _, _ = ITEM.unpack(items)
+        if half.moved_to is None:
+            stage.delete(TRANS, keys.half_key(name))
+        else:
+            stage.unput(TRANS, keys.half_moved_key(half.moved_to))
+        stage.put_new(TRANS, keys.half_moved_key(place), keys.U64.pack(name))
+        self._put(stage, half._replace(size=size, crc32c=crc32c, moved_to=place))
+        self._count(stage, 0, size - half.size)
+
     def end(self, stage: Stage, positions: Any) -> CommandResult:
         """Ends these transactions; value: how many of them were open."""
         ended = 0
@@ -102,7 +153,7 @@ class HalfMessages:
             half = self._staged_half(stage, position)
             if half is None:
                 continue
-            stage.delete(TRANS, keys.half_key(position))
+            self._drop(stage, half)
             self._drop_check(stage, half)
             self._count(stage, -1, -half.size)
             ended += 1
@@ -118,8 +169,7 @@ class HalfMessages:
             if half is None:
                 continue
             self._drop_check(stage, half)
-            row = (half.topic_id, half.queue_id, half.size, half.crc32c, next_ms, min(half.checks + 1, keys.U32_MAX))
-            stage.put(TRANS, keys.half_key(position), keys.HALF.pack(*row))
+            self._put(stage, half._replace(check_ms=next_ms, checks=min(half.checks + 1, keys.U32_MAX)))
             stage.put(TRANS, keys.half_check_key(next_ms, position), b"")
             self._note_check(next_ms)
             asked.append(position)
@@ -143,8 +193,22 @@ class HalfMessages:
         return None
 
     def _staged_half(self, stage: Stage, position: int) -> HalfMessage | None:
-        row = stage.get(TRANS, keys.half_key(position))
-        return None if row is None else HalfMessage(position, *keys.HALF.unpack(row))
+        row = stage.get(TRANS, keys.half_key(position)) or stage.get(TRANS, keys.half_carried_key(position))
+        return None if row is None else _half(position, row)
+
+    def _put(self, stage: Stage, half: HalfMessage) -> None:
+        row = keys.HALF.pack(*half[1:-1])
+        if half.moved_to is None:
+            stage.put(TRANS, keys.half_key(half.position), row)
+        else:
+            stage.put(TRANS, keys.half_carried_key(half.position), row + keys.U64.pack(half.moved_to))
+
+    def _drop(self, stage: Stage, half: HalfMessage) -> None:
+        if half.moved_to is None:
+            stage.delete(TRANS, keys.half_key(half.position))
+        else:
+            stage.delete(TRANS, keys.half_carried_key(half.position))
+            stage.unput(TRANS, keys.half_moved_key(half.moved_to))
 
     def _drop_check(self, stage: Stage, half: HalfMessage) -> None:
         stage.delete(TRANS, keys.half_check_key(half.check_ms, half.position))
@@ -156,6 +220,11 @@ class HalfMessages:
     def _count(self, stage: Stage, count: int, size: int) -> None:
         self._staged = Pending(self._staged.count + count, self._staged.bytes + size)
         stage.put(TRANS, keys.HALF_PENDING_KEY, keys.HALF_PENDING.pack(*self._staged))
+
+
+def _half(name: int, row: bytes) -> HalfMessage:
+    half = HalfMessage(name, *keys.HALF.unpack_from(row))
+    return half if len(row) == keys.HALF.size else half._replace(moved_to=keys.U64.unpack_from(row, keys.HALF.size)[0])
 
 
 def _check_positions(positions: Any) -> Iterator[int]:

@@ -26,14 +26,20 @@
     index    bucket u64 | 00                                               first_ms u64 | last_ms u64
              bucket u64 | 01 | partition u8 | first entry's position u64   merged records of 8 bytes, message_index.py
              bucket u64 | 02 | entry's position u64                        records of 8 bytes of one entry
-    timer    "d" | due_ms u64 | position u64 of the first message          topic_id u32 | queue_id u32 |
-                                                                           1..256 items of 32 bytes, payload.py
-             "p" | position u64                                            due_ms u64
+    timer    "d" | due_ms u64 | name u64                                   topic_id u32 | queue_id u32 |
+                                                                           1..256 items of 32 bytes, payload.py;
+                                                                           if carried, then for each item the
+                                                                           position u64 it first had, then
+                                                                           position u64 of the first item | 01
+             "p" | position u64 of the first item                          due_ms u64; if carried | name u64
+             "o" | name u64                                                due_ms u64; only if carried
              "c"                                                           messages waiting u64 | their bytes u64 |
                                                                            delivered u64 | dropped u64 | recalled u64,
                                                                            the last one only if it is not 0
-    trans    "p" | position u64                                            half row (below)
-             "d" | check_ms u64 | position u64                             empty: when its producer is asked next
+    trans    "p" | name u64                                                half row (below), unless carried
+             "c" | name u64                                                half row | position u64, if carried
+             "m" | position u64                                            name u64, if carried
+             "d" | check_ms u64 | name u64                                 empty: when its producer is asked next
              "n"                                                           count u64 | bytes u64, of all half rows
 
     applied row (36 bytes)
@@ -42,6 +48,9 @@
       position u64 | first_index u64: where the log begins | index u64 | timestamp_ms u64 of the TRIM that said so
     half row (28 bytes)
       topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
+
+The name of a timer or half row is the position that its first message had when it was first stored. Messages that are
+carried forward (docs/adr/0054) lie elsewhere then; the name stays.
 
 Group names contain neither 00 nor bytes above 7F (groups.py checks), so 00 ends a name and no name is a prefix of
 another's keys.
@@ -192,7 +201,7 @@ def unique_key_of_time_key(key: bytes) -> tuple[bytes, int]:
 
 
 def timer_key(due_ms: int, position: int) -> bytes:
-    """Key of a row of scheduled messages; `position` is the first one's."""
+    """Key of a row of scheduled messages; `position` is its name."""
     return _TIMER.pack(b"d", due_ms, position)
 
 
@@ -219,19 +228,29 @@ def unpack_timer_counts(row: bytes) -> tuple[int, ...]:
 
 
 def timer_position_key(position: int) -> bytes:
-    """Key that finds a row by its first message's position."""
+    """Key that finds a row by where its first message lies."""
     return b"p" + U64.pack(position)
 
 
+def timer_origin_key(name: int) -> bytes:
+    """Key that finds a carried row by its name."""
+    return b"o" + U64.pack(name)
+
+
 def timer_position(key: bytes) -> int:
-    """The position in such a key."""
+    """The position, or the name, in such a key."""
     position: int = U64.unpack_from(key, 1)[0]
     return position
 
 
-def timer_position_range(until: int) -> tuple[bytes, bytes]:
-    """Keys [start, end) of those at or below the position."""
-    return b"p", b"p" + U64.pack(until) + b"\0"
+def timer_position_range(until: int, first: int = 0) -> tuple[bytes, bytes]:
+    """Keys [start, end) of the rows whose first message lies between the positions, both included."""
+    return timer_position_key(first), timer_position_key(until) + b"\0"
+
+
+def timer_origin_range(until: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of the carried rows with this name or a lower one."""
+    return b"o", timer_origin_key(until) + b"\0"
 
 
 index_bucket_key = _INDEX_BUCKET.pack
@@ -278,17 +297,35 @@ def index_entries_range(bucket: int) -> tuple[bytes, bytes]:
 
 
 HALF_PENDING_KEY = b"n"
-HALF_RANGE = (b"p", b"q")
-"""Keys [start, end) of the half rows."""
 
 
-def half_key(position: int) -> bytes:
-    """Key of the half message at the position."""
-    return _HALF.pack(b"p", position)
+def half_key(name: int) -> bytes:
+    """Key of a half message that lies where it was first stored."""
+    return _HALF.pack(b"p", name)
+
+
+def half_carried_key(name: int) -> bytes:
+    """Key of one that was carried forward."""
+    return _HALF.pack(b"c", name)
+
+
+def half_moved_key(position: int) -> bytes:
+    """Key that finds a carried one by where it lies."""
+    return _HALF.pack(b"m", position)
+
+
+def half_range(first: int, end: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of half messages that lie between the positions and were not carried."""
+    return half_key(first), half_key(end)
+
+
+def half_moved_range(first: int, end: int) -> tuple[bytes, bytes]:
+    """Keys [start, end) of carried ones that lie between the positions."""
+    return half_moved_key(first), half_moved_key(end)
 
 
 def half_position(key: bytes) -> int:
-    """The position in a half row's key."""
+    """The position or name in such a key."""
     position: int = _HALF.unpack(key)[1]
     return position
 

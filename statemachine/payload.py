@@ -18,7 +18,8 @@ applies it without looking at a message: a run's items are, byte for byte, what 
     run = header (24 bytes), then `count` items
       topic_id u32 | queue_id u32 | base_offset u64 | count u32 | kind u8 | reserved 3
       kinds from SCHEDULED on are in no queue yet: topic and queue are those that the messages are for, and
-      base_offset is the time they are due (SCHEDULED) or their producer is first asked (HALF)
+      base_offset is the time they are due (SCHEDULED) or their producer is first asked (HALF); of messages that are
+      carried forward (CARRIED_TIMERS, CARRIED_HALF) it is the position where the first of them was first stored
     item (32 bytes)
       position u64 | size u32 | crc32c u32 | tag_hash i64 | store_time_ms u64
     session = header (40 bytes), then `count` rows
@@ -68,6 +69,10 @@ class RowKind(IntEnum):
     """Waits until it is due: at most 256 of a run, each of which becomes one row of the family `timer`."""
     HALF = 6
     """Waits until its transaction ends."""
+    CARRIED_TIMERS = 7
+    """The messages of a row of the family `timer`, stored once more (docs/adr/0054): they lie here from now on."""
+    CARRIED_HALF = 8
+    """The same of one half message."""
 
 
 class Run(NamedTuple):

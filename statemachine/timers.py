@@ -7,10 +7,14 @@ trimmed.
 Millions of rows come and go, and what was removed costs a scan almost as much as what is there until RocksDB has
 compacted it. So no read begins at the first key of the family: the first row by due time is known in memory and kept
 in a row of its own, with the counters, and the edge below which no position waits only moves up.
+
+A row keeps its name, due time and the position at which its first message was first stored, also when its messages are
+carried forward (docs/adr/0054) and lie elsewhere: whoever holds the old position finds it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,6 +28,9 @@ from statemachine.stage import Stage
 
 RUN_MAX = 256
 """Messages of a row."""
+LOOK_MAX = 1024
+"""Rows that a search by position looks at. An entry holds the messages of many rows side by side, so the one that
+begins next below a position may be another."""
 NEVER = keys.U64_MAX
 """Later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
@@ -33,6 +40,9 @@ is passed in a few ms."""
 TimerName = tuple[int, int]
 """(due_ms, position) of a row; in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
+
+
+_MOVED = struct.Struct(">QB")
 
 
 class TimerCounts(NamedTuple):
@@ -51,10 +61,26 @@ class TimerRow(NamedTuple):
 
     due_ms: int
     position: int
-    """Of the first message, also if that was recalled."""
+    """At which the first message, which may have been recalled, was first stored: with `due_ms`, the row's name."""
     topic_id: int
     queue_id: int
     items: bytes
+    """Where the messages lie now."""
+    origins: bytes = b""
+    """If they were carried forward: the position u64 of each when it was first stored."""
+    moved_to: int | None = None
+    """If they were carried forward: where the first of them was stored then."""
+
+    @property
+    def place(self) -> int:
+        """Where the messages begin: the log is kept from there on."""
+        return self.position if self.moved_to is None else self.moved_to
+
+    def first_positions(self) -> list[int]:
+        """Where the messages were first stored."""
+        if not self.origins:
+            return [item[0] for item in ITEM.iter_unpack(self.items)]
+        return [position for (position,) in keys.U64.iter_unpack(self.origins)]
 
     @property
     def name(self) -> TimerName:
@@ -106,15 +132,25 @@ class Timers:
         return None if value is None else _row(key, value)
 
     def at(self, position: int) -> tuple[TimerRow, QueueItem] | None:
-        """The message whose first byte is at `position`, and its row; None if none waits there."""
-        found = self._kv.seek_last(TIMER, *keys.timer_position_range(position))
-        if found is None:
-            return None
-        row = self.get(keys.U64.unpack(found[1])[0], keys.timer_position(found[0]))
-        if row is None:
-            return None
-        item = next((item for item in row.messages() if item.position == position), None)
-        return None if item is None else (row, item)
+        """The message whose first byte is at `position`, or was when it was first stored, and its row; None if none
+        waits."""
+        for row in self._rows_below(*keys.timer_position_range(position)):
+            item = next((item for item in row.messages() if item.position == position), None)
+            if item is not None:
+                return row, item
+        for row in self._rows_below(*keys.timer_origin_range(position)):
+            positions = row.first_positions()
+            if position in positions:
+                return row, row.messages()[positions.index(position)]
+        return None
+
+    def pinned(self, first: int, end: int) -> Iterator[TimerRow]:
+        """Rows whose first message lies at `first` or above and below `end`, lowest first."""
+        if first < end:
+            for key, value in self._kv.scan(TIMER, *keys.timer_position_range(end - 1, first)):
+                row = self.get(*_name(key, value))
+                if row is not None:  # else it was delivered since the scan began
+                    yield row
 
     def lowest_position(self, trim_position: int, end_position: int) -> int | None:
         """The lowest position at which a row of waiting messages begins; None if none waits. After millions of rows
@@ -150,6 +186,21 @@ class Timers:
         self._count(stage, counts._replace(pending=counts.pending + count, pending_bytes=counts.pending_bytes + size))
         self._added.append((due_ms, position))
 
+    def carry(self, stage: Stage, name: int, items: bytes) -> None:
+        """The messages of the row lie where `items` say. Nothing changes if it is gone, or has other messages than the
+        leader read: it was delivered, or one was recalled, in an entry between."""
+        row = self._staged_row(stage, name)
+        if row is None or len(row.items) != len(items):
+            return
+        stage.unput(TIMER, keys.timer_position_key(row.place))
+        place, _, _ = _measured(items)
+        if row.moved_to is None:
+            stage.put_new(TIMER, keys.timer_origin_key(name), keys.U64.pack(row.due_ms))
+        origins = b"".join([keys.U64.pack(position) for position in row.first_positions()])
+        moved = row._replace(items=items, origins=origins, moved_to=place)
+        stage.put_new(TIMER, keys.timer_position_key(place), keys.U64.pack(row.due_ms) + _moved_name(moved))
+        self._rewrite(stage, moved)
+
     def remove(self, stage: Stage, rows: Any, *, delivered: bool) -> CommandResult:
         """Removes these rows, [[due, position], ...]; value: how many messages they had. One that is not there is
         passed over: a defect of a leader must not stop every node."""
@@ -162,8 +213,9 @@ class Timers:
             value = stage.get(TIMER, key)
             if value is None:
                 continue
-            self._remove_row(stage, due_ms, position, value)
-            _, count, size = _measured(value[keys.TIMER_QUEUE.size :])
+            row = _row(key, value)
+            self._remove_row(stage, row)
+            _, count, size = _measured(row.items)
             counts = self._staged
             field, so_far = ("delivered", counts.delivered) if delivered else ("dropped", counts.dropped)
             left = counts._replace(pending=counts.pending - count, pending_bytes=counts.pending_bytes - size)
@@ -172,21 +224,20 @@ class Timers:
         return done(removed)
 
     def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
-        """Takes one message out of a row; the row keeps its name. `not_found` if it does not wait there (any more)."""
+        """Takes one message out of a row, which keeps its name; `message_position` is where the message was first
+        stored. `not_found` if it does not wait there (any more)."""
         due_ms, position = _checked([due_ms, position])
         message_position = checked_int(message_position, "message_position", 0, keys.U64_MAX)
         key = keys.timer_key(due_ms, position)
         value = stage.get(TIMER, key)
-        items = b"" if value is None else value[keys.TIMER_QUEUE.size :]
-        left, size = _without(items, message_position)
-        if value is None or not size:
+        row = None if value is None else _row(key, value)
+        if row is None or message_position not in row.first_positions():
             return not_found(f"no message at position {message_position} waits until {due_ms}")
-        if left:
-            if key not in stage.rows[TIMER]:
-                stage.before[TIMER][key] = value
-            stage.put(TIMER, key, value[: keys.TIMER_QUEUE.size] + left)
+        left, size = _without(row, row.first_positions().index(message_position))
+        if left.items:
+            self._rewrite(stage, left)
         else:
-            self._remove_row(stage, due_ms, position, value)
+            self._remove_row(stage, row)
         counts = self._staged
         pending, pending_bytes = counts.pending - 1, counts.pending_bytes - size
         recalled = counts.recalled + 1
@@ -210,22 +261,49 @@ class Timers:
             self.first, self.counts = self._staged_first, self._staged
             self._added, self._removed = [], set()
 
-    def _remove_row(self, stage: Stage, due_ms: int, position: int, value: bytes) -> None:
-        """`value`: of the row as of the stage."""
-        key, position_key = keys.timer_key(due_ms, position), keys.timer_position_key(position)
+    def _rewrite(self, stage: Stage, row: TimerRow) -> None:
+        key = keys.timer_key(*row.name)
+        if key not in stage.rows[TIMER]:
+            stage.before[TIMER][key] = stage.get(TIMER, key)
+        stage.put(TIMER, key, _value(row))
+
+    def _remove_row(self, stage: Stage, row: TimerRow) -> None:
+        """`row`: as of the stage."""
+        key, position_key = keys.timer_key(*row.name), keys.timer_position_key(row.place)
         before = stage.before[TIMER]
         if before.get(key) is None:
             stage.unput(TIMER, key)
         else:
-            stage.delete(TIMER, key)  # a message of it was recalled in this run
+            stage.delete(TIMER, key)  # it was rewritten in this run
         stage.unput(TIMER, position_key)
-        before.setdefault(key, value)
-        before.setdefault(position_key, keys.U64.pack(due_ms))
-        self._removed.add((due_ms, position))
+        before.setdefault(key, _value(row))
+        before.setdefault(position_key, keys.U64.pack(row.due_ms) + _moved_name(row))
+        if row.moved_to is not None:
+            stage.unput(TIMER, keys.timer_origin_key(row.position))
+        self._removed.add(row.name)
 
     def _count(self, stage: Stage, counts: TimerCounts) -> None:
         self._staged = counts
         stage.put(TIMER, keys.TIMER_COUNTS_KEY, keys.pack_timer_counts(counts))
+
+    def _staged_row(self, stage: Stage, name: int) -> TimerRow | None:
+        due = stage.get(TIMER, keys.timer_origin_key(name)) or stage.get(TIMER, keys.timer_position_key(name))
+        if due is None or len(due) != keys.U64.size:
+            return None
+        key = keys.timer_key(keys.U64.unpack(due)[0], name)
+        value = stage.get(TIMER, key)
+        return None if value is None else _row(key, value)
+
+    def _rows_below(self, low: bytes, high: bytes) -> Iterator[TimerRow]:
+        """The rows that keys of this range lead to, the highest first."""
+        for _ in range(LOOK_MAX):
+            found = self._kv.seek_last(TIMER, low, high)
+            if found is None:
+                return
+            high = found[0]
+            row = self.get(*_name(*found))
+            if row is not None:
+                yield row
 
     def _staged_first_row(self, stage: Stage, start: TimerName) -> TimerName:
         """The first row as of the stage, which has none before `start`."""
@@ -253,7 +331,30 @@ class Timers:
 
 def _row(key: bytes, value: bytes) -> TimerRow:
     topic_id, queue_id = keys.TIMER_QUEUE.unpack_from(value)
-    return TimerRow(*keys.parse_timer_key(key), topic_id, queue_id, value[keys.TIMER_QUEUE.size :])
+    row = TimerRow(*keys.parse_timer_key(key), topic_id, queue_id, value[keys.TIMER_QUEUE.size :])
+    if len(row.items) % ITEM.size == 0:
+        return row
+    size = len(row.items) // (ITEM.size + keys.U64.size) * ITEM.size
+    items, origins = row.items[:size], row.items[size : -_MOVED.size]
+    return row._replace(items=items, origins=origins, moved_to=_MOVED.unpack_from(row.items, size + len(origins))[0])
+
+
+def _value(row: TimerRow) -> bytes:
+    """The value of a row. An odd length tells a carried one."""
+    moved = b"" if row.moved_to is None else row.origins + _MOVED.pack(row.moved_to, 1)
+    return keys.TIMER_QUEUE.pack(row.topic_id, row.queue_id) + row.items + moved
+
+
+def _moved_name(row: TimerRow) -> bytes:
+    """What a row's key by position says of its name, if that is not the position."""
+    return b"" if row.moved_to is None else keys.U64.pack(row.position)
+
+
+def _name(key: bytes, value: bytes) -> tuple[int, int]:
+    """(due, position) of the row that one found by position leads to."""
+    due_ms: int = keys.U64.unpack_from(value)[0]
+    name: int = keys.U64.unpack_from(value, 8)[0] if len(value) > keys.U64.size else keys.timer_position(key)
+    return due_ms, name
 
 
 def _measured(items: bytes) -> tuple[int, int, int]:
@@ -262,13 +363,12 @@ def _measured(items: bytes) -> tuple[int, int, int]:
     return first, len(items) // ITEM.size, sum([item[1] for item in ITEM.iter_unpack(items)])
 
 
-def _without(items: bytes, message_position: int) -> tuple[bytes, int]:
-    """The items without the one at that position, and the size of its message; 0 if there is none."""
-    for at in range(0, len(items), ITEM.size):
-        position, size, *_ = ITEM.unpack_from(items, at)
-        if position == message_position:
-            return items[:at] + items[at + ITEM.size :], size
-    return items, 0
+def _without(row: TimerRow, at: int) -> tuple[TimerRow, int]:
+    """The row without that of its messages, and the bytes of the message."""
+    size: int = ITEM.unpack_from(row.items, at * ITEM.size)[1]
+    items = row.items[: at * ITEM.size] + row.items[(at + 1) * ITEM.size :]
+    origins = row.origins[: at * keys.U64.size] + row.origins[(at + 1) * keys.U64.size :]
+    return row._replace(items=items, origins=origins), size
 
 
 def _checked(row: Any) -> tuple[int, int]:

@@ -91,6 +91,9 @@ class DueReads:
         return DueFound(ask, found, last, more=False)
 
     def _read(self, row: TimerRow, items: list[QueueItem], *, again: bool) -> DueRow:
+        if row.place < self._state.trim_position:  # it was carried forward since the scan began
+            row = self._state.timers.get(*row.name) or row
+            items = row.messages()
         if is_gone(self._state, row):
             return DueRow(row, [], None)
         pieces = read_intact(self, items, told=logging.DEBUG if again else logging.ERROR)
@@ -109,4 +112,12 @@ class DueReads:
 
 def is_gone(state: BrokerState, row: TimerRow) -> bool:
     """Nobody can have its messages any more: their topic was deleted, or the log does not reach down to them."""
-    return row.topic_id not in state.topics_by_id or row.position < state.trim_position
+    if row.topic_id not in state.topics_by_id:
+        return True
+    trim_position = state.trim_position
+    if row.place >= trim_position:
+        return False
+    # The row may have been carried forward since it was read, and the log trimmed behind it. In this order: a row that
+    # is read after the log began there, and lies below, will never lie above.
+    now = state.timers.get(*row.name)
+    return now is not None and now.place < trim_position

@@ -21,22 +21,6 @@ its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
 _crc32c = google_crc32c.value
 
 
-class Placed(Protocol):
-    """A stored message as rows know it: a queue item, or a half message."""
-
-    @property
-    def position(self) -> int:
-        """Of its first byte in the log."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-    @property
-    def crc32c(self) -> int:
-        """Of these bytes."""
-
-
 class Log(Protocol):
     """What bytes are read from: the services of a node, or what reads for them on another thread."""
 
@@ -44,7 +28,7 @@ class Log(Protocol):
         """See `Services`."""
 
 
-def read_intact(services: Log, items: Sequence[Placed], *, told: int = logging.ERROR) -> list[bytes]:
+def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
     """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again. What
     cannot be read is logged at the level `told`.
 
@@ -76,7 +60,7 @@ def is_here(services: Services, item: QueueItem) -> bool:
     return True
 
 
-def _read_block(services: Log, items: Sequence[Placed]) -> bytes:
+def _read_block(services: Log, items: Sequence[QueueItem]) -> bytes:
     """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
     first = items[0].position
     span = items[-1].position + items[-1].size - first
@@ -88,7 +72,7 @@ def _read_block(services: Log, items: Sequence[Placed]) -> bytes:
         return b""  # one by one then: what can be read is served
 
 
-def _read_one(services: Log, item: Placed, told: int) -> bytes | None:
+def _read_one(services: Log, item: QueueItem, told: int) -> bytes | None:
     """One message, read a second time if it does not match; None if it can not be read intact."""
     try:
         for _ in range(2):

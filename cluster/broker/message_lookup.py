@@ -16,15 +16,16 @@ import google_crc32c
 
 from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.runtime.request_limits import INT64_MAX
-from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
-    from cluster.broker.log_reads import Placed
     from cluster.broker.services import Services
+    from statemachine.broker_state import BrokerState
+    from statemachine.query import QueueItem
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
@@ -74,22 +75,20 @@ def message_at(
     node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
 ) -> Stored | None:
     """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic. With
-    `waiting` also one that is not delivered yet.
+    `waiting` also one that is not delivered yet: if it was carried forward, as it was first stored.
 
     Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
     """
-    data = _bytes_at(node, position)
+    state = node.state
+    item = _waiting_at(state, position) if waiting else None
+    data = _bytes_at(node, position if item is None else item.position)
     try:
         message, _ = decode_message(data)
     except MessageFormatError as error:
         raise UnreadableError(str(error)) from error
-    state = node.state
-    scheduled = state.timers.at(position) if waiting else None
-    if scheduled is not None:
-        return _intact(Stored(message, data), scheduled[1])
-    half = state.halves.get(position) if waiting else None
-    if half is not None:
-        return _intact(Stored(message, data), half)
+    if item is not None:
+        _intact(Stored(message, data), item)
+        return Stored(message._replace(position=position), stored_at(data, position))
     topic = topic or state.topics.get(message.topic)
     if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
         return None
@@ -99,7 +98,15 @@ def message_at(
     return _intact(Stored(message, data), items[0])
 
 
-def _intact(stored: Stored, item: Placed) -> Stored:
+def _waiting_at(state: BrokerState, position: int) -> QueueItem | None:
+    scheduled = state.timers.at(position)
+    if scheduled is not None:
+        return scheduled[1]
+    half = state.halves.at(position)
+    return None if half is None else half.stored
+
+
+def _intact(stored: Stored, item: QueueItem) -> Stored:
     """Raises UnreadableError."""
     if item.crc32c != google_crc32c.value(stored.data):
         raise UnreadableError(f"the message at position {item.position} does not match its checksum")

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.broker.copies import NoClient, copied, submit_copies
+from cluster.broker.copies import copied
 from cluster.broker.delays import DELAY, without
 from cluster.broker.due_reads import DueAsk, DueFound, DueReads, DueRow, is_gone
+from cluster.replication.broker_sends import NoClient, submit_copies
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import DELIVER_TIMERS, DROP_TIMERS
 from statemachine.payload import RowKind

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import NoClient, copied, submit_copies
+from cluster.broker.copies import copied
 from cluster.broker.half_send import producer_group_of
 from cluster.broker.inflight import over_limit
 from cluster.broker.log_reads import read_intact
@@ -21,6 +21,7 @@ from cluster.broker.names import PERM_READ, PERM_WRITE
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.broker.services import Services
 from cluster.broker.transaction_metrics import DROPPED, PARKED, TransactionMetrics
+from cluster.replication.broker_sends import NoClient, submit_copies
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.message_format import Message, decode_message
@@ -149,9 +150,9 @@ class Transactions:
             self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
 
     def read(self, half: HalfMessage) -> Message | None:
-        """The half message as it is stored; None if it cannot be read intact now."""
-        pieces = read_intact(self._node, [half])
-        return decode_message(pieces[0])[0] if pieces else None
+        """The half message as it was first stored; None if it cannot be read intact now."""
+        pieces = read_intact(self._node, [half.stored])
+        return decode_message(pieces[0])[0]._replace(position=half.position) if pieces else None
 
     def park(self, half: HalfMessage, message: Message) -> None:
         """Gives up on its producer: a copy goes to PARKED_TOPIC, where an operator finds it."""

@@ -73,6 +73,7 @@ from cluster.replication.identity import RetryMemory
 from cluster.replication.modes import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
+from cluster.retention.carry import Carrier
 from cluster.retention.leases import Leases
 from cluster.retention.service import Retention
 from cluster.runtime.alarms import Alarms
@@ -320,6 +321,14 @@ class Node:
             self.leases,
             metrics=self.metrics.retention,
             writes_open=self.services.writes_open,
+            carrier=Carrier(
+                context.raw,
+                storage.state,
+                self.proposals,
+                raising=self.services.raising,
+                report_damage=self.services.report_damage,
+                metrics=self.metrics.retention,
+            ),
         )
         self._lanes = NodeLanes(
             context,

@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 
 from cluster.replication.message_head import MessageHead, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
-from cluster.wire.message_format import MAGIC_V1, MAGIC_V2
+from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
 from statemachine.commands import Command, pack, unpack
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
@@ -167,6 +167,9 @@ class Send(msgspec.Struct, gc=False):
     """What takes effect in the entry that holds this copy, made by the broker. Its kind is DELIVERED or above."""
     due_ms: int = 0
     """When a message of a time of its own is due, log time; known when its entry is built."""
+    carried: int | None = None
+    """Of kind CARRIED_TIMERS or CARRIED_HALF: the name of the row. The bodies of `batch` are its messages as they are
+    stored; nothing of them changes but their position."""
     done: Callable[[Outcome], None] | None = None
     """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
 
@@ -243,6 +246,10 @@ class _Builder:
                     offset, first = self._add_scheduled(send, send.schedule)
                     offsets.append(offset)
                     positions.append(first)
+                    continue
+                if send.carried is not None:
+                    offsets.append(0)
+                    positions.append(self._add_carried(send, send.carried))
                     continue
             slot = send.slot
             cursor = slot.cursors[send.queue_id] or slot.open_cursor(send.queue_id)
@@ -323,6 +330,20 @@ class _Builder:
         if send.producer_id:
             self._add_session(send, slot.topic_id, offset, first)
         return offset, first
+
+    def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
+        """Stores messages that wait once more, at the end of the log."""
+        items: list[bytes] = []
+        positions: list[int] = []
+        for message in send.batch:
+            position, stored = self.position, stored_at(message.body, self.position)
+            size, store_ms = len(stored), store_ms_of(stored)
+            self.parts.append(stored)
+            items.append(ITEM.pack(position, size, crc32c(stored), message.tag_hash, store_ms))
+            positions.append(position)
+            self.position = position + size
+        self.runs.append(Run(send.slot.topic_id, send.queue_id, name, len(items), send.kind, b"".join(items)))
+        return tuple(positions)
 
     def _end_scheduled(self, name: tuple[int, int, int, int]) -> None:
         kind, due, topic_id, queue_id = name

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection
-from cluster.retention import consumers, topic_ages
+from cluster.retention import consumers, pinned, topic_ages
+from cluster.retention.pinned import Gather, Pin, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT = "the older checkpoint of the leader"
 """The floor under which a new leader's state can be made again from what is on disk."""
+PINNED = "messages that wait for their time or their transaction"
+"""The floor of messages that are in no queue yet."""
 
 
 class Ask(NamedTuple):
@@ -43,6 +46,19 @@ class Remove(NamedTuple):
     paths: tuple[Path, ...]
 
 
+class Held(NamedTuple):
+    """What retention would do if no message waited in what it wants gone."""
+
+    position: int
+    """Where the log would begin."""
+    carry_below: int
+    """What lies below is to be carried: on a disk that is full one segment at a time, so that each frees space before
+    the next one takes some."""
+    dense: bool
+    """More than half of the log waits: to carry it would write more than it frees."""
+    reason: str
+
+
 class Survey(NamedTuple):
     """The answer to Ask."""
 
@@ -58,6 +74,10 @@ class Survey(NamedTuple):
     """(group, topic) -> messages that go without having been consumed."""
     warning: str | None
     """The alarm's text, "" for none; None if it was not looked at."""
+    pin: Pin | None = None
+    """The lowest message that waits."""
+    held: Held | None = None
+    """On the leader: set if that message is in the way."""
 
 
 class Removed(NamedTuple):
@@ -96,9 +116,14 @@ class RetentionLane:
         """The next look goes by other rules. Any thread."""
         self._rules = rules
 
-    def drain(self, batch: Sequence[Ask | Remove]) -> list[Survey | Removed]:
+    def drain(self, batch: Sequence[Ask | Remove | Gather]) -> list[Survey | Removed | Slice]:
         """Does one after the other."""
-        return [self._look(job) if isinstance(job, Ask) else self._remove(job) for job in batch]
+        return [self._do(job) for job in batch]
+
+    def _do(self, job: Ask | Remove | Gather) -> Survey | Removed | Slice:
+        if isinstance(job, Ask):
+            return self._look(job)
+        return self._remove(job) if isinstance(job, Remove) else pinned.gather(self._state, self._log, job)
 
     def idle(self) -> None:
         """Nothing to do."""
@@ -148,14 +173,12 @@ class RetentionLane:
     def _look(self, job: Ask) -> Survey:
         disk = self._disk(job.freed_bytes)
         counts, newest = self._checkpoints_now(disk)
-        found = Survey(disk, counts.index, newest.index, None, [], {}, None)
+        pin = pinned.lowest(self._state, self._log)
+        found = Survey(disk, counts.index, newest.index, None, [], {}, None, pin)
         if not job.leads:
             return found
         state, rules = self._state, self._rules
         floors = [Floor(counts.end_position, CHECKPOINT)]
-        pinned = state.lowest_pinned_position()
-        if pinned is not None:
-            floors.append(Floor(pinned, "messages that wait for their time or their transaction"))
         facts = Facts(
             now_ms=job.now_ms,
             hour=job.hour,
@@ -167,7 +190,15 @@ class RetentionLane:
             kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
         )
         queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
-        return self._with_consumers(job, facts, queues, found)
+        free = self._with_consumers(job, facts, queues, found)
+        wanted = free.decision
+        if pin is None or wanted is None or wanted.position <= pin.position or not wanted.count:
+            return free
+        facts = facts._replace(floors=[*facts.floors, Floor(pin.position, PINNED)])
+        below = facts.segments[0].end if "disk" in wanted.reason else wanted.position
+        waiting = state.timers.counts.pending_bytes + state.halves.pending.bytes
+        held = Held(wanted.position, below, waiting * 2 > facts.end - state.trim_position, wanted.reason)
+        return self._with_consumers(job, facts, queues, found)._replace(held=held)
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
         """Asked only where a rule depends on consumption: it costs a seek per queue of each group."""

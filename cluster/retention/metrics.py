@@ -27,6 +27,37 @@ class RetentionMetrics:
             registry=registry,
         )
 
+        self._pinned_position = Gauge(
+            "raftmq_pinned_position",
+            "Position of the lowest message that waits for its time or its transaction; the log's end if none does",
+            registry=registry,
+        )
+        self._pinned_age = Gauge(
+            "raftmq_pinned_age_seconds",
+            "How long ago in log time the lowest message that waits was stored; 0 if none waits",
+            registry=registry,
+        )
+        self._held = Gauge(
+            "raftmq_pinned_log_bytes",
+            "Bytes of log that retention would remove if no message waited in them (leader)",
+            registry=registry,
+        )
+        self._carried = Counter(
+            "raftmq_carried_messages", "Messages that wait stored again further on (leader)", registry=registry
+        )
+        self._carried_bytes = Counter("raftmq_carried_bytes", "Stored bytes of these messages", registry=registry)
+
+    def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
+        """What pins the log, as of the last look."""
+        self._pinned_position.set(position)
+        self._pinned_age.set(age_ms / 1000)
+        self._held.set(held_bytes)
+
+    def carried(self, messages: int, size_bytes: int) -> None:
+        """So many messages that wait are stored further on now."""
+        self._carried.inc(messages)
+        self._carried_bytes.inc(size_bytes)
+
     def trimmed(self, reason: str) -> None:
         """A TRIM was applied."""
         self._trims.labels(reason).inc()

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection
-from cluster.retention.lane import CHECKPOINT, Ask, Remove, Removed, RetentionLane, Survey
+from cluster.retention.carry import Carrier
+from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
+from cluster.retention.pin_alarm import PinAlarm
+from cluster.retention.pinned import Gather, Slice
 from cluster.retention.policy import Decision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
@@ -58,8 +61,10 @@ class Retention:
         *,
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
+        carrier: Carrier | None = None,
     ) -> None:
-        """`writes_open`: whether this node leads and takes writes."""
+        """`writes_open`: whether this node leads and takes writes. Without a `carrier`, what waits stays where it
+        is."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
@@ -72,6 +77,8 @@ class Retention:
         self._alarms = context.alarms
         self._metrics = metrics
         self._writes_open = writes_open
+        self._carrier = carrier
+        self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._lane = RetentionLane(
             context.fs, directory.path, directory.log, state, storage.checkpointer.checkpoints, rules
@@ -96,9 +103,11 @@ class Retention:
     def start(self) -> None:
         """Begins; the first look is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
-        self._runner: LaneRunner[Ask | Remove] = self._make_runner(
+        self._runner: LaneRunner[Ask | Remove | Gather] = self._make_runner(
             "retention", self._lane, self._loop, self._on_done, self._fail
         )
+        if self._carrier is not None:
+            self._carrier.attach(self._runner.submit, self._soon)
 
     def reload(self, rules: RetentionSection) -> None:
         """Other rules from now on; the next look is soon."""
@@ -145,21 +154,29 @@ class Retention:
         """Of log that is given up and still on this node's disk."""
         return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
 
-    def _on_done(self, done: list[Survey | Removed]) -> None:
+    def _on_done(self, done: list[Survey | Removed | Slice]) -> None:
         for one in done:
             if isinstance(one, Removed):
                 self._on_removed(one)
-            else:
+            elif isinstance(one, Survey):
                 self._looking = False
                 self._on_found(one)
+            elif self._carrier is not None:
+                self._carrier.on_slice(one)
+
+    def _soon(self) -> None:
+        """Looks again without waiting for the time."""
+        self._due_ms = 0
 
     def _on_found(self, found: Survey) -> None:
         self._found = found
+        self._pin_alarm.look(self._clock.monotonic_ms(), found.pin, self._held_bytes(), self._carry_held_by())
         if found.warning is not None:
             self._alarm(UNREAD, found.warning)
         entry = None
         if found.decision is not None:
             entry = self._trim(found, found.decision)
+            self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
             self._alarms.clear(UNREAD)  # the leader's business
         for waiter in self._answering:
@@ -210,6 +227,11 @@ class Retention:
             )
         self._metrics.unread(sum(found.unread.values()))
         return entry.id
+
+    def _carry(self, held: Held | None) -> None:
+        """Has what waits stored further on, if it is in the way and that frees more than it writes."""
+        if held is not None and not held.dense and self._carrier is not None:
+            self._carrier.carry(held.carry_below)
 
     def _want_checkpoint(self, found: Survey) -> None:
         """Only where another one would be newer."""
@@ -297,15 +319,36 @@ class Retention:
     def note(self) -> None:
         """Brings the gauges up to date."""
         files, size = self._left()
-        self._metrics.log(
-            self._state.trim_position, self._log.tail.end_position - self._log.first_position, files, size
-        )
+        state, end = self._state, self._log.tail.end_position
+        self._metrics.log(state.trim_position, end - self._log.first_position, files, size)
+        pin = self._found.pin if self._found else None
+        if pin is None:
+            self._metrics.pinned(end, 0, 0)
+        else:
+            age_ms = max(0, state.applied_mark.timestamp_ms - (pin.stored_ms or state.applied_mark.timestamp_ms))
+            self._metrics.pinned(pin.position, age_ms, self._held_bytes())
+
+    def _held_bytes(self) -> int:
+        """Of log that retention would remove, as of the last look, if no message waited there."""
+        found = self._found
+        if found is None or found.held is None or found.decision is None or not self._leads():
+            return 0
+        return max(0, found.held.position - max(found.decision.position, self._state.trim_position))
+
+    def _carry_held_by(self) -> str:
+        held = self._found.held if self._found else None
+        if held is None or not self._leads():
+            return ""
+        if held.dense:
+            return "more than half of the log waits: storing it again would take more than it frees"
+        return self._carrier.why_not if self._carrier is not None else ""
 
     def view(self, node: int) -> RetentionView:
         """Where the log begins, what holds it there, which files are left."""
         state, log, rules, mark = self._state, self._log, self._rules, self._state.trim_mark
         files, size = self._left()
         decision = self._found.decision if self._found else None
+        pin = self._found.pin if self._found else None
         return RetentionView(
             node=node,
             leader=self._raw.leader_id or None,
@@ -321,6 +364,14 @@ class Retention:
             bytes_left=size,
             files_held_by=self._held_by(files),
             log_held_by=decision.held if decision and self._leads() else "",
+            pinned_position=pin.position if pin else None,
+            pinned_since_ms=pin.stored_ms if pin else None,
+            pinned_timers=state.timers.counts.pending,
+            pinned_halves=state.halves.pending.count,
+            pinned_message_bytes=state.timers.counts.pending_bytes + state.halves.pending.bytes,
+            pinned_log_bytes=self._held_bytes(),
+            carrying=self._carrier is not None and self._carrier.busy,
+            carry_held_by=self._carry_held_by(),
             disk_used_percent=round(self._found.disk.percent_now, 1) if self._found else None,
             keep_ms=rules.keep_ms,
             bytes_max=rules.bytes_max,

@@ -41,6 +41,23 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     """Why they are still there; "" if they are about to go."""
     log_held_by: str
     """On the leader: what stands in the way of giving up more; "" if there is no reason for more."""
+    pinned_position: int | None = None
+    """Of the lowest message that waits for its time or its transaction; null if none does. The log is kept from there
+    on."""
+    pinned_since_ms: int | None = None
+    """When that message was stored; null if none waits or it cannot be read."""
+    pinned_timers: int = 0
+    """Messages that wait until they are due."""
+    pinned_halves: int = 0
+    """Messages whose transaction is open."""
+    pinned_message_bytes: int = 0
+    """Of both."""
+    pinned_log_bytes: int = 0
+    """On the leader: of log that retention would remove if none of them lay there."""
+    carrying: bool = False
+    """On the leader: they are being stored further on (docs/adr/0054)."""
+    carry_held_by: str = ""
+    """On the leader: why they are not, if that is wanted."""
     disk_used_percent: float | None
     """Null before the first look."""
     keep_ms: int

@@ -37,7 +37,7 @@ HEAD = struct.Struct(">IIIiiqqiq")
 """Total size up to born time, 48 bytes."""
 BODY_HEAD = struct.Struct(">iqI")
 """Reconsume times, prepared position, body length."""
-_MAGIC_AT, _SYS_FLAG_AT = 4, 36
+_MAGIC_AT, _POSITION_AT, _SYS_FLAG_AT = 4, 28, 36
 _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
@@ -186,6 +186,18 @@ def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Mes
         prepared_position,
     )
     return message, end
+
+
+def stored_at(stored: bytes, position: int) -> bytes:
+    """A stored message as it is at another position of the log."""
+    return stored[:_POSITION_AT] + _I64.pack(position) + stored[_POSITION_AT + _I64.size :]
+
+
+def store_ms_of(stored: bytes) -> int:
+    """The store time of a stored message."""
+    born_v6 = _U32.unpack_from(stored, _SYS_FLAG_AT)[0] & SYS_FLAG_BORN_IPV6
+    store_ms: int = _I64.unpack_from(stored, HEAD.size + (20 if born_v6 else 8))[0]
+    return store_ms
 
 
 def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:

@@ -35,6 +35,10 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
     click.echo(_rules(leader))
     if leader["log_held_by"]:
         click.echo(f"more would be removed; it is held by: {leader['log_held_by']}")
+    if leader.get("pinned_log_bytes"):
+        waiting = f"{leader['pinned_timers']} timers and {leader['pinned_halves']} half messages"
+        why = "being stored further on" if leader["carrying"] else leader["carry_held_by"] or "to be stored further on"
+        click.echo(f"{waiting} wait in {_size(leader['pinned_log_bytes'])} of log that would be removed: {why}")
     for line in differing({view["node"]: view["settings"] for view in views}, leader["leader"]):
         click.echo(line)
     rows = [

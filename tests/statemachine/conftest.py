@@ -62,6 +62,10 @@ class LogBuilder:
         """Messages that wait; call it right before the entry that holds the run is added."""
         return payload.Run(topic_id, queue_id, due_ms, count, payload.RowKind.SCHEDULED, self.items(0, count))
 
+    def carried(self, name: int, count: int, kind: int = payload.RowKind.CARRIED_TIMERS) -> payload.Run:
+        """Messages of the row of this name, stored again; the same rule. Their topic and queue do not matter."""
+        return payload.Run(9, 9, name, count, kind, self.items(0, count))
+
     def messages(
         self,
         *runs: payload.Run,
@@ -164,6 +168,8 @@ def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: l
     waiting.append([due, position])
     run = log.scheduled(rng.choice(topic_ids), rng.randrange(2), rng.choice([1, 2, 256]), due)
     log.messages(run, effects=tuple(effects))
+    if rng.random() < 0.5:
+        log.messages(log.carried(rng.choice(waiting)[1], rng.choice([1, 2, 256])))
 
 
 def _drawn_trim(log: LogBuilder, rng: Random) -> None:

@@ -154,4 +154,6 @@ def test_the_kinds_of_rows_are_frozen() -> None:
         "DEAD_LETTER": 4,
         "SCHEDULED": 5,
         "HALF": 6,
+        "CARRIED_TIMERS": 7,
+        "CARRIED_HALF": 8,
     }

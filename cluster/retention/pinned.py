@@ -1,0 +1,137 @@
+"""Messages that wait for their time or their transaction, where they pin the log (docs/adr/0054): read on a lane."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from heapq import merge
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from cluster.wire.message_format import store_ms_of
+from raftlog.errors import OutOfRangeError, StorageError
+from raftlog.storage.segmented_log import SegmentedLog
+from statemachine.broker_state import BrokerState
+from statemachine.commands import DROP_TIMERS, END_HALVES, Command
+from statemachine.half_messages import HalfMessage
+from statemachine.payload import RowKind
+from statemachine.query import QueueItem
+from statemachine.timers import TimerRow
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES, SLICE_ROWS = 128 << 10, 64
+"""Of what is carried at once; one more row may pass the bytes."""
+HEAD_BYTES = 76
+"""Of a stored message: less than the shortest one has, and enough to hold the store time of any."""
+
+
+class Gather(NamedTuple):
+    """Read the rows whose messages lie at `first` or above and below `end`, as many as a slice holds."""
+
+    first: int
+    end: int
+    due_after_ms: int
+    """Without those that are due at this log time: they are about to be delivered."""
+
+
+class PinnedRow(NamedTuple):
+    """A row of messages that wait, and the messages as they are stored."""
+
+    kind: RowKind
+    """Of the run that carries it."""
+    name: int
+    topic_id: int
+    queue_id: int
+    messages: tuple[bytes, ...]
+    tag_hashes: tuple[int, ...]
+    """Zero for half messages: nothing asks for it before they are copied."""
+    drop: Command
+    """What ends the row if its topic is gone."""
+
+
+class Slice(NamedTuple):
+    """The answer to Gather."""
+
+    rows: list[PinnedRow]
+    next_position: int
+    """Where the next one begins; `end` or above if there is none."""
+    damaged: list[QueueItem]
+    """Messages that cannot be read intact: their rows are not among `rows`."""
+
+
+class Pin(NamedTuple):
+    """The lowest message that waits."""
+
+    position: int
+    stored_ms: int | None
+    """When it was first stored; None if that cannot be read now."""
+
+
+def lowest(state: BrokerState, log: SegmentedLog) -> Pin | None:
+    """None if nothing waits."""
+    position = state.lowest_pinned_position()
+    if position is None:
+        return None
+    try:
+        item = next((items[0] for _, _, items in _rows(state, Gather(position, position + 1, -1))), None)
+        stored = b"" if item is None else log.read_at(item.position, HEAD_BYTES)
+    except (StorageError, OutOfRangeError):
+        stored = b""
+    return Pin(position, store_ms_of(stored) if len(stored) == HEAD_BYTES else None)
+
+
+def gather(state: BrokerState, log: SegmentedLog, job: Gather) -> Slice:
+    """Reads a slice."""
+    rows: list[PinnedRow] = []
+    damaged: list[QueueItem] = []
+    size = 0
+    for place, row, items in _rows(state, job):
+        if len(rows) == SLICE_ROWS or size >= SLICE_BYTES:
+            return Slice(rows, place, damaged)
+        messages = []
+        for item in items:
+            stored = _read(log, item)
+            if stored is None:
+                damaged.append(item)
+                break
+            messages.append(stored)
+        else:
+            rows.append(row._replace(messages=tuple(messages)))
+            size += sum(map(len, messages))
+    return Slice(rows, job.end, damaged)
+
+
+def _rows(state: BrokerState, job: Gather) -> Iterator[tuple[int, PinnedRow, list[QueueItem]]]:
+    """Place, row and where its messages lie, lowest place first."""
+    timers = (
+        (row.place, _of_timers(row, items := row.messages()), items)
+        for row in state.timers.pinned(job.first, job.end)
+        if row.due_ms > job.due_after_ms
+    )
+    halves = ((half.place, _of_half(half), [half.stored]) for half in state.halves.pinned(job.first, job.end))
+    return merge(timers, halves, key=lambda found: found[0])
+
+
+def _of_timers(row: TimerRow, items: list[QueueItem]) -> PinnedRow:
+    drop: Command = [DROP_TIMERS, [[row.due_ms, row.position]]]
+    tags = tuple([item.tag_hash for item in items])
+    return PinnedRow(RowKind.CARRIED_TIMERS, row.position, row.topic_id, row.queue_id, (), tags, drop)
+
+
+def _of_half(half: HalfMessage) -> PinnedRow:
+    drop: Command = [END_HALVES, [half.position]]
+    return PinnedRow(RowKind.CARRIED_HALF, half.position, half.topic_id, half.queue_id, (), (0,), drop)
+
+
+def _read(log: SegmentedLog, item: QueueItem) -> bytes | None:
+    """The stored message, read a second time if it does not match; None if it cannot be read intact."""
+    try:
+        for _ in range(2):
+            stored = log.read_at(item.position, item.size)
+            if len(stored) == item.size and crc32c(stored) == item.crc32c:
+                return stored
+    except (StorageError, OutOfRangeError) as error:
+        logger.error("reading %d bytes at position %d: %s", item.size, item.position, error)
+    return None
