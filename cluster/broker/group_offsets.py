@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.named_commits import Name, NamedCommits
-from cluster.broker.names import no_topic
+from cluster.broker.names import group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.replication.outcome import Done
@@ -93,8 +93,7 @@ class Offsets:
         self._services.commit_offset_later(group, config.id, queue_id, offset)
 
     def _committable(self, group: str, topic: str, queue_id: int) -> TopicConfig:
-        if group not in self._services.state.groups:
-            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
+        group_named(self._services.state, group)
         if not self._services.knows_group(group):
             raise Refused(Reason.UNAVAILABLE, f"consumer group {group} is being deleted; try again")
         return self._queue(topic, queue_id)
@@ -120,9 +119,7 @@ class Offsets:
         return first[0].store_time_ms if first else None
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
-        config = self._services.state.topics.get(topic)
-        if config is None:
-            raise no_topic(topic)
+        config = topic_named(self._services.state, topic)
         if not 0 <= queue_id < config.queues:
             raise Refused(Reason.INVALID, f"topic {config.name} has queues 0 to {config.queues - 1}, not {queue_id}")
         return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.broker.names import check_group_name, no_topic
+from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import DELETE_GROUP, PUT_GROUP
 
@@ -51,9 +51,7 @@ class Groups:
         """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.
         Raises Refused."""
         state = self._services.state
-        config = state.groups.get(group)
-        if config is None:
-            raise Refused(Reason.NO_GROUP, f"consumer group {group} does not exist")
+        config = group_named(state, group)
         offsets = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(group)}
         names = {state.topics_by_id[topic_id].name for topic_id, _ in offsets if topic_id in state.topics_by_id}
         names |= config.subscriptions.keys() & state.topics.keys()
@@ -79,9 +77,7 @@ class Groups:
     def readers(self, topic: str) -> list[str]:
         """Groups that subscribe to the topic or have committed in it, by name. Raises Refused."""
         state = self._services.state
-        config = state.topics.get(topic)
-        if config is None:
-            raise no_topic(topic[:255])
+        config = topic_named(state, topic)
         groups = {group for group, each in state.groups.items() if topic in each.subscriptions}
         groups |= {group for group, found in self._members.consumers.items() if topic in found.subscriptions}
         for group in state.groups.keys() - groups:

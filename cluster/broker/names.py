@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GROUP_LENGTH_MAX
 from statemachine.commands import NAME
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.groups import GroupConfig
+    from statemachine.topics import TopicConfig
 
 RETRY_PREFIX = "%RETRY%"
 """Before a group's name: the topic of messages that its consumers sent back."""
@@ -31,6 +38,22 @@ def check_group_name(name: str) -> None:
             Reason.INVALID,
             f'group "{name[:80]}" must have 1 to {GROUP_LENGTH_MAX} letters, digits and the signs % | _ -',
         )
+
+
+def topic_named(state: BrokerState, name: str) -> TopicConfig:
+    """The topic of that name. Raises Refused."""
+    topic = state.topics.get(name)
+    if topic is None:
+        raise no_topic(name[:255])
+    return topic
+
+
+def group_named(state: BrokerState, name: str) -> GroupConfig:
+    """The consumer group of that name. Raises Refused."""
+    group = state.groups.get(name)
+    if group is None:
+        raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
+    return group
 
 
 def no_topic(topic: str) -> Refused:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.command_levels import raising
-from cluster.broker.names import check_group_name, no_topic
+from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL
@@ -89,9 +89,7 @@ class OffsetResets:
     def _checked(self, wish: ResetWish) -> TopicConfig:
         """The topic of a wish that can be met. Raises Refused."""
         services = self._services
-        topic = services.state.topics.get(wish.topic)
-        if topic is None:
-            raise no_topic(wish.topic)
+        topic = topic_named(services.state, wish.topic)
         if not services.knows_group(wish.group):
             raise Refused(Reason.NO_GROUP, f"consumer group {wish.group} does not exist")
         if wish.queue_id is not None and not 0 <= wish.queue_id < topic.read_queues:
@@ -117,11 +115,8 @@ class OffsetResets:
         """Gives the group `to` the committed offsets of `source`, of one topic or, with "", of all. Raises Refused."""
         state = self._services.state
         check_group_name(to)
-        if source not in state.groups:
-            raise Refused(Reason.NO_GROUP, f"consumer group {source} does not exist")
-        config = state.topics.get(topic)
-        if topic and config is None:
-            raise no_topic(topic)
+        group_named(state, source)
+        config = topic_named(state, topic) if topic else None
         rows = [[to, *row] for row in state.offsets_of_group(source) if config is None or row[0] == config.id]
         self._services.propose([[PUT_GROUP, {"name": to}, True], [COMMIT_OFFSETS, rows]], done)
 

@@ -18,7 +18,7 @@ from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
 from cluster.broker.inflight import over_limit
 from cluster.broker.message_lookup import Stored, UnreadableError, message_at
-from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, group_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.sends import tag_hash
 from cluster.replication.ack_levels import Ack
@@ -105,9 +105,7 @@ class SendBacks:
             raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was stored")
         if self._proposals.refusing:
             raise Refused(Reason.UNAVAILABLE, self._proposals.refusing)
-        group = services.state.groups.get(wanted.group)
-        if group is None:
-            raise Refused(Reason.NO_GROUP, f"consumer group {wanted.group} does not exist")
+        group = group_named(services.state, wanted.group)
         if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
             report.done(None)
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from cluster.broker.group_members import Members
-from cluster.broker.names import no_topic
+from cluster.broker.names import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
@@ -52,9 +52,7 @@ class BrokerFigures:
         name = text(request, "topic")
 
         def answer(request: Request) -> None:
-            topic = self._services.state.topics.get(name)
-            if topic is None:
-                raise no_topic(name[:255])
+            topic = topic_named(self._services.state, name)
             if topic.queues > QUEUES_MAX:
                 raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
             rows = b",".join(self._row(name, topic.id, queue_id) for queue_id in range(topic.queues))

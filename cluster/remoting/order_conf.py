@@ -7,7 +7,7 @@ ordered, and deleting it that it is not. A row that says anything else than what
 
 from __future__ import annotations
 
-from cluster.broker.names import no_topic
+from cluster.broker.names import topic_named
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.topics import Topics
@@ -35,9 +35,7 @@ class OrderConf:
 
     def _put(self, request: Request) -> None:
         name, value = _key(request), text(request, "value")
-        topic = self._services.state.topics.get(name)
-        if topic is None:
-            raise no_topic(name[:255])
+        topic = topic_named(self._services.state, name)
         self._check(topic, value, request.connection.listener)
         self._set(request, topic, order=True)
 

@@ -8,10 +8,11 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.config.local_layout import NodeRecord
 from cluster.peer import keyring, secret
 from jepsen_like.fuzz import http, peers, remoting
 from jepsen_like.fuzz.greeting import Greeting
@@ -41,6 +42,10 @@ _SHOWN = 10
 """Different defects after which a run ends."""
 _ALONE_S = 0.03
 """After each request of a replay."""
+
+
+AnyLane = RemotingLane | HttpLane | PeerLane
+Draw = Callable[[], list[Shot]]
 
 
 class Defect(NamedTuple):
@@ -149,15 +154,8 @@ class Campaign:
             for node in self._subject.nodes:
                 for number in range(LANES[port]):
                     rng = random.Random(f"{self._seed}-{port.value}-{node.id}-{number}")
-                    if port is Port.REMOTING:
-                        tasks.append(self._fire_remoting(node.id, node.namesrv_port, remoting.Requests(rng), rng))
-                    elif port is Port.HTTP:
-                        operations = http.Operations(document, rng)
-                        tasks.append(self._fire_http(node.id, node.admin_port, operations, rng))
-                    else:
-                        me = greetings[node.id]
-                        frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
-                        tasks.append(self._fire_peer(node.id, node.peer_port, me, frames, rng))
+                    draws = self._draws(port, node, document, greetings, rng)
+                    tasks.append(self._fire(node.id, port, lane_of(port, node, greetings), *draws, rng))
             handlers += {
                 Port.REMOTING: remoting.HANDLERS,
                 Port.HTTP: http.Operations(document, random.Random(0)).handlers,
@@ -173,36 +171,38 @@ class Campaign:
         whole = sum(SHARE[each] for each in self._targets)
         return not self._stopping and self._fired[port] < self._wanted * SHARE[port] / whole
 
-    async def _fire_remoting(self, node: int, port: int, requests: remoting.Requests, rng: random.Random) -> None:
-        lane = RemotingLane(port)
-        while self._left(Port.REMOTING):
-            await self._one(node, lane, requests.batch(BATCH[Port.REMOTING]))
+    async def _fire(self, node: int, port: Port, lane: AnyLane, draw: Draw, draw_raw: Draw, rng: random.Random) -> None:
+        """Batches, and now and then what is no request, until the port has had its share."""
+        while self._left(port):
+            await self._one(node, lane.fire, draw())
             if rng.randrange(RAW_EVERY) == 0:
-                await self._one_raw(node, lane, [requests.raw() for _ in range(3)])
+                await self._one(node, lane.fire_raw, draw_raw())
         lane.close()
 
-    async def _fire_http(self, node: int, port: int, operations: http.Operations, rng: random.Random) -> None:
-        lane = HttpLane(port)
-        while self._left(Port.HTTP):
-            await self._one(node, lane, [operations.draw() for _ in range(BATCH[Port.HTTP])])
-            if rng.randrange(RAW_EVERY) == 0:
-                await self._one_raw(node, lane, [operations.raw()])
-        lane.close()
+    def _draws(
+        self,
+        port: Port,
+        node: NodeRecord,
+        document: dict[str, object],
+        greetings: dict[int, Greeting],
+        rng: random.Random,
+    ) -> tuple[Draw, Draw]:
+        """Where a port's batches come from, and what is no request."""
+        count = BATCH[port]
+        if port is Port.REMOTING:
+            requests = remoting.Requests(rng)
+            return lambda: requests.batch(count), lambda: [requests.raw() for _ in range(3)]
+        if port is Port.HTTP:
+            operations = http.Operations(document, rng)
+            return lambda: [operations.draw() for _ in range(count)], lambda: [operations.raw()]
+        me = greetings[node.id]
+        frames = peers.Frames(rng, remoting.Requests(rng), me.me, node.id, self._term, me.hello)
+        return lambda: [frames.draw() for _ in range(count)], lambda: [frames.stranger(), frames.raw()]
 
-    async def _fire_peer(
-        self, node: int, port: int, greeting: Greeting, frames: peers.Frames, rng: random.Random
-    ) -> None:
-        lane = PeerLane(port, greeting.dial)
-        while self._left(Port.PEER):
-            await self._one(node, lane, [frames.draw() for _ in range(BATCH[Port.PEER])])
-            if rng.randrange(RAW_EVERY) == 0:
-                await self._one_raw(node, lane, [frames.stranger(), frames.raw()])
-        lane.close()
-
-    async def _one(self, node: int, lane: RemotingLane | HttpLane | PeerLane, shots: list[Shot]) -> None:
+    async def _one(self, node: int, fire: Callable[[list[Shot]], Awaitable[list[Shot]]], shots: list[Shot]) -> None:
         self._remember(node, shots)
         try:
-            reached = await lane.fire(shots)
+            reached = await fire(shots)
         except Finding as finding:
             handlers = ", ".join(dict.fromkeys(shot.handler for shot in finding.shots[:5]))
             self._note(f"node {node}: {finding.what}: {handlers}", [(node, shot) for shot in finding.shots])
@@ -213,17 +213,6 @@ class Campaign:
         for shot in reached:
             self._counts[shot.handler] += 1
         self._fired[shots[0].port] += len(reached)  # what a closed connection swallowed does not count
-
-    async def _one_raw(self, node: int, lane: RemotingLane | HttpLane | PeerLane, shots: list[Shot]) -> None:
-        self._remember(node, shots)
-        try:
-            await lane.fire_raw(shots)
-        except OSError as error:
-            await self._unreachable(node, error)
-            return
-        for shot in shots:
-            self._counts[shot.handler] += 1
-        self._fired[shots[0].port] += len(shots)
 
     async def _unreachable(self, node: int, error: OSError) -> None:
         """A closed connection is an answer; a node that is not there ends the run, as the look at it will say."""
@@ -335,8 +324,10 @@ async def replay(
         try:
             for node_id, shot in rows:
                 node = next(node for node in subject.nodes if node.id == node_id)
-                ports = node.namesrv_port, node.admin_port, node.peer_port
-                await _fire_alone(campaign, node.id, ports, greetings, shot)
+                lane = lane_of(shot.port, node, greetings)
+                is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
+                await campaign._one(node.id, lane.fire_raw if is_raw else lane.fire, [shot])
+                lane.close()
                 await asyncio.sleep(_ALONE_S if len(rows) > 1 else SETTLE_S)
                 campaign._look(watch)
                 if campaign._found:
@@ -348,16 +339,10 @@ async def replay(
     return None
 
 
-async def _fire_alone(
-    campaign: Campaign, node: int, ports: tuple[int, int, int], greetings: dict[int, Greeting], shot: Shot
-) -> None:
-    lane: RemotingLane | HttpLane | PeerLane
-    if shot.port is Port.REMOTING:
-        lane = RemotingLane(ports[0])
-    elif shot.port is Port.HTTP:
-        lane = HttpLane(ports[1])
-    else:
-        lane = PeerLane(ports[2], greetings[node].dial)
-    is_raw = shot.handler in (remoting.RAW, http.RAW, peers.RAW, peers.STRANGER)
-    await (campaign._one_raw(node, lane, [shot]) if is_raw else campaign._one(node, lane, [shot]))
-    lane.close()
+def lane_of(port: Port, node: NodeRecord, greetings: dict[int, Greeting]) -> AnyLane:
+    """A lane to that port of the node."""
+    if port is Port.REMOTING:
+        return RemotingLane(node.namesrv_port)
+    if port is Port.HTTP:
+        return HttpLane(node.admin_port)
+    return PeerLane(node.peer_port, greetings[node.id].dial)

@@ -84,6 +84,19 @@ async def dial(port: int, kind: type[Line] = Line) -> Line:
     raise AssertionError
 
 
+async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = False) -> None:
+    """On a connection of its own; `ends`: and no more comes. Waits a little for the node to close it."""
+    line = await dial(port)
+    assert line.transport is not None
+    line.transport.write(data)
+    if ends:
+        line.transport.write_eof()
+    try:
+        await asyncio.wait_for(line.closed.wait(), wait_s)
+    except TimeoutError:
+        line.abort()
+
+
 class RemotingLane:
     """One connection for batches of requests, dialled again when it was closed."""
 
@@ -124,17 +137,11 @@ class RemotingLane:
             if count > 1:
                 raise Finding(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
 
-    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+    async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Each on a connection of its own, which the node may close. Raises OSError if it does not even listen."""
         for shot in shots:
-            line = await dial(self._port)
-            assert line.transport is not None
-            line.transport.write(shot.data)
-            line.transport.write_eof()
-            try:
-                await asyncio.wait_for(line.closed.wait(), 0.5)
-            except TimeoutError:
-                line.abort()
+            await _say_alone(self._port, shot.data, 0.5, ends=True)
+        return list(shots)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -188,7 +195,7 @@ class HttpLane:
             self.close()
         return answer[0]
 
-    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+    async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Each on a connection of its own."""
         for shot in shots:
             reader, writer = await asyncio.open_connection(HOST, self._port)
@@ -199,6 +206,7 @@ class HttpLane:
                 continue
             finally:
                 writer.transport.abort()
+        return list(shots)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -238,16 +246,11 @@ class PeerLane:
             reached.append(shot)
         return reached
 
-    async def fire_raw(self, shots: Sequence[Shot]) -> None:
+    async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
         """Each as the first word of a connection of its own."""
         for shot in shots:
-            line = await dial(self._port)
-            assert line.transport is not None
-            line.transport.write(shot.data)
-            try:
-                await asyncio.wait_for(line.closed.wait(), 0.05)
-            except TimeoutError:
-                line.abort()
+            await _say_alone(self._port, shot.data, 0.05)
+        return list(shots)
 
     def close(self) -> None:
         """Ends the connection."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from raftlog.errors import FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem, read_file
+from raftlog.storage.fs import FileSystem, read_file, write_file
 from raftlog.storage.scan import tail_of
 from raftlog.storage.segment import Segment, SyncMark
 from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_index
@@ -41,15 +41,7 @@ def is_due(index: SegmentIndex, tail: LogTail, last_end: int) -> bool:
 
 def write(fs: FileSystem, log: Path, index: SegmentIndex, tail: LogTail, group_id: int) -> None:
     """Replaces the file, durably. `index` holds exactly the entries up to `tail`. Raises OSError."""
-    path = log / layout.ACTIVE_INDEX
-    temporary = path.with_name(path.name + ".tmp")
-    file = fs.open(temporary, create=True)
-    file.truncate(0)
-    file.pwritev(encode_index(index, tail, group_id), 0)
-    file.fdatasync()
-    file.close()
-    fs.rename(temporary, path)
-    fs.fsync_dir(log)
+    write_file(fs, log / layout.ACTIVE_INDEX, b"".join(encode_index(index, tail, group_id)))
 
 
 def load(fs: FileSystem, log: Path, active: Segment, mark: SyncMark, group_id: int) -> Point | None:

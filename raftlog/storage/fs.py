@@ -16,11 +16,13 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError, out_of_space
+
+T = TypeVar("T")
 
 IOV_MAX = 1024
 """Buffers per pwritev (Linux UIO_MAXIOV)."""
@@ -218,16 +220,18 @@ def zero_fill(file: File, start: int, stop: int) -> None:
         file.pwritev([ZERO_CHUNK if size == len(ZERO_CHUNK) else bytes(view[:size])], at)
 
 
-def write_file(fs: FileSystem, path: Path, data: bytes) -> None:
-    """Replaces the file's content atomically and durably (temporary file, rename, directory sync)."""
+def write_file(fs: FileSystem, path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replaces the file's content atomically (temporary file, rename), and durably: synced, and its name as well."""
     temporary = path.with_name(path.name + ".tmp")
     file = fs.open(temporary, create=True)
     file.truncate(0)
     file.pwritev([data], 0)
-    file.fdatasync()
+    if durable:
+        file.fdatasync()
     file.close()
     fs.rename(temporary, path)
-    fs.fsync_dir(path.parent)
+    if durable:
+        fs.fsync_dir(path.parent)
 
 
 def read_file(fs: FileSystem, path: Path) -> bytes:
@@ -241,6 +245,18 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
 def unreadable(error: OSError) -> bool:
     """Whether the call failed because bytes are lost (a bad sector, a missing file), not for lack of resources."""
     return error.errno in (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+
+
+def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
+    """What `read` gives; None if the bytes are lost, or what they say raises one of `damage`. Raises OSError."""
+    try:
+        return read()
+    except damage:
+        return None
+    except OSError as error:
+        if not unreadable(error):
+            raise
+        return None
 
 
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:

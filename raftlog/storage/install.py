@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.storage import install_file, layout, vote_withheld
-from raftlog.storage.fs import FileSystem, read_file, unreadable
+from raftlog.storage.fs import FileSystem, if_readable, read_file
 from raftlog.storage.hard_state import HardStateStore
 from raftlog.storage.install_file import Install
 from raftlog.storage.log_build import discard
@@ -78,12 +78,7 @@ def finish_install(
 
 def _load(fs: FileSystem, path: Path, group_id: int) -> Install | None:
     """None if it cannot be read: then what was begun is finished, and nothing is begun."""
-    try:
-        return install_file.decode(read_file(fs, path), group_id)
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
+    return if_readable(lambda: install_file.decode(read_file(fs, path), group_id))
 
 
 def _why(install: Install) -> str:

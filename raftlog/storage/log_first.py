@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem, read_file, unreadable, write_file
+from raftlog.storage.fs import FileSystem, if_readable, read_file, write_file
 from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
 from raftlog.types import EMPTY_TAIL, LogTail
 
@@ -55,12 +55,7 @@ def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
     path = log / layout.FIRST
     if not fs.exists(path):
         return EMPTY_TAIL
-    try:
-        return decode(read_file(fs, path), group_id)
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
+    return if_readable(lambda: decode(read_file(fs, path), group_id))
 
 
 def save(fs: FileSystem, log: Path, previous: LogTail, group_id: int) -> None:

@@ -195,12 +195,7 @@ class LogWriter:
         if not state.segment_index_known(segment):
             return
         path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-        temporary = path.with_name(path.name + ".tmp")
-        file = state.fs.open(temporary, create=True)
-        file.truncate(0)
-        file.pwritev(encode_index(segment.index, end, state.group_id), 0)
-        file.close()
-        state.fs.rename(temporary, path)
+        write_file(state.fs, path, b"".join(encode_index(segment.index, end, state.group_id)), durable=False)
         self._preparer.loose_sidecars.append(path)
 
     def close(self, clean: bool) -> None:

@@ -10,7 +10,7 @@ from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage import layout, log_first
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.damage_finder import whole_file
-from raftlog.storage.fs import File, read_file, unreadable, write_file
+from raftlog.storage.fs import File, if_readable, read_file, unreadable, write_file
 from raftlog.storage.recovery_run import RecoveryRun
 from raftlog.storage.resync import fill
 from raftlog.storage.scan import first_frame, has_successor, scan_segment
@@ -264,15 +264,13 @@ def _head_of_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTai
     if not run.fs.exists(path):
         return None
     file = run.fs.open(path)
-    try:
+
+    def read() -> IndexHead:
         data = file.pread(HEAD_READ, 0)
-        head = decode_head(data if len(data) < HEAD_READ else file.pread(file.size(), 0), run.group_id)
-    except FrameError:
-        return None
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
+        return decode_head(data if len(data) < HEAD_READ else file.pread(file.size(), 0), run.group_id)
+
+    try:
+        head = if_readable(read, FrameError)
     finally:
         file.close()
-    return head if same_end(head.tail, end) and head.base == segment.base else None
+    return head if head is not None and same_end(head.tail, end) and head.base == segment.base else None

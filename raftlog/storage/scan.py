@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import File, unreadable
+from raftlog.storage.fs import File, if_readable, unreadable
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.storage.segment_index import SegmentIndex
 from raftlog.types import FLAG_ROLL, LogTail
@@ -156,15 +156,8 @@ def check_successor(frame: FrameHeader, tail: LogTail, base: int) -> None:
 
 def first_frame(file: File, base: int, group_id: int) -> FrameHeader | None:
     """The first frame of the segment file that begins at `base`; None if it is damaged. Raises OSError."""
-    try:
-        frame = FrameHeader(file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), group_id)
-    except FrameError:
-        return None
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
-    return frame if frame.position == base else None
+    frame = if_readable(lambda: FrameHeader(file.pread(HEADER_SIZE, LOCAL_HEADER_SIZE), group_id), FrameError)
+    return frame if frame is not None and frame.position == base else None
 
 
 def has_successor(file: File, segment: Segment, tail: LogTail, group_id: int) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from raftlog.errors import FrameError
 from raftlog.storage import layout
 from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import FileSystem, read_file, unreadable
+from raftlog.storage.fs import FileSystem, if_readable, read_file, unreadable
 from raftlog.storage.resync import fill, rejoin
 from raftlog.storage.scan import scan_segment
 from raftlog.storage.segment import Segment
@@ -35,14 +35,10 @@ class Loaded(NamedTuple):
 def load_sidecar(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> SegmentIndex | None:
     """The index in the segment's sidecar, if that is intact and of a segment that ends at `end`."""
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)
-    try:
-        head, index = decode_index(read_file(fs, path), group_id)
-    except FrameError:
+    found = if_readable(lambda: decode_index(read_file(fs, path), group_id), FrameError)
+    if found is None:
         return None
-    except OSError as error:
-        if not unreadable(error):
-            raise
-        return None
+    head, index = found
     return index if same_end(head.tail, end) and head.base == segment.base else None
 
 
