@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from jepsen_like.core_sim.faults import Faults
@@ -35,7 +35,10 @@ class Until(NamedTuple):
 
 
 Play = Generator[Until, bool, None]
-Step = Generator[Until, bool, bool]
+
+
+class TooLate(Exception):
+    """A step did not come about: the play is over."""
 
 
 class Plays:
@@ -83,7 +86,7 @@ class Plays:
         try:
             self._until = next(self._play) if in_time is None else self._play.send(in_time)
             self._deadline = self.world.now + int(self._until.ticks * TICK_US)
-        except StopIteration:
+        except (StopIteration, TooLate):
             self._end()
 
     def _end(self) -> None:
@@ -125,23 +128,28 @@ class Plays:
         self.rng.shuffle(found)
         return found
 
-    def _urge(self, member: Member, done: Callable[[], bool]) -> Step:
-        """Election timeouts of `member`, one after the other, until `done`."""
+    def _urge(self, member: Member, done: Callable[[], bool]) -> Play:
+        """Election timeouts of `member`, one after the other, until `done`. Raises TooLate."""
         for _ in range(_PATIENCE_TICKS // 2):
             if done():
-                return True
+                return
             if member.up and not member.paused and member.raw.role is not Role.LEADER:
                 member.act(member.raw.campaign)
             yield Until(done, 1 + 2 * self.rng.random())
-        return done()
+        if not done():
+            raise TooLate
 
-    def _a_leader(self) -> Generator[Until, bool, Member | None]:
-        def found() -> Member | None:
+    def _a_leader(self) -> Generator[Until, bool, Member]:
+        """Raises TooLate."""
+
+        def leads() -> bool:
             leader = self.world.leader()
-            return leader if leader is not None and not leader.paused else None
+            return leader is not None and not leader.paused
 
-        yield Until(lambda: found() is not None, _PATIENCE_TICKS)
-        return found()
+        yield from _in_time(leads, _PATIENCE_TICKS)
+        leader = self.world.leader()
+        assert leader is not None
+        return leader
 
     # -- the plays
 
@@ -149,29 +157,25 @@ class Plays:
         """Raft paper, figure 8: an old entry reaches a majority in a new term, then a newer log without it wins."""
         world = self.world
         first = yield from self._a_leader()
-        if first is None:
-            return
         others = self._others(first)
         with self._cut(self._alone(first)):  # (a) what it appends now stays with it
 
             def has_more() -> bool:
                 return first.disk.tail.index > max(other.disk.tail.index for other in others)
 
-            if not (yield Until(has_more, 10)):
-                return
+            yield from _in_time(has_more, 10)
             old = first.disk.tail
             world.crash(first)
         second = max(others, key=lambda member: member.disk.tail.id)
         for member in others:
             world.start(member)
-        if not (yield from self._urge(second, lambda: _leads(second))):
-            return
+        yield from self._urge(second, lambda: _leads(second))
         with self._cut(self._alone(second)):  # (b) it writes its no-op, which nobody hears of
-            if not (yield Until(lambda: second.disk.tail.term > old.term, 10)):
-                return
+            yield from _in_time(lambda: second.disk.tail.term > old.term, 10)
             world.crash(second)
         world.start(first)
-        if not (yield from self._urge(first, lambda: _leads(first))) or first.raw.term <= second.disk.tail.term:
+        yield from self._urge(first, lambda: _leads(first))
+        if first.raw.term <= second.disk.tail.term:
             return
         own_term = first.raw.term
 
@@ -183,14 +187,12 @@ class Plays:
         def agreed() -> bool:
             return _leads(first) and first.raw.raft.members.agreed_match(first.raw.persisted_index) >= old.index
 
-        if not (yield Until(agreed, 20)):
-            return
+        yield from _in_time(agreed, 20)
         yield Until(lambda: False, 6)
         world.crash(first)
         world.hold = None
         world.start(second)  # (d)
-        if not (yield from self._urge(second, lambda: _leads(second))):
-            return
+        yield from self._urge(second, lambda: _leads(second))
         self._played()
         yield Until(lambda: False, 6)
 
@@ -208,8 +210,7 @@ class Plays:
             return False
 
         world.hold = hold
-        if not (yield from self._urge(candidate, lambda: bool(held))):
-            return
+        yield from self._urge(candidate, lambda: bool(held))
         with self._cut(self._alone(candidate)):
             if not candidate.up:
                 return
@@ -218,8 +219,7 @@ class Plays:
             def level() -> bool:
                 return _leads(rival) and rival.raw.term >= candidate.raw.term
 
-            if not (yield from self._urge(rival, level)):
-                return
+            yield from self._urge(rival, level)
             for _ in range(_CAMPAIGNS_MAX):
                 if candidate.up and candidate.raw.term < rival.raw.term:
                     candidate.act(candidate.raw.campaign)
@@ -232,8 +232,6 @@ class Plays:
         """A leader loses what others acknowledged, leads again with a shorter log, and then the old acks arrive."""
         world = self.world
         leader = yield from self._a_leader()
-        if leader is None:
-            return
         others = self._others(leader)
         half = len(world.members) // 2
         witnesses, rest = others[:half], others[half:]
@@ -261,8 +259,7 @@ class Plays:
             world.crash(leader)
         with self._cut(self._apart(witnesses, [leader, *rest])):
             world.start(leader)
-            if not (yield from self._urge(leader, lambda: _leads(leader))):
-                return
+            yield from self._urge(leader, lambda: _leads(leader))
             top = max(message.match_index for message in held if isinstance(message, AppendEntriesReply))
             yield Until(lambda: _leads(leader) and leader.raw.last_index >= top, 15 * self.rng.random())
             with self._cut(self._apart([leader], rest)):
@@ -276,8 +273,6 @@ class Plays:
         """Voters lose power right after they voted; the next candidate of the same term asks them again."""
         world = self.world
         old = yield from self._a_leader()
-        if old is None:
-            return
         candidate, *voters = self._others(old)
         granted: dict[Member, None] = {}
 
@@ -290,8 +285,7 @@ class Plays:
 
         world.hold = watch
         with self._cut(self._alone(old)):
-            if not (yield from self._urge(candidate, lambda: bool(granted))):
-                return
+            yield from self._urge(candidate, lambda: bool(granted))
             for voter in granted:
                 world.crash(voter)
             yield Until(lambda: _leads(candidate), 3)
@@ -301,15 +295,14 @@ class Plays:
                 world.start(member)
             goal = candidate.raw.term
             self._played()
-            yield from self._urge(old, lambda: _leads(old) or (old.up and old.raw.term > goal))
+            with suppress(TooLate):
+                yield from self._urge(old, lambda: _leads(old) or (old.up and old.raw.term > goal))
             yield Until(lambda: False, 6)
 
     def _late_handover(self) -> Play:
         """Word to take over comes after the leader gave up on it, to a member that meanwhile lacks what was written."""
         world = self.world
         leader = yield from self._a_leader()
-        if leader is None:
-            return
         peers = leader.raw.raft.members.peers
         fit = [member for member in self._others(leader) if member.id in peers and peers[member.id].fit]
         if not fit:
@@ -328,8 +321,7 @@ class Plays:
 
         world.hold = hold
         leader.act(leader.raw.transfer_leadership, target.id)
-        if not (yield Until(lambda: bool(held), 10)):
-            return
+        yield from _in_time(lambda: bool(held), 10)
 
         def went_on() -> bool:
             return _leads(leader) and leader.raw.term == term and leader.raw.commit_index > target.raw.last_index
@@ -344,14 +336,11 @@ class Plays:
         """A leader that was cut off is asked to read after its successor has answered a write."""
         world = self.world
         old = yield from self._a_leader()
-        if old is None:
-            return
         successor, *_ = others = self._others(old)
         with self._cut(self._alone(old)):
             if old.up:
                 world.ask_read(old)  # a round that nobody will echo
-            if not (yield from self._urge(successor, lambda: any(_leads(member) for member in others))):
-                return
+            yield from self._urge(successor, lambda: any(_leads(member) for member in others))
             known = world.history.known_length
             yield Until(lambda: world.history.known_length > known, 20)
             world.visit(old, old.starts)
@@ -359,6 +348,12 @@ class Plays:
                 self._played()
             yield Until(lambda: False, 4)
             world.visit(old, old.starts)
+
+
+def _in_time(holds: Callable[[], bool], ticks: float) -> Play:
+    """Raises TooLate."""
+    if not (yield Until(holds, ticks)):
+        raise TooLate
 
 
 def _leads(member: Member) -> bool:
