@@ -7,7 +7,7 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 
 # Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
 _.bytes_done  # cluster/repair/progress.py
-_.committed_offset, _.body_base64, _.waiting_for, _.durability  # cluster/admin
+_.committed_offset, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
 _.damaged_bytes, _.finished_ms  # cluster/repair
 (
     _.held_by,

@@ -56,6 +56,7 @@ COMMANDS = {
     "topic": _here("topic", "Create, list, describe and delete topics."),
     "group": _here("group", "List and describe consumer groups."),
     "dlq": _here("dlq", "List, resend and purge what consumer groups gave up."),
+    "transactions": _here("transactions", "List open transactions."),
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
     "message": _here("message", "Find messages by key, id or position."),

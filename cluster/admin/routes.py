@@ -14,6 +14,7 @@ from cluster.admin import (
     messages,
     metadata,
     node,
+    open_transactions,
     page,
     recovery,
     resets,
@@ -60,6 +61,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
     Route("POST", "/v1/groups/{name}/reset", resets.reset_group, resets.GroupReset, Serves.LEADER, resets.ResetRequest),
+    Route(
+        "GET", "/v1/transactions", open_transactions.list_transactions, open_transactions.TransactionsView, Serves.READ
+    ),
     Route("GET", "/v1/members", member_requests.list_members, membership.MembersView, Serves.READ),
     Route("GET", "/v1/members/join", member_requests.describe_joining, membership.JoinView, Serves.READ),
     Route(

@@ -16,7 +16,7 @@ from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Transaction, TransactionProducer
 from raftmq.client.transaction_end import Resolution
-from raftmq.client.transactions import AsyncTransaction, AsyncTransactionProducer
+from raftmq.client.transaction_producer import AsyncTransaction, AsyncTransactionProducer
 
 __all__ = [
     "Admin",

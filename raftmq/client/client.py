@@ -17,7 +17,7 @@ from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
 from raftmq.client.subscription import subscription
-from raftmq.client.transactions import AsyncCheck, AsyncTransactionProducer
+from raftmq.client.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.view import Backoff, ClusterView
 
 

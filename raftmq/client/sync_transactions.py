@@ -11,7 +11,7 @@ from typing import Unpack
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, SendOptions
 from raftmq.client.transaction_end import Resolution
-from raftmq.client.transactions import AsyncTransaction, AsyncTransactionProducer
+from raftmq.client.transaction_producer import AsyncTransaction, AsyncTransactionProducer
 from raftmq.client.view import ClusterView
 
 Check = Callable[[Message], Resolution]

@@ -32,7 +32,7 @@ from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, RAISE_LEVEL, SUBSCRIBE, Command, pack
 from statemachine.message_index import RECORD, key_hash
-from statemachine.payload import ITEM, Run, encode
+from statemachine.payload import ITEM, RowKind, Run, encode
 from tests.support.contexts import context_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
 from tests.support.message_bytes import build_properties
@@ -193,6 +193,15 @@ class FakeNode:
         run = Run(config.id, 0, offset, 1, 0, ITEM.pack(position, len(data), crc32c(data), 0, 7))
         records = b"".join(RECORD.pack(key_hash(config.id, word.encode()), position) for word in keys.split())
         self._append(EntryType.MESSAGES, encode([data], 1, [run], keys=records))
+        return position
+
+    def add_half(self, topic: str, body: bytes, properties: dict[str, str], check_ms: int = 6007) -> int:
+        """Stores a half message for queue 0; returns its position."""
+        config, position = self.state.topics[topic], self._tail.end_position + 104
+        message = Message("H", body, build_properties(properties), queue_offset=position, position=position, store_ms=7)
+        data = encode_message(message)
+        run = Run(config.id, 0, check_ms, 1, RowKind.HALF, ITEM.pack(position, len(data), crc32c(data), 0, 7))
+        self._append(EntryType.MESSAGES, encode([data], 1, [run]))
         return position
 
     def add_group(self, name: str, *topics: str) -> None:

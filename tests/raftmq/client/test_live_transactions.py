@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import random
@@ -15,7 +16,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from click.testing import CliRunner
 
+from raftmq.cli import cli
 from raftmq.client import Message, Resolution, connect
 
 pytestmark = pytest.mark.live
@@ -52,11 +55,16 @@ def asked(message: Message) -> Resolution:
 
 
 def test_j3_what_commits_is_read_once_and_what_raises_never(live_cluster: Any) -> None:
-    topic = fresh("orders")
-    with connect(live_cluster.servers) as mq, mq.transaction_producer(fresh("shops"), check=asked) as producer:
+    topic, group = fresh("orders"), fresh("shops")
+    with connect(live_cluster.servers) as mq, mq.transaction_producer(group, check=asked) as producer:
         mq.admin.create_topic(topic, queues=2)
         with producer.transaction(topic, b"two teas", key="42", tag="new", properties={"n": "1"}) as one:
             assert read_all(mq, topic) == [], "open: nobody sees it"
+            words = ["transactions", "list", "--data", str(live_cluster.data)]
+            shown = CliRunner().invoke(cli, words, standalone_mode=False).output
+            assert shown.splitlines()[-1] == "1 open transactions"
+            (row,) = json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)["transactions"]
+            assert (row["topic"], row["group"], row["message_id"]) == (topic, group, one.message_id)
         with pytest.raises(LookupError), producer.transaction(topic, b"no tea"):
             raise LookupError("sold out")
         (found,) = read_all(mq, topic)

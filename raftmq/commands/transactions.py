@@ -1,0 +1,43 @@
+"""`raftmq transactions`: half messages whose transaction is open."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+
+@click.group()
+def transactions() -> None:
+    """List open transactions."""
+
+
+@transactions.command("list")
+@data_option
+@admin_option
+@json_option
+def list_(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the first open transactions of the log: messages that are neither committed nor rolled back."""
+    answer = AdminApi(admin_addresses(admin, data)).get("/v1/transactions")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    rows = [_row(one) for one in answer["transactions"]]
+    if rows:
+        titles = ["position", "topic", "producer group", "key", "stored", "checks", "next check"]
+        print_table(titles, rows, left=set(titles) - {"position", "checks"})
+    shown = f"; the first {len(rows)} in the log are shown" if answer["more"] else ""
+    click.echo(f"{answer['open']} open transactions{shown}")
+
+
+def _row(one: dict[str, Any]) -> list[object]:
+    named = [one["position"], one["topic"], one["group"], one["keys"]]
+    return [*named, _time(one["stored_ms"]), one["checks"], _time(one["next_check_ms"])]
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
