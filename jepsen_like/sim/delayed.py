@@ -2,8 +2,9 @@
 
 When all is healed and nothing waits any more, the judge reads the topic on every node. A message that was acknowledged
 is there once; one whose fate the client does not know at most once; one that was refused not at all. The log time at
-which it was stored in its queue is not before the time that the message was due. Where retention has taken the
-beginning of a queue, what is missing is not judged.
+which it was stored in its queue is not before the time that the message was due. One that says that it was delayed
+before stands where its answer said: it is not delayed again. Where retention has taken the beginning of a queue, what
+is missing is not judged.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from jepsen_like.sim.clients import FULL, Client, ClientHost, body_of, id_of, re
 from jepsen_like.sim.raw_client import Report
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError, Unknown
-from raftmq.client.message import Message
+from raftmq.client.message import Message, MessageOptions
 from raftmq.client.producer import AsyncProducer
 
 LATER_TOPIC = "later"
 QUEUES = 2
 DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
 """Equal ones, so that messages share rows."""
+DELAYED_BEFORE = 0.15
+"""So many say that they were."""
 DUE = "TIMER_OUT_MS"
 """The property in which a delivered message says when it was due."""
 
@@ -35,6 +38,8 @@ class Sent(NamedTuple):
     message_id: str
     delay_s: float
     outcome: str
+    place: tuple[int, int] | None = None
+    """(queue, offset) that the answer named, if it is not to be delayed: it was before."""
 
 
 class Delayed(Client):
@@ -58,18 +63,19 @@ class Delayed(Client):
     async def _send(self, rng: random.Random, producer: AsyncProducer) -> None:
         self._count += 1
         message_id, delay_s = f"later-{self._count}", rng.choice(DELAYS_S)
-        outcome = "ok"
+        options: MessageOptions = {"queue_id": rng.randrange(QUEUES), "properties": {"ACK_LEVEL": FULL}}
+        before = rng.random() < DELAYED_BEFORE
+        if before:  # as who forwards a message with all its properties
+            options["properties"] = {"ACK_LEVEL": FULL, "TIMER_DELAY_MS": f"{delay_s * 1000 + 500:.0f}", DUE: "1"}
+        else:
+            options["delay"] = delay_s
         try:
-            await producer.send(
-                LATER_TOPIC,
-                body_of(message_id, rng.randrange(40)),
-                queue_id=rng.randrange(QUEUES),
-                delay=delay_s,
-                properties={"ACK_LEVEL": FULL},
-            )
+            sent = await producer.send(LATER_TOPIC, body_of(message_id, rng.randrange(40)), **options)
         except RaftMQError as error:
-            outcome = "unknown" if isinstance(error, Unknown) else "fail"
-        self.sent.append(Sent(message_id, delay_s, outcome))
+            self.sent.append(Sent(message_id, delay_s, "unknown" if isinstance(error, Unknown) else "fail"))
+        else:
+            place = (sent.queue_id, sent.queue_offset) if before else None
+            self.sent.append(Sent(message_id, delay_s, "ok", place))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -95,6 +101,11 @@ def found_wrong(sent: Sequence[Sent], messages: Sequence[Message], trimmed: bool
         if not least.get(one.outcome, 0) <= count <= most:
             what = f"{one.message_id}, delayed by {one.delay_s} s and answered {one.outcome}"
             yield f"{what}, was delivered {count} times"
+    stand = {(message.queue_id, message.queue_offset): id_of(message.body) for message in messages}
+    for one in sent:
+        found = one.message_id if one.place is None else stand.get(one.place)
+        if found != one.message_id and not (found is None and trimmed):
+            yield f"{one.message_id} was stored at {one.place}, where {found} is"
     for message in messages:
         due = message.properties.get(DUE)
         if due is not None and message.store_ms < int(due):

@@ -2,9 +2,10 @@
 dead letter.
 
 How often a message fails is drawn with it. A failure is reported until it is answered, at other nodes too, and now and
-then by two consumers at once. What the judge then finds on every node: an acknowledged failure has one copy, of the
-next attempt, in the topic that is right for it; one of unknown fate at most one; one that was refused, or never
-reported, none. No copy is stored before its delay has passed since the message that failed was.
+then by two consumers at once; or the consumer sends the message to its retry topic itself, as RocketMQ's do when nobody
+takes a report. What the judge then finds on every node: an acknowledged failure has one copy, of the next attempt, in
+the topic that is right for it; one of unknown fate at most one; one that was refused, or never reported, none. No copy
+is stored before its delay has passed since the message that failed was.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ FIRST_LEVEL = 3
 """RocketMQ's level of the first failure if the consumer names none; each further one is a level more."""
 NEVER_AGAIN = -1
 """A delay level: the message is a dead letter at once."""
+SENT_BY_ITSELF = 0.15
+"""Of the failures, the share that is not reported: the consumer sends the message."""
 REPORTS_MAX = 6
 """So often a report is repeated that has no answer, or none that ends it."""
 OUTCOMES = ("fail", "unknown", "ok")
@@ -193,11 +196,26 @@ class Failures(Asker):
         message_id = id_of(message.body)
         if message.reconsume_times >= self._fails.get(message_id, 0):
             return
+        if rng.random() < SENT_BY_ITSELF:
+            await self._send_again(message, Failure(message_id, message.reconsume_times, 1, message.store_ms), rng)
+            return
         level = NEVER_AGAIN if rng.random() < 0.05 else rng.choice((0, 1, 1))
         failure = Failure(message_id, message.reconsume_times, level, message.store_ms)
         self.judge.reported(failure, "fail")
         twice = rng.random() < 0.25
         await asyncio.gather(*(self._say(message, failure, rng) for _ in range(1 + twice)))
+
+    async def _send_again(self, message: Message, failure: Failure, rng: random.Random) -> None:
+        """Once: a send without an identity may be stored each time. The message says that it was a half message, as
+        one that was committed does."""
+        connection = await self._dial(rng, "a consumer that sends again")
+        if connection is not None:
+            fields = foreign_send(RETRY, message.message_id, 0, FULL)
+            fields["i"] += f"RETRY_TOPIC\x01{TOPIC}\x02DELAY\x01{failure.level}\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+            fields["j"] = str(failure.attempt + 1)
+            answer = await self._ask(connection, SEND_CODE, fields, message.body)
+            connection.transport.abort()
+            self.judge.reported(failure, outcome_of(answer))
 
     async def _say(self, message: Message, failure: Failure, rng: random.Random) -> None:
         """Reports a failure until an answer ends that: each time on a connection of its own, to any node."""

@@ -21,7 +21,7 @@ from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of
 from jepsen_like.sim.failures import outcome_of, pull_of
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.resets import committed, place_of
-from jepsen_like.sim.transactors import COMMIT, ROLLBACK
+from jepsen_like.sim.transactors import COMMIT
 from raftmq.client.message import decode_messages
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Legacies(Client):
         self.report, self._open_count = report, open_count
         self.made: list[Made] = []
         self._rounds = 0
-        self._to_end: list[HalfLeft] = []
-        """Of topics that may not be deleted: somebody has to end them."""
+        self.unfinished: set[str] = set()
+        """Topics that may have half messages, which nobody ends: they are deleted in the end."""
 
     async def _work(self) -> None:
         rng = random.Random(self.rng.random())
@@ -77,14 +77,10 @@ class Legacies(Client):
         while self._open_count():
             connection = await dial(self.host, rng, "an heir that clears up", self.report)
             if connection is not None:
-                for half in self._to_end:
-                    await ask(self.host, connection, RequestCode.END_TRANSACTION, ending(half, ROLLBACK))
+                for topic in sorted(self.unfinished):
+                    await ask(self.host, connection, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
                 connection.transport.abort()
             await asyncio.sleep(0.3)
-
-    def leaves(self, half: HalfLeft) -> None:
-        """The round is over, and may have left this half message open."""
-        self._to_end.append(half)
 
 
 class Round:
@@ -102,12 +98,10 @@ class Round:
     async def play(self) -> None:
         """Ends early as soon as something was not answered: what the names stand for is then unknown."""
         what = self._rng.choice(DELETED)
-        left = await self._begin() and await self._leave(what)
-        remade = left and await self._delete_and_make(what)
-        if not remade or what != "topic":
-            for half in self._halves:
-                self._all.leaves(half)
-        if remade:
+        self._all.unfinished.add(self._topic)
+        if await self._begin() and await self._leave(what) and await self._delete_and_make(what):
+            if what == "topic":
+                self._all.unfinished.remove(self._topic)
             await self._look(what)
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
@@ -214,7 +208,7 @@ class Round:
         await self._look_for_offsets(what)
         if what == "topic":
             for half in self._halves:
-                await self._ask(RequestCode.END_TRANSACTION, ending(half, COMMIT))
+                await self._ask(RequestCode.END_TRANSACTION, commit_of(half))
             sent = await self._send("second", 2)
             since = frozenset(self._ids[2]) if sent is not None else frozenset[str]()
             self._all.made.append(Made(self._topic, frozenset(self._ids[1]), since))
@@ -230,13 +224,13 @@ class Round:
                 self._all.report("legacies", f"the {what} of {self._topic} was made again, and its offset is reset")
 
 
-def ending(half: HalfLeft, wish: int) -> dict[str, str]:
+def commit_of(half: HalfLeft) -> dict[str, str]:
     """The fields of END_TRANSACTION."""
     return {
         "producerGroup": half.group,
         "tranStateTableOffset": str(half.offset),
         "commitLogOffset": str(half.position),
-        "commitOrRollback": str(wish),
+        "commitOrRollback": str(COMMIT),
         "msgId": half.key,
     }
 

@@ -1,9 +1,9 @@
 """Resets of a group's offsets while it consumes (docs/adr/0053): each holds until the consumer knows of it.
 
-One consumer pulls, commits in every way there is, vanishes and comes back; an operator resets its queues meanwhile.
-From the answer to a reset until somebody has pulled from its offset, the committed offset is that of the reset,
-whatever is committed; after that it is one that was committed since. In the end every reset has been followed, the
-consumer is at the end of every queue, and its commits count again.
+One consumer pulls, commits in every way there is, loses its connection or its memory and comes back, sometimes late; an
+operator resets its queues meanwhile. From the answer to a reset until somebody has pulled from its offset, the
+committed offset is that of the reset, whatever is committed; after that it is one that was committed since. In the end
+every reset has been followed, the consumer is at the end of every queue, and its commits count again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from jepsen_like.sim.raw_client import RawConnection, Report
 from raftmq.client.message import decode_messages
 
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
+ANSWER_LOST = 0.3
+"""Of the answers that move a consumer: its connection ends before it has read them."""
 COMMITS_ALONG = 1
 """Bit of a pull's sysFlag."""
 
@@ -161,13 +163,14 @@ class Resets(Client):
     async def _operate(self, rng: random.Random) -> None:
         connection: RawConnection | None = None
         while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.1, 0.8))
+            await asyncio.sleep(rng.choice((0.02, 0.05, 0.2)))
             queue = rng.randrange(QUEUES)
             connection = await self._connected(connection, rng, "an operator of resets")
             if connection is None or queue in self.judge.unsure:
                 continue
-            await self._reset(connection, queue, rng.randrange(self._ends(TOPIC, queue) + 1))
-            await asyncio.sleep(rng.choice((0.0, 0.05, 0.3)))
+            if rng.random() < 0.5:
+                await self._reset(connection, queue, rng.randrange(self._ends(TOPIC, queue) + 1))
+                await asyncio.sleep(rng.choice((0.0, 0.05, 0.2)))
             asked_s = self.host.loop.now
             known, offset = await committed(self.host, connection, GROUP, TOPIC, queue)
             if known:
@@ -195,12 +198,13 @@ class Resets(Client):
         while not at_end:
             connection = await dial(self.host, rng, "a consumer that is reset", self._report)
             if connection is not None:
-                self._next = {}
+                if rng.random() < 0.5:
+                    self._next = {}  # another process, which begins at what is committed
                 session = Session(self, connection, rng)
                 await session.run()
                 at_end = self.finished() and await session.commits_the_end()
                 connection.transport.abort()
-            await asyncio.sleep(rng.uniform(0.02, 0.6))
+            await asyncio.sleep(rng.choice((0.02, 0.3, 1.0)))
         self.judge.ended()
 
     def _all_read(self) -> bool:
@@ -208,8 +212,8 @@ class Resets(Client):
         return ends and not self._pending(GROUP)
 
     def finished(self) -> bool:
-        """Everything is read, and nobody sends or resets any more."""
-        return self.stopped and self._all_read()
+        """Everything is read, and nobody sends or resets any more: the consumer alone is left."""
+        return self._left == 1 and self._all_read()
 
     @property
     def positions(self) -> dict[int, int]:
@@ -289,6 +293,9 @@ class Session:
             return
         self._judge.pulled(queue, offset)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            if self._rng.random() < ANSWER_LOST:
+                self._connection.transport.abort()
+                return
             self._next[queue] = int(answer.ext["nextBeginOffset"])
         elif answer.code == ResponseCode.SUCCESS:
             self._next[queue] = max([offset, *(message.queue_offset + 1 for message in decode_messages(answer.body))])

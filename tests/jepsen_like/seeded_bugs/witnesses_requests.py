@@ -197,3 +197,79 @@ def witness_H02() -> None:
 
 def witness_H03() -> None:
     holds("H03")
+
+
+def witness_B08() -> None:
+    holds("B08")
+
+
+def witness_B09() -> None:
+    holds("B09")
+
+
+def witness_B10() -> None:
+    holds("B10")
+
+
+def witness_F01() -> None:
+    holds("F01")
+
+
+def witness_F02() -> None:
+    holds("F02")
+
+
+def witness_F03() -> None:
+    holds("F03")
+
+
+def witness_F04() -> None:
+    holds("F04")
+
+
+def witness_F05() -> None:
+    holds("F05")
+
+
+def witness_F06() -> None:
+    holds("F06")
+
+
+def witness_H04() -> None:
+    holds("H04")
+
+
+def witness_H05() -> None:
+    holds("H05")
+
+
+def witness_H06() -> None:
+    holds("H06")
+
+
+def witness_H07() -> None:
+    holds("H07")
+
+
+def witness_H08() -> None:
+    holds("H08")
+
+
+def witness_J01() -> None:
+    holds("J01")
+
+
+def witness_J02() -> None:
+    holds("J02")
+
+
+def witness_J03() -> None:
+    holds("J03")
+
+
+def witness_J04() -> None:
+    holds("J04")
+
+
+def witness_J05() -> None:
+    holds("J05")

@@ -82,3 +82,11 @@ def test_early_is_before_the_time_that_the_message_names() -> None:
     assert list(found_wrong(sent, [message("a", 100, TIMER_OUT_MS=100)], False)) == []
     (what,) = found_wrong(sent, [message("a", 100, TIMER_OUT_MS=101)], False)
     assert "1 ms before it was due" in what
+
+
+@pytest.mark.parametrize(
+    ("stands", "trimmed", "wrong"), [("a", False, False), ("b", False, True), ("", False, True), ("", True, False)]
+)
+def test_what_was_delayed_before_stands_where_its_answer_said(stands: str, trimmed: bool, wrong: bool) -> None:
+    messages = [message(stands)] if stands else []
+    assert bool(list(found_wrong([Sent("a", 1.0, "unknown", (0, 0))], messages, trimmed))) == wrong

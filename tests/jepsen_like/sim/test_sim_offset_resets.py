@@ -12,7 +12,7 @@ from jepsen_like.sim.resets import ResetJudge
 from jepsen_like.sim.scripted import play
 from statemachine import offset_resets
 
-SCRIPT = "nodes 3 resets=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
+SCRIPT = "nodes 3 resets=1\nlead 1\ndemand 8\nkill 1\nwait 2\nstart 1\nsettle\n"
 
 
 def found(script: str) -> list[str]:
