@@ -1,4 +1,4 @@
-"""Delayed messages of unmodified Java clients: by level and by a time of their own, each once and not early."""
+"""Delayed messages of Java clients: by level and by a time of their own, each once and not early; recalls."""
 
 from __future__ import annotations
 
@@ -40,3 +40,23 @@ def test_each_comes_once_when_it_is_due(
     assert sorted(line["key"] for line in seen) == sorted(sent)
     assert {line["status"] for line in sent.values()} == {"SEND_OK"}
     assert min(waited) >= delay_s
+
+
+@pytest.mark.parametrize("kind", ["java", "java-newest"])
+def test_what_is_recalled_does_not_come(mq: raftmq.Client, start: Start, kind: str) -> None:
+    topic = f"{kind}-recalled"
+    mq.admin.create_topic(topic, 2)
+    reader = start(kind, "consume", topic, "--group", f"{topic}-readers")
+    reader.wait("ready")
+    arguments = ("--group", f"{topic}-senders", "--count", "12", "--delay-ms", "4000", "--recall", "3")
+    sender = start(kind, "produce", topic, *arguments)
+    sent = [line["key"] for line in sender.wait("send", 12, 60.0)]
+    recalls = sender.wait("recall", 8, 60.0)
+    assert [line["id"] for line in recalls] == [line["msg_id"] for line in recalls]
+    recalled = {line["key"] for line in recalls}
+    assert len(recalled) == 4
+    reader.wait("message", 8, 60.0)
+    time.sleep(2)
+    seen = [line["key"] for line in reader.lines("message")]
+    reader.finish()
+    assert sorted(seen) == sorted(set(sent) - recalled)

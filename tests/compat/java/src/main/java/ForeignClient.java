@@ -25,7 +25,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
  * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
  * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
- * `--delay-level N` and `--delay-ms N`: messages are to be delivered later.
+ * `--delay-level N` and `--delay-ms N`: messages are to be delivered later. `--recall N`: every Nth is recalled, twice.
  */
 public final class ForeignClient {
   private final List<String> positionals = new ArrayList<>();
@@ -42,6 +42,8 @@ public final class ForeignClient {
   private boolean orderly = false;
   private int delayLevel = 0;
   private long delayMs = 0;
+  private int recall = 0;
+  private int sent = 0;
   private String sql = null;
 
   public static void main(String[] args) throws Exception {
@@ -70,6 +72,7 @@ public final class ForeignClient {
         case "--orderly": orderly = true; break;
         case "--delay-level": delayLevel = Integer.parseInt(args[++at]); break;
         case "--delay-ms": delayMs = Long.parseLong(args[++at]); break;
+        case "--recall": recall = Integer.parseInt(args[++at]); break;
         case "--sql": sql = args[++at]; break;
         default: positionals.add(args[at]);
       }
@@ -152,6 +155,12 @@ public final class ForeignClient {
       say("send", "key", key, "started", started, "ended", now(), "msg_id", result.getMsgId(),
           "queue_id", result.getMessageQueue().getQueueId(), "queue_offset", result.getQueueOffset(),
           "status", result.getSendStatus());
+      if (recall > 0 && sent++ % recall == 0) {
+        for (int time = 0; time < 2; time++) {
+          String id = producer.recallMessage(message.getTopic(), result.getRecallHandle());
+          say("recall", "key", key, "id", id, "msg_id", result.getMsgId());
+        }
+      }
     } catch (InterruptedException error) {
       throw error;
     } catch (Exception error) {
