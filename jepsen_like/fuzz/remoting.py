@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
 from cluster.wire.codes import RequestCode
+from cluster.wire.recall_handle import RecallHandle
 from jepsen_like.fuzz import mutate
 from jepsen_like.fuzz.shot import Port, Shot
 
@@ -43,6 +44,10 @@ def _of(*values: Any) -> Draw:
 
 def _int(low: int, high: int) -> Draw:
     return lambda rng: str(rng.randint(low, high))
+
+
+def _handle(rng: random.Random) -> str:
+    return RecallHandle(rng.choice(TOPICS), "raftmq", 1_700_000_000_000, "u", rng.randrange(200_000)).encode()
 
 
 _topic, _group, _made = _of(*TOPICS, *TOPICS, *TOPICS, *ODD_TOPICS), _of(*GROUPS), _of(*MADE)
@@ -152,6 +157,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
         "transactionId": _of("", "0A"),
         "fromTransactionCheck": _bool,
     },
+    RequestCode.RECALL_MESSAGE: {"producerGroup": _group, "topic": _topic, "recallHandle": _handle},
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
     RequestCode.LOCK_BATCH_MQ: {},
     RequestCode.UNLOCK_BATCH_MQ: {},

@@ -14,6 +14,12 @@ def _lose(stage: Stage, node: int) -> int:
     return stage.strike([node])
 
 
+def _acked_during(stage: Stage, hold_s: float) -> int:
+    before = stage.load.counts.acked
+    stage.sleep(hold_s)
+    return stage.load.counts.acked - before
+
+
 def part_kill(stage: Stage, hold_s: float) -> Effect:
     """A minority is cut off while writes go on; then one of the majority dies, and with the returning minority forms
     the new majority: what was acknowledged must have been on the dead one's disk.
@@ -22,9 +28,7 @@ def part_kill(stage: Stage, hold_s: float) -> Effect:
     behind, dies, stays = _three(stage)
     rest = [node for node in nodes if node != behind]
     fabric.cut(fabric.between([behind], rest))
-    before = stage.load.counts.acked
-    stage.sleep(hold_s)
-    acked = stage.load.counts.acked - before
+    acked = _acked_during(stage, hold_s)
     dead = _lose(stage, dies)
     fabric.heal()
     fabric.cut(fabric.between([stays], [node for node in nodes if node != stays]))
@@ -39,9 +43,7 @@ def pause_kill(stage: Stage, hold_s: float) -> Effect:
     """The same with pauses: a follower sleeps, one of the others dies, the last one sleeps when the first wakes."""
     behind, dies, stays = _three(stage)
     stopped = stage.subject.pause(behind)
-    before = stage.load.counts.acked
-    stage.sleep(hold_s)
-    acked = stage.load.counts.acked - before
+    acked = _acked_during(stage, hold_s)
     dead = _lose(stage, dies)
     stage.subject.pause(stays)
     stage.subject.resume(behind)

@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import raftlog
-from jepsen_like.seeded_bugs.catalogue import Bug, make_copy
+from jepsen_like.seeded_bugs.catalogue import Bug, make_copy, require_copy
 
 OPERATIONS = 1_000
 CALM_MAX = 15
@@ -124,9 +123,7 @@ _RUNS: dict[str, Callable[..., str | None]] = {"core": _core, "full": _full}
 
 def main(root: str, engine: str) -> int:
     """Prints who fired; exit code 3 if the packages are not those under `root`."""
-    if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
-        sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
-        return 3
+    require_copy(root)
     sys.stdout.write(json.dumps([fired(engine, crash=False), fired(engine, crash=True)]) + "\n")
     return 0
 

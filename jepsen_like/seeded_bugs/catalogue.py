@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import jepsen_like
+import raftlog
 
 SOURCE_ROOT = Path(jepsen_like.__file__).resolve().parent.parent
 """The folder that holds the packages."""
@@ -87,6 +89,13 @@ def patched(bug: Bug, root: Path = SOURCE_ROOT) -> dict[str, str]:
             raise BugError(f"{bug.id}: the edit of {edit.file} changes nothing")
         texts[edit.file] = text.replace(edit.find, edit.replace)
     return texts
+
+
+def require_copy(root: str) -> None:
+    """Ends the process unless the code it runs is that of the copy in `root`."""
+    if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
+        sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
+        raise SystemExit(3)
 
 
 def make_copy(target: Path, bug: Bug | None) -> None:

@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import raftlog
-from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy, require_copy
 
 _FOLDERS = (
     ("raftlog/core/", ("tests/raftlog/core",)),
@@ -166,9 +165,7 @@ class _Heard:
 
 def main(root: str, request: dict[str, Any]) -> int:
     """Runs pytest against the packages under `root`; exit code 3 if others would be imported."""
-    if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
-        sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
-        return 3
+    require_copy(root)
     import pytest
 
     heard = _Heard()

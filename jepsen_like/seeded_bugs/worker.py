@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import raftlog
+from jepsen_like.seeded_bugs.catalogue import require_copy
 from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
@@ -71,9 +70,7 @@ def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
 
 def main(root: str, request: dict[str, Any]) -> int:
     """Prints the findings; exit code 3 if the packages are not those under `root`."""
-    if not Path(raftlog.__file__).resolve().is_relative_to(Path(root).resolve()):
-        sys.stderr.write(f"raftlog comes from {raftlog.__file__}, not from the copy {root}\n")
-        return 3
+    require_copy(root)
     engine = ENGINES[request["engine"]]
     found = {
         "schedules": [play(engine, schedule, request["checkers"]) for schedule in request["schedules"]],

@@ -66,11 +66,12 @@ class Asker(Client):
         name: str,
         act: Callable[[RawConnection], Awaitable[None]],
     ) -> None:
-        """Until stopped: a pause, then `act` on a connection, which is another one with probability `redials`."""
+        """Until stopped: a pause, then `act` on a connection, which is another one with probability `redials`; without
+        one, chance is not asked."""
         connection: RawConnection | None = None
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*pause_s))
-            if connection is None or connection.closed or rng.random() < redials:
+            if connection is None or connection.closed or (redials and rng.random() < redials):
                 connection = await self._dial(rng, name)
             if connection is not None:
                 await act(connection)

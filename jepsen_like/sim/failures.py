@@ -19,11 +19,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import decode_message
 from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.machine import DELAY_LEVELS_S
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.stored import stored_on
 from raftmq.client.errors import Unknown, error_of
 from raftmq.client.message import Message, decode_messages
 
@@ -131,16 +131,13 @@ class Failures(Asker):
     # --- the producer ------------------------------------------------------------------------------------------------
 
     async def _produce(self, rng: random.Random) -> None:
-        connection: RawConnection | None = None
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.05, 0.25))
-            if connection is None or connection.closed:
-                connection = await self._dial(rng, "a producer of what fails")
-            if connection is not None:
-                message_id = f"fails-{len(self._fails) + 1}"
-                self._fails[message_id] = rng.choice((0, 1, 1, 2, 3, 4))
-                fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
-                await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
+        async def send(connection: RawConnection) -> None:
+            message_id = f"fails-{len(self._fails) + 1}"
+            self._fails[message_id] = rng.choice((0, 1, 1, 2, 3, 4))
+            fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
+            await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
+
+        await self._in_turns(rng, (0.05, 0.25), 0.0, "a producer of what fails", send)
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -266,17 +263,10 @@ def pull_of(group: str, topic: str, queue_id: int, offset: int) -> dict[str, str
 
 def copies_on(machine: Machine) -> tuple[list[Copy], bool]:
     """What the node has for the group, and whether some of it may have been trimmed."""
-    assert machine.node is not None
-    state, read = machine.node.state, machine.node.services.read_log
     copies: list[Copy] = []
     trimmed = False
     for name in (RETRY, DEAD):
-        topic = state.topics.get(name)
-        for queue_id in range(0 if topic is None else topic.queues):
-            assert topic is not None
-            first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
-            trimmed |= first > 0
-            for item in state.fetch(topic.id, queue_id, first, end - first):
-                message, _ = decode_message(read(item.position, item.size))
-                copies.append(Copy(id_of(message.body), message.reconsume_times, name, message.store_ms))
+        messages, gone = stored_on(machine, name)
+        trimmed |= gone
+        copies += [Copy(id_of(one.body), one.reconsume_times, name, one.store_ms) for one in messages]
     return copies, trimmed

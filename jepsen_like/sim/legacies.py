@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import decode_message, decode_message_id
+from cluster.wire.message_format import decode_message_id
 from jepsen_like.sim.asking import ask, dial
 from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.failures import outcome_of, pull_of
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.resets import committed, place_of
+from jepsen_like.sim.stored import stored_on
 from jepsen_like.sim.transactors import COMMIT
 from raftmq.client.message import decode_messages
 
@@ -238,19 +239,12 @@ def commit_of(half: HalfLeft) -> dict[str, str]:
 def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
     """What the node holds that it should not, or does not hold."""
     assert machine.node is not None
-    state, read = machine.node.state, machine.node.services.read_log
     for one in made:
-        topic = state.topics.get(one.topic)
-        if topic is None:
+        if one.topic not in machine.node.state.topics:
             yield f"{one.topic} was made again, and is not there"
             continue
-        found: list[str] = []
-        trimmed = False
-        for queue_id in range(topic.queues):
-            first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
-            trimmed |= first > 0
-            items = state.fetch(topic.id, queue_id, first, end - first)
-            found += [id_of(decode_message(read(item.position, item.size))[0].body) for item in items]
+        messages, trimmed = stored_on(machine, one.topic)
+        found = [id_of(message.body) for message in messages]
         for message_id in one.before.intersection(found):
             yield f"{message_id} of an earlier life of {one.topic} was delivered"
         for message_id in one.since:

@@ -17,8 +17,8 @@ from functools import partial
 from typing import NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
-from jepsen_like.sim.asking import ask, dial
-from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send
+from jepsen_like.sim.asking import Asker, ask
+from jepsen_like.sim.clients import FULL, SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.failures import pull_of
 from jepsen_like.sim.raw_client import RawConnection, Report
 from raftmq.client.message import decode_messages
@@ -123,7 +123,7 @@ class ResetJudge:
                 self._report("resets", f"queue {queue} was reset to {reset.offset}, and nobody was told")
 
 
-class Resets(Client):
+class Resets(Asker):
     """A producer, an operator and the consumer of GROUP. `stopped` ends them when every reset has."""
 
     def __init__(
@@ -131,8 +131,8 @@ class Resets(Client):
     ) -> None:
         """`ends(topic, queue)`: the offset behind the last message that any node has; `pending(group)`: how many
         resets any node has of it."""
-        super().__init__(host)
-        self._report, self._ends, self._pending = report, ends, pending
+        super().__init__(host, report)
+        self._ends, self._pending = ends, pending
         self.judge = ResetJudge(report, lambda: host.loop.now)
         self._next: dict[int, int] = {}
         self._sent = 0
@@ -143,20 +143,13 @@ class Resets(Client):
             self._spawn(partial(work, random.Random(self.rng.random())))
 
     async def _produce(self, rng: random.Random) -> None:
-        connection: RawConnection | None = None
-        while not self.stopped:
-            await asyncio.sleep(rng.uniform(0.01, 0.1))
-            connection = await self._connected(connection, rng, "a producer of what is read again")
-            if connection is not None:
-                self._sent += 1
-                message_id = f"again-{self._sent}"
-                fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
-                await ask(self.host, connection, SEND_CODE, fields, body_of(message_id, 5))
+        async def send(connection: RawConnection) -> None:
+            self._sent += 1
+            message_id = f"again-{self._sent}"
+            fields = foreign_send(TOPIC, message_id, rng.randrange(QUEUES), FULL)
+            await self._ask(connection, SEND_CODE, fields, body_of(message_id, 5))
 
-    async def _connected(self, connection: RawConnection | None, rng: random.Random, name: str) -> RawConnection | None:
-        if connection is None or connection.closed:
-            return await dial(self.host, rng, name, self._report)
-        return connection
+        await self._in_turns(rng, (0.01, 0.1), 0.0, "a producer of what is read again", send)
 
     # --- the operator ------------------------------------------------------------------------------------------------
 
@@ -165,7 +158,8 @@ class Resets(Client):
         while not self.stopped:
             await asyncio.sleep(rng.choice((0.02, 0.05, 0.2)))
             queue = rng.randrange(QUEUES)
-            connection = await self._connected(connection, rng, "an operator of resets")
+            if connection is None or connection.closed:
+                connection = await self._dial(rng, "an operator of resets")
             if connection is None or queue in self.judge.unsure:
                 continue
             if rng.random() < 0.5:
@@ -186,7 +180,7 @@ class Resets(Client):
             "queueId": str(queue),
             "offset": str(offset),
         }
-        answer = await ask(self.host, connection, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        answer = await self._ask(connection, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         refused = answer is not None and answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         done = answer is not None and answer.code == ResponseCode.SUCCESS
         self.judge.answered(queue, offset, done=done, undecided=not refused)
@@ -196,7 +190,7 @@ class Resets(Client):
     async def _consume(self, rng: random.Random) -> None:
         at_end = False
         while not at_end:
-            connection = await dial(self.host, rng, "a consumer that is reset", self._report)
+            connection = await self._dial(rng, "a consumer that is reset")
             if connection is not None:
                 if rng.random() < 0.5:
                     self._next = {}  # another process, which begins at what is committed

@@ -22,6 +22,7 @@ from jepsen_like.sim.asking import ask
 from jepsen_like.sim.clients import SEND_CODE, Client, ClientHost
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.stored import stored_on
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machine import Machine
@@ -249,16 +250,5 @@ class Session:
 
 def visible(machine: Machine) -> tuple[Counter[str], bool]:
     """What consumers of the topic can see at this node: key -> copies; and whether some may have been trimmed."""
-    assert machine.node is not None
-    state, read = machine.node.state, machine.node.services.read_log
-    topic = state.topics.get(TOPIC)
-    copies: Counter[str] = Counter()
-    trimmed = False
-    if topic is None:
-        return copies, trimmed
-    for queue_id in range(topic.queues):
-        first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
-        trimmed |= first > 0
-        for item in state.fetch(topic.id, queue_id, first, end - first):
-            copies[decode_message(read(item.position, item.size))[0].body.decode()] += 1
-    return copies, trimmed
+    messages, trimmed = stored_on(machine, TOPIC)
+    return Counter(message.body.decode() for message in messages), trimmed

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import NodeDirectory, json_option, print_json
+from raftmq.commands.common import NodeDirectory, json_option, show
 
 if TYPE_CHECKING:
     from cluster.state.fsck import FsckReport
+    from raftlog.storage.findings import Finding
 
 _SHOWN = 20
 
@@ -35,11 +36,8 @@ def fsck(directories: tuple[Path, ...], deep: bool, as_json: bool) -> int:
             reports.append(Fsck(directory, deep=deep).run())
         except IdentityError as error:
             raise _refused(error) from None
-    if as_json:
-        print_json({"schema": 1, "directories": [_as_json(report) for report in reports]})
-    else:
-        for report in reports:
-            _print(report)
+    answer = {"directories": [_as_json(report) for report in reports]}
+    show(as_json, answer, *(line for report in reports for line in _lines(report)))
     return ExitCode.OK if all(report.sound for report in reports) else ExitCode.FAILED
 
 
@@ -51,16 +49,21 @@ def _refused(error: Exception) -> LocalError:
     return LocalError(what.rstrip("."), why.rstrip("."), " ".join(rest), ExitCode.USAGE)
 
 
-def _print(report: FsckReport) -> None:
+def _lines(report: FsckReport) -> list[str]:
     noted = f", {len(report.judged)} notes" if report.judged else ""
-    click.echo(f"{report.directory}: {f'sound{noted}' if report.sound else 'DAMAGED'}")
-    for finding, cure in report.judged[:_SHOWN]:
-        place = f" at byte {finding.offset:,}" if finding.size else ""
-        click.echo(f"  {finding.severity.value:<10} {finding.kind}: {finding.path}{place}: {finding.text}")
-        click.echo(f"  {'':<10} -> {cure}")
-    if len(report.judged) > _SHOWN:
-        click.echo(f"  ... and {len(report.judged) - _SHOWN} more; all of them: --json")
-    click.echo(f"  the next start would find: {report.start}")
+    more = f"  ... and {len(report.judged) - _SHOWN} more; all of them: --json"
+    return [
+        f"{report.directory}: {f'sound{noted}' if report.sound else 'DAMAGED'}",
+        *(line for finding, cure in report.judged[:_SHOWN] for line in _lines_of(finding, cure)),
+        *([more] if len(report.judged) > _SHOWN else []),
+        f"  the next start would find: {report.start}",
+    ]
+
+
+def _lines_of(finding: Finding, cure: str) -> tuple[str, str]:
+    place = f" at byte {finding.offset:,}" if finding.size else ""
+    said = f"  {finding.severity.value:<10} {finding.kind}: {finding.path}{place}: {finding.text}"
+    return said, f"  {'':<10} -> {cure}"
 
 
 def _as_json(report: FsckReport) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import NodeDirectory, json_option, print_json
+from raftmq.commands.common import NodeDirectory, json_option, show
 
 if TYPE_CHECKING:
     from cluster.state.rebuild import RebuildPlan
@@ -60,32 +60,27 @@ def rebuild(directory: Path, plan_only: bool, yes: bool, back: str, as_json: boo
         raise LocalError(
             what.rstrip("."), why or "nothing was changed", fix or f"raftmq fsck {directory}", ExitCode.REFUSED
         ) from None
-    if as_json:
-        print_json({"schema": 1, "done": yes, "set_aside_as": trash, "plan": _as_json(plan)})
-    else:
-        _print(plan, trash, done=yes)
+    answer = {"done": yes, "set_aside_as": trash, "plan": _as_json(plan)}
+    show(as_json, answer, *_lines(plan, trash, done=yes))
     return ExitCode.OK
 
 
-def _print(plan: RebuildPlan, trash: str, *, done: bool) -> None:
+def _lines(plan: RebuildPlan, trash: str, *, done: bool) -> list[str]:
     source = f"checkpoint {plan.checkpoint}" if plan.checkpoint else "nothing: every entry is applied again"
-    click.echo(f"{'rebuilt' if done else 'plan for'} {plan.directory}")
-    for reason in plan.because:
-        click.echo(f"  because   {reason}")
-    click.echo(f"  state     from {source}")
-    click.echo(
-        f"  replay    {plan.entries:,} entries ({plan.bytes:,} bytes), {plan.replay_from}..{plan.replay_to}, from "
-        f"position {plan.position:,}, when the node starts"
+    vote = (
+        f"  vote      withheld until the log has caught up: {plan.applied} had been applied, the log ends at "
+        f"{plan.replay_to}"
     )
-    for path in plan.set_aside:
-        click.echo(f"  set aside {path} -> {trash or 'trash/NNNNNN-state, with a report beside it'}")
-    if plan.withholds_vote:
-        click.echo(
-            f"  vote      withheld until the log has caught up: {plan.applied} had been applied, the log ends at "
-            f"{plan.replay_to}"
-        )
-    if not done:
-        click.echo(f"nothing was changed; to do it: raftmq rebuild {plan.directory} --yes")
+    return [
+        f"{'rebuilt' if done else 'plan for'} {plan.directory}",
+        *(f"  because   {reason}" for reason in plan.because),
+        f"  state     from {source}",
+        f"  replay    {plan.entries:,} entries ({plan.bytes:,} bytes), {plan.replay_from}..{plan.replay_to}, from "
+        f"position {plan.position:,}, when the node starts",
+        *(f"  set aside {path} -> {trash or 'trash/NNNNNN-state, with a report beside it'}" for path in plan.set_aside),
+        *([vote] if plan.withholds_vote else []),
+        *([] if done else [f"nothing was changed; to do it: raftmq rebuild {plan.directory} --yes"]),
+    ]
 
 
 def _as_json(plan: RebuildPlan) -> dict[str, Any]:
