@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
+from cluster.wire.codes import RequestCode
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
@@ -79,6 +80,13 @@ class AsyncClient:
     async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends through the client's own producer; see AsyncProducer.send_batch."""
         return await self._default_producer().send_batch(topic, bodies, **options)
+
+    async def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
+        """Takes back a message that is delivered later, by its `SendResult.recall_handle`. Returns if it will not be
+        delivered, also if it was recalled before. Raises Refused if it is due already."""
+        ext = {"producerGroup": "raftmq", "topic": topic, "recallHandle": recall_handle}
+        what = f"recall of a message of {topic}"
+        await self._view.call(RequestCode.RECALL_MESSAGE, ext, what=what, timeout_s=timeout_s, writes=True)
 
     def consumer(
         self,

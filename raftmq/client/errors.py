@@ -77,6 +77,7 @@ _HINTS: dict[int, str] = {
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; docs/client.md says what one may contain.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
+    ResponseCode.ILLEGAL_OPERATION: "Recall a message before it is due, with the handle of its own send.",
 }
 _NOT_FOUND = frozenset(
     (
@@ -91,6 +92,7 @@ _REFUSED = frozenset(
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.ILLEGAL_OPERATION,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -52,12 +52,14 @@ class MessageOptions(SendOptions, total=False):
 
 class SendResult(NamedTuple):
     """Where a message is. `position` is its byte position in the commit log, -1 if the server did not say (messages
-    after the first of a batch whose first reply was lost)."""
+    after the first of a batch whose first reply was lost). `recall_handle`: of a message that is delivered later, ""
+    for any other."""
 
     message_id: str
     queue_id: int
     queue_offset: int
     position: int
+    recall_handle: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

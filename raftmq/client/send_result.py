@@ -18,6 +18,7 @@ class _SendReply(msgspec.Struct, gc=False):
     queueId: int  # the protocol's names
     queueOffset: int
     msgId: str = ""
+    recallHandle: str = ""
 
 
 _decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
@@ -34,7 +35,7 @@ def read_result(pending: Pending, header: Header) -> SendResult | list[SendResul
         text = f"send to {pending.topic}: the success reply is not understood: {error}"
         raise Unknown(text, message_ids=ids) from error
     if not pending.batch:
-        return SendResult(ids[0], reply.queueId, reply.queueOffset, position_of(reply.msgId))
+        return SendResult(ids[0], reply.queueId, reply.queueOffset, position_of(reply.msgId), reply.recallHandle)
     positions = [position_of(i) for i in reply.msgId.split(",")]
     positions += [-1] * (len(ids) - len(positions))
     return [

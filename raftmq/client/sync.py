@@ -74,6 +74,10 @@ class Client:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
         return self._default_producer().send_batch(topic, bodies, **options)
 
+    def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
+        """Takes back a message that is delivered later; see AsyncClient.recall."""
+        self._thread.run(self._client.recall(topic, recall_handle, timeout_s=timeout_s))
+
     def consumer(
         self,
         group: str,

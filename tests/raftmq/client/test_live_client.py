@@ -38,7 +38,7 @@ def test_send_and_read_back(live_cluster: Any) -> None:
         sent += mq.send_batch(topic, [b"50", b"51", b"52"])
         with mq.consumer(group, topic, follow=False) as c:
             got = list(c)
-        assert {(m.queue_id, m.queue_offset, m.position) for m in got} == {r[1:] for r in sent}
+        assert {(m.queue_id, m.queue_offset, m.position) for m in got} == {r[1:4] for r in sent}
         assert {m.message_id for m in got} == {r.message_id for r in sent}
         by_body = {m.body: m for m in got}
         assert (by_body[b"7"].key, by_body[b"7"].tag, by_body[b"7"].properties["n"]) == ("k7", "new", "7")
@@ -62,6 +62,20 @@ def test_a_delayed_message_comes_when_it_is_due(live_cluster: Any) -> None:
         assert [m.body for m in got] == [b"past", b"late"]
         assert got[1].store_ms >= got[0].store_ms
         assert (got[1].message_id, got[1].queue_offset) == (late.message_id, at_once.queue_offset + 1)
+
+
+def test_a_delayed_message_is_recalled(live_cluster: Any) -> None:
+    topic, group = fresh("reminders"), fresh("readers")
+    with connect(live_cluster.servers) as mq:
+        mq.admin.create_topic(topic, queues=1)
+        assert mq.send(topic, b"plain").recall_handle == ""
+        recalled, kept = [mq.send(topic, body, delay=2) for body in (b"recalled", b"kept")]
+        mq.recall(topic, recalled.recall_handle)
+        mq.recall(topic, recalled.recall_handle)
+        with mq.consumer(group, topic, max_wait_s=20) as c:
+            assert [next(c).body, next(c).body] == [b"plain", b"kept"]
+        with pytest.raises(Refused, match="due"):
+            mq.recall(topic, kept.recall_handle)
 
 
 def test_d9_messages_are_found_by_key_id_and_position(live_cluster: Any) -> None:
