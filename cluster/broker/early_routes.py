@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.group_members import CLUSTERING, PUSH, ConsumerGroup, Member, Members
 from cluster.broker.services import Client, Services
 from raftlog.types import NOBODY, NodeId
+from statemachine.queue_rows import Queue
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
@@ -36,9 +37,10 @@ V4_0_0 = 212
 class _Asks:
     """How often a connection was given the route of one retry topic without brokers."""
 
-    __slots__ = ("began_ms", "count")
+    __slots__ = ("began_ms", "count", "topic_id")
 
-    def __init__(self, began_ms: int) -> None:
+    def __init__(self, topic_id: int, began_ms: int) -> None:
+        self.topic_id = topic_id
         self.began_ms = began_ms
         self.count = 0
 
@@ -59,11 +61,14 @@ class EarlyRoutes:
         """Times of the calls that are still due."""
         self._asks: dict[Client, dict[str, _Asks]] = {}
         """Open connection -> group."""
+        self._unaware: dict[int, dict[Client, str]] = {}
+        """Retry topic's id -> who got its route without brokers since it grew last, and the group."""
+        services.on_applied(self._on_applied)
 
     @property
     def connections(self) -> int:
         """Of how many it remembers something."""
-        return len(self._asks)
+        return len({*self._asks, *(client for each in self._unaware.values() for client in each)})
 
     def tick(self, now_ms: int) -> None:
         """Called on a timer: tells consumers when something has changed, and a few times more."""
@@ -90,7 +95,7 @@ class EarlyRoutes:
             return False
         if self._services.state.locks_of_group(group) or self._unread(group, retry_topic):
             return False
-        return self._may_ask(client, group)
+        return self._may_ask(client, group, retry_topic.id)
 
     def _is_fresh(self) -> bool:
         if self._changed_ms is None or self._services.leader_id() == NOBODY:
@@ -105,7 +110,7 @@ class EarlyRoutes:
         named = [found.members.get(client_id) for client_id in self._members.clients_of(client, group)]
         return bool(named) and all(one is not None and _asks_early(one) for one in named)
 
-    def _may_ask(self, client: Client, group: str) -> bool:
+    def _may_ask(self, client: Client, group: str, topic_id: int) -> bool:
         """Counts one more route without brokers; False if these are too many."""
         groups = self._asks.get(client)
         if groups is None:
@@ -113,21 +118,44 @@ class EarlyRoutes:
             client.on_close.append(lambda: self._forget(client))
         now_ms = self._services.monotonic_ms()
         asks = groups.get(group)
+        if asks is not None and asks.topic_id != topic_id:  # the topic was made anew
+            self._is_aware(client, asks.topic_id)
+            asks = None
         if asks is None or now_ms - asks.began_ms >= (ASKS_MS if asks.count <= ASKS_MAX else PAUSE_MS):
-            asks = groups[group] = _Asks(now_ms)
+            asks = groups[group] = _Asks(topic_id, now_ms)
         asks.count += 1
-        return asks.count <= ASKS_MAX
+        if asks.count > ASKS_MAX:
+            return False
+        self._unaware.setdefault(topic_id, {})[client] = group
+        return True
 
     def _forget(self, client: Client) -> None:
-        self._asks.pop(client, None)
+        for asks in self._asks.pop(client, {}).values():
+            self._is_aware(client, asks.topic_id)
+
+    def _is_aware(self, client: Client, topic_id: int) -> None:
+        unaware = self._unaware.get(topic_id, {})
+        unaware.pop(client, None)
+        if not unaware:
+            self._unaware.pop(topic_id, None)
+
+    def _on_applied(self, grown: Collection[Queue]) -> None:
+        """There is something to read in a retry topic whose queue nobody may have got."""
+        if not self._unaware:
+            return
+        for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
+            for client, group in self._unaware.pop(topic_id).items():
+                client.consumers_changed(group)
 
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
+        """Also if anything was ever there and the group never committed: a consumer may begin at the end of a queue it
+        gets late (CONSUME_FROM_TIMESTAMP), and would pass over what came meanwhile."""
         state, topic_id = self._services.state, retry_topic.id
-        return any(
-            state.max_offset(topic_id, queue)
-            > max(state.min_offset(topic_id, queue), state.offset(group, topic_id, queue) or 0)
-            for queue in range(retry_topic.read_queues)
-        )
+        for queue in range(retry_topic.read_queues):
+            committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)
+            if end > (0 if committed is None else max(committed, state.min_offset(topic_id, queue))):
+                return True
+        return False
 
     def _call(self) -> None:
         """Tells each connection once: its consumers divide the queues of all their groups."""

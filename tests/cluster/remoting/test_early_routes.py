@@ -112,10 +112,34 @@ def test_a_group_with_messages_to_try_again_sees_the_brokers(node: Any, joined: 
     assert brokers(node, joined) == []
 
 
+def test_who_may_not_have_the_queue_is_told_of_the_first_message_there(node: Any, joined: Any, connect: Any) -> None:
+    other = connect("broker")
+    join(node, other, "other")
+    joined.notified()
+    other.notified()
+    assert brokers(node, joined) == []
+    node.create_topic("T")
+    node.store("T", b"m")
+    assert joined.notified() == []
+    node.store(RETRY, b"failed")
+    assert (joined.notified(), other.notified()) == (["g"], []), "who got the brokers has the queue"
+    node.store(RETRY, b"failed too")
+    assert joined.notified() == [], "once"
+    assert len(brokers(node, joined)) == 4
+
+
 def test_messages_that_are_gone_are_not_waited_for(node: Any, joined: Any) -> None:
+    node.store(RETRY, b"failed", b"failed too")
+    node.command(commands.COMMIT_OFFSETS, [["g", node.state.topics[RETRY].id, 0, 1]])
+    node.state.min_offset = lambda topic_id, queue_id: 2
+    assert brokers(node, joined) == []
+
+
+def test_who_never_committed_does_not_get_the_queue_late(node: Any, joined: Any) -> None:
+    """Java begins at the end of such a queue if it consumes from a time, and would miss what came meanwhile."""
     node.store(RETRY, b"failed")
     node.state.min_offset = lambda topic_id, queue_id: 1
-    assert brokers(node, joined) == []
+    assert len(brokers(node, joined)) == 4
 
 
 def test_an_orderly_group_sees_the_brokers(node: Any, joined: Any) -> None:
@@ -151,6 +175,9 @@ def test_a_consumer_that_asks_as_java_does_never_sees_them(node: Any, joined: An
 
 
 def test_nothing_is_kept_of_a_closed_connection(node: Any, joined: Any) -> None:
+    assert brokers(node, joined) == []
+    node.command(commands.DELETE_TOPIC, RETRY)
+    node.create_topic(RETRY, queues=1)
     assert brokers(node, joined) == []
     joined.close()
     assert not node.early_routes.connections
