@@ -1,7 +1,9 @@
-"""Java producers of transactions: what they commit is delivered once, and one of the group answers for another."""
+"""Java producers of transactions: what they commit is delivered once, and one of the group answers for another, also
+our client for Java and Java for our client."""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +26,10 @@ DECISIONS = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 def keys_of(mq: raftmq.Client, topic: str) -> list[str]:
     """The keys of all messages that consumers of the topic can see, in order."""
     found: list[str] = []
-    for queue in range(QUEUES):
-        at, end = 0, mq.admin.max_offset(topic, queue)
+    for queue_id in range(QUEUES):
+        at, end = 0, mq.admin.max_offset(topic, queue_id)
         while at < end:
-            messages = mq.pull(topic, queue, at, wait_s=5).messages
+            messages = mq.pull(topic, queue_id, at, wait_s=5).messages
             found += [message.body.decode() for message in messages]
             at += len(messages)
     return sorted(found)
@@ -74,3 +76,32 @@ def test_another_producer_of_the_group_answers_and_the_leader_dies(
     live.wait_ready()
     second.finish()
     assert keys_of(mq, topic) == sorted([f"one-{n}" for n in range(COUNT)] + decided("two", 0, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_client_answers_for_java_and_java_for_our_client(mq: raftmq.Client, start: Start, kind: str) -> None:
+    topic = f"{kind}-with-ours"
+    group = f"{topic}-group"
+    mq.admin.create_topic(topic, QUEUES)
+    java = start(kind, "transact", topic, group, "one", str(COUNT), "UNKNOW", "UNKNOW")
+    java.wait("ready")
+    java.kill()
+    checked: queue.Queue[tuple[str, bytes]] = queue.Queue()
+
+    def check(message: raftmq.Message) -> raftmq.Resolution:
+        checked.put((message.topic, message.body))
+        return raftmq.Resolution.COMMIT
+
+    with mq.transaction_producer(group, check=check) as ours:
+        assert {checked.get(timeout=CHECKED_S) for _ in range(COUNT)} == {
+            (topic, f"one-{n}".encode()) for n in range(COUNT)
+        }
+        left = [ours.transaction(topic, f"two-{n}".encode(), key=f"two-{n}").begin() for n in range(COUNT)]
+    # It sends one, because it is known only to brokers whose routes it has fetched.
+    java = start(kind, "transact", topic, group, "three", "1", "COMMIT_MESSAGE", "COMMIT_MESSAGE")
+    lines = java.wait("check", COUNT, CHECKED_S)
+    assert {line["key"] for line in lines} == {f"two-{n}" for n in range(COUNT)}
+    assert {line["about"] for line in lines} == {f"{one.message_id} {topic}" for one in left}
+    java.finish()
+    ended = sorted(f"{prefix}-{n}" for prefix in ("one", "two") for n in range(COUNT))
+    assert keys_of(mq, topic) == [*ended[:COUNT], "three-0", *ended[COUNT:]]
