@@ -68,19 +68,19 @@ def test_a_consumer_asks_for_its_routes_when_the_leader_is_dead(
     assert max(gaps) < GAP_MAX_S, "it waited for its route poll"
 
 
-@pytest.mark.parametrize("kind", ["java", "java-newest"])
 def test_what_fails_comes_again_to_a_consumer_that_has_not_got_the_retry_queue(
-    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None], kind: str
+    live: LocalCluster, mq: raftmq.Client, start: Callable[..., Any], tell: Callable[[str], None]
 ) -> None:
-    """Its first route of the retry topic, after its first heartbeat, is one without brokers."""
-    topic = f"{kind}-again"
+    """Its first route of the retry topic, after its first heartbeat, is one without brokers. (Java 5.5 has none at all
+    before its first poll.)"""
+    topic = "java-again"
     mq.admin.create_topic(topic, QUEUES)
     servers = ";".join(f"127.0.0.1:{node.broker_port}" for node in live.nodes)
-    client = start(kind, "consume", topic, "--group", f"{topic}-readers", "--fail", "1", servers=servers)
+    client = start("java", "consume", topic, "--group", f"{topic}-readers", "--fail", "1", servers=servers)
     client.wait("ready")
     time.sleep(5)
     mq.send(topic, b"m", key="k")
     first, second = client.wait("message", 2, 2 * POLL_S)
     assert (first["tried"], second["tried"]) == (0, 1)
-    tell(f"{kind}: again after {second['at'] - first['at']:.2f} s (level 3 is 10 s)")
+    tell(f"again after {second['at'] - first['at']:.2f} s (level 3 is 10 s)")
     client.finish()
