@@ -90,8 +90,6 @@ def start_reader(servers, prefix, feature, reader):
     consumer.set_namesrv_addr(servers)
     consumer.set_instance_name(f"reader-{feature}-{reader}")
     consumer.set_thread_count(4)
-    # Of several messages the library hands over one after the other, and sends all of them back if one fails.
-    consumer.set_message_batch_max_size(1)
     dll.Subscribe(consumer._handle, f"{prefix}-{feature}".encode(), b"a || c" if feature == "tag" else b"*")
     consumer._register_callback(on_raw)
     consumer.start()

@@ -68,9 +68,13 @@ ABSENT: dict[str, dict[str, str]] = {
 """Features that a client's library does not offer, and why."""
 
 ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
+    "cpp-0.4.4": {
+        "retry": "the library counts a message as consumed when it could not send it back; if one of a pull's messages"
+        " fails, it sends back the rest of them unseen"
+    },
     "go-2.1.2": {"request": "the process ends: a request whose send fails is a nil pointer in the library"},
 }
-"""What a client offers, and what ends the client when a leader dies."""
+"""What a client offers and does not keep to when a leader dies, whatever the broker does."""
 
 
 def why_absent(client: str, feature: str, mode: str) -> str:
