@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.broker import transactions
-from cluster.broker.transactions import Transactions
+from cluster.broker.transactions import End, Transactions
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from jepsen_like.sim.transactors import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
@@ -36,7 +36,7 @@ def compares_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transactions, "_rollback", lambda self, half, settled: settled(None))
+    patch.setattr(Transactions, "_rollback", lambda self, half, settled: settled(End.ROLLED_BACK))
 
 
 @pytest.mark.parametrize("breaks", [ends_nothing, compares_nothing, rolls_nothing_back])
