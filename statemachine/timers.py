@@ -28,9 +28,9 @@ from statemachine.stage import Stage
 
 RUN_MAX = 256
 """Messages of a row."""
-LOOK_MAX = 1024
-"""Rows that a search by position looks at. An entry holds the messages of many rows side by side, so the one that
-begins next below a position may be another."""
+LOOK_MAX = 4096
+"""Rows that a search by position looks at: an entry holds the messages of as many rows side by side
+(`limits.batch_messages_max`), so the one that begins next below a position may be another."""
 NEVER = keys.U64_MAX
 """Later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024

@@ -24,7 +24,6 @@ from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from statemachine.broker_state import BrokerState
     from statemachine.query import QueueItem
 
 CANDIDATES_MAX = 1024
@@ -79,31 +78,52 @@ def message_at(
 
     Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
     """
-    state = node.state
-    item = _waiting_at(state, position) if waiting else None
-    data = _bytes_at(node, position if item is None else item.position)
+    unreadable: UnreadableError | None = None
     try:
-        message, _ = decode_message(data)
-    except MessageFormatError as error:
-        raise UnreadableError(str(error)) from error
-    if item is not None:
-        _intact(Stored(message, data), item)
-        return Stored(message._replace(position=position), stored_at(data, position))
+        found = _queued_at(node, position, topic)
+    except UnreadableError as error:
+        found, unreadable = None, error
+    if found is None and waiting:
+        found = _waiting_at(node, position)
+    if found is None and unreadable is not None:
+        raise unreadable
+    return found
+
+
+def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stored | None:
+    """The message that is in a queue."""
+    stored = _stored_at(node, position)
+    state, message = node.state, stored.message
     topic = topic or state.topics.get(message.topic)
     if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
         return None
     items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
     if not items or items[0].position != position:
         return None
-    return _intact(Stored(message, data), items[0])
+    return _intact(stored, items[0])
 
 
-def _waiting_at(state: BrokerState, position: int) -> QueueItem | None:
-    scheduled = state.timers.at(position)
+def _waiting_at(node: Services, position: int) -> Stored | None:
+    """The message that waits, and lies there or did before it was carried forward."""
+    state = node.state
+    scheduled, half = state.timers.at(position), state.halves.at(position)
     if scheduled is not None:
-        return scheduled[1]
-    half = state.halves.at(position)
-    return None if half is None else half.stored
+        item = scheduled[1]
+    elif half is not None:
+        item = half.stored
+    else:
+        return None
+    stored = _intact(_stored_at(node, item.position), item)
+    return Stored(stored.message._replace(position=position), stored_at(stored.data, position))
+
+
+def _stored_at(node: Services, position: int) -> Stored:
+    """What is stored there, not checked yet. Raises UnreadableError."""
+    data = _bytes_at(node, position)
+    try:
+        return Stored(decode_message(data)[0], data)
+    except MessageFormatError as error:
+        raise UnreadableError(str(error)) from error
 
 
 def _intact(stored: Stored, item: QueueItem) -> Stored:

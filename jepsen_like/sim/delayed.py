@@ -28,6 +28,8 @@ DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
 """Equal ones, so that messages share rows."""
 DELAYED_BEFORE = 0.15
 """So many say that they were."""
+LONG_S = (8.0, 8.0)
+"""The delays of messages that retention meets."""
 DUE = "TIMER_OUT_MS"
 """The property in which a delivered message says when it was due."""
 
@@ -49,6 +51,7 @@ class Delayed(Client):
         super().__init__(host)
         self._report = report
         self.sent: list[Sent] = []
+        self._delays_s = DELAYS_S + LONG_S * host.options.carried
         self._count = 0
 
     async def _work(self) -> None:
@@ -62,7 +65,7 @@ class Delayed(Client):
 
     async def _send(self, rng: random.Random, producer: AsyncProducer) -> None:
         self._count += 1
-        message_id, delay_s = f"later-{self._count}", rng.choice(DELAYS_S)
+        message_id, delay_s = f"later-{self._count}", rng.choice(self._delays_s)
         options: MessageOptions = {"queue_id": rng.randrange(QUEUES), "properties": {"ACK_LEVEL": FULL}}
         before = rng.random() < DELAYED_BEFORE
         if before:  # as who forwards a message with all its properties

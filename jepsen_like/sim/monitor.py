@@ -303,6 +303,7 @@ class Monitor:
             self.report("invariant", str(error))
         self.same_sums(machine)
         self._trims.applied(machine, batch)
+        self._trims.compare_pins(machine)
         self.excuses.applied(self._trims.counts())
         if machine.backfilling and not node.installs.missing_bytes:
             machine.backfilling = False

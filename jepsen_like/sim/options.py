@@ -138,6 +138,8 @@ class Options(NamedTuple):
     """1: the offsets of a group that consumes are reset (`sim/resets.py`)."""
     legacies: int = 0
     """1: topics and groups are deleted while messages wait, and made again (`sim/legacies.py`)."""
+    carried: int = 0
+    """1: messages wait for longer than retention leaves the log (`sim/delayed.py`, `sim/pin_check.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -204,7 +206,7 @@ def draw(seed: int) -> Options:
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
     further: dict[str, Any] = {name: int(stream(seed, name).random() < 1 / 4) for name in IN_A_QUARTER}
-    return demanding._replace(**further)
+    return _with_carried(demanding._replace(**further), stream(seed, "carried"))
 
 
 _CALM: dict[str, Any] = {
@@ -230,6 +232,15 @@ def _with_retention(drawn: Options, rng: random.Random) -> Options:
     size = rng.choice((12 << 10, 16 << 10, 24 << 10))
     small = drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2, 4)) * size)
     return small if rng.random() < 0.7 else small._replace(retained_bytes=0, retained_ms=rng.choice((600, 1500)))
+
+
+def _with_carried(drawn: Options, rng: random.Random) -> Options:
+    """In an eighth of the seeds: a log so small that what waits is stored again and again."""
+    if rng.random() >= 1 / 8:
+        return drawn
+    size = rng.choice((8 << 10, 12 << 10))
+    small = drawn._replace(segment_size=size, checkpoint_every_ms=300, retained_bytes=rng.choice((1, 2)) * size)
+    return small._replace(carried=1, delayed=1, transactions=rng.choice((0, 1)), retained_ms=0)
 
 
 def _with_more(drawn: Options, rng: random.Random) -> Options:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.pin_check import PinCheck
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import payload
 from statemachine.trim import Trim, decode, highest
@@ -52,6 +53,7 @@ class TrimCheck:
         deleted topic stay, for its id is never used again, and the node that applied this may be far ahead of it."""
         self._firsts: dict[Queue, int] = {}
         self._known: list[_Known] = []
+        self.pins = PinCheck(report)
         self._began: dict[NodeId, tuple[object, int]] = {}
 
     def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
@@ -75,6 +77,12 @@ class TrimCheck:
     def counts(self) -> Iterator[tuple[Queue, int]]:
         """How many messages each queue ever had, as far as anybody has applied."""
         return ((queue, len(positions)) for queue, positions in self._positions.items())
+
+    def compare_pins(self, machine: Machine) -> None:
+        """A node that has applied all that anybody has knows what waits."""
+        assert machine.node is not None
+        if machine.node.state.applied.index == self._next - 1:
+            self.pins.compare(machine.node_id, machine.node.state)
 
     def compare(self, machine: Machine) -> None:
         """The queues of a node begin where they should after the last TRIM that it has applied."""
@@ -127,6 +135,7 @@ class TrimCheck:
             tail = self._tail
             previous = LogTail(tail.term, tail.index, tail.end_position, tail.header_crc, 0, tail.timestamp_ms)
             self._rolls.append(_Roll(entry.position, previous))
+        self.pins.learn(entry)
         if entry.type == EntryType.MESSAGES:
             for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).iter_runs():
                 if kind >= payload.RowKind.SCHEDULED:

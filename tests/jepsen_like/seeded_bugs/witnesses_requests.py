@@ -273,3 +273,15 @@ def witness_J04() -> None:
 
 def witness_J05() -> None:
     holds("J05")
+
+
+def witness_T08() -> None:
+    holds("T08")
+
+
+def witness_T09() -> None:
+    holds("T09")
+
+
+def witness_T10() -> None:
+    holds("T10")

@@ -45,7 +45,7 @@ def forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers.Timers, "add", lambda self, *row: None)
 
 
-@pytest.mark.parametrize(("breaks", "checker"), [(dropped, "delayed"), (never, "liveness"), (forgotten, "delayed")])
+@pytest.mark.parametrize(("breaks", "checker"), [(dropped, "delayed"), (never, "liveness"), (forgotten, "pins")])
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

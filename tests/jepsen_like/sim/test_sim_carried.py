@@ -1,0 +1,77 @@
+"""Messages that wait on a log too small for them: they are carried forward, and the model of what pins it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.retention import pinned
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.scripted import play
+from statemachine.half_messages import HalfMessages
+from statemachine.timers import Timers
+
+SCRIPT = """
+nodes 3 segment_size=8192 checkpoint_every_ms=300 retained_bytes=8192 carried=1 delayed=1 transactions=1
+lead 1
+load 2
+demand 6
+"""
+
+
+def found(script: str = SCRIPT + "settle\n") -> list[str]:
+    return [violation.checker for violation in play(script).violations]
+
+
+def counted(patch: pytest.MonkeyPatch, kind: Any) -> list[int]:
+    """The names of the rows that any node moved."""
+    names: list[int] = []
+    carry = kind.carry
+
+    def noted(rows: Any, stage: Any, name: int, items: bytes) -> None:
+        names.append(name)
+        carry(rows, stage, name, items)
+
+    patch.setattr(kind, "carry", noted)
+    return names
+
+
+def test_what_waits_is_carried_and_ends_once_across_a_killed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers, halves = counted(monkeypatch, Timers), counted(monkeypatch, HalfMessages)
+    assert found(SCRIPT + "kill 1\nwait 3\nstart 1\nsettle\n") == []
+    assert len(timers) > 3 * len(set(timers)), "some of them more than once"
+    assert halves
+
+
+def test_some_seeds_have_such_a_log() -> None:
+    drawn = [draw(seed) for seed in range(60)]
+    assert {one.carried for one in drawn} == {0, 1}
+    assert all(one.delayed and one.retained_bytes for one in drawn if one.carried)
+
+
+def forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Retention asks nobody what waits."""
+    patch.setattr(pinned, "lowest", lambda state, log: None)
+
+
+def in_addition(patch: pytest.MonkeyPatch) -> None:
+    """A carried row is one more row."""
+    patch.setattr(Timers, "carry", lambda rows, stage, name, items: rows.add(stage, 1, 0, 1 << 50, items))
+
+
+def early(patch: pytest.MonkeyPatch) -> None:
+    """A carried row is delivered at once."""
+    due = Timers.due
+
+    def soon(rows: Timers, now_ms: int, *after: Any) -> Any:
+        return [row for row in due(rows, now_ms + 2000, *after) if row.moved_to is not None or row.due_ms <= now_ms]
+
+    patch.setattr(Timers, "due", soon)
+
+
+@pytest.mark.parametrize("breaks", [forgotten, in_addition, early])
+def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch)
+    assert found()[0] == "pins"
