@@ -100,6 +100,17 @@ def test_j3_another_program_of_the_group_answers_for_one_that_was_killed(live_cl
 
 
 def test_j3_each_ends_as_decided_although_the_leader_is_killed(live_cluster: Any) -> None:
+    kill_the_leader_amid_transactions(live_cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_j3_each_ends_as_decided_however_often_leaders_are_killed(live_cluster: Any) -> None:
+    for _ in range(12):
+        kill_the_leader_amid_transactions(live_cluster)
+
+
+def kill_the_leader_amid_transactions(live_cluster: Any) -> None:
     """It dies somewhere between the first half messages and the last commits of several threads."""
     seed = random.randrange(1 << 32)
     print("seed", seed)  # noqa: T201
