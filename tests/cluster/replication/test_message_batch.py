@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -254,3 +255,32 @@ def test_a_failure_leaves_a_row_by_which_its_report_is_recognised() -> None:
         (123, 1, 9, built.positions[0]),
         (4, 1, 9, built.positions[1]),
     ]
+
+
+def test_messages_that_are_carried_change_nothing_but_their_position() -> None:
+    """Born in IPv6, stored in IPv4 and the other way round: the store time is that of the first time."""
+    first = []
+    for born in (HOST, bytes(16) + HOST[4:]):
+        waits = send(slot_of(), kind=RowKind.SCHEDULED, schedule=Schedule(topic_field(SCHEDULE_TOPIC), 2, delay_ms=7))
+        waits.born_host = born
+        built = built_of(waits)
+        (run,) = payload.decode(built.payload).iter_runs()
+        first.append(built.payload[payload.HEAD.size : payload.HEAD.size + payload.ITEM.unpack(run.items)[1]])
+    copies = tuple(BatchMessage(0, stored, b"", 9, 0) for stored in first)
+    carried = send(slot_of(), 3, kind=RowKind.CARRIED_TIMERS, batch=copies, carried=4711)
+    position = 1 << 50
+    built = build([carried, send(slot_of())], entry_position=position, store_ms=99, store_host=HOST)
+    runs = list(payload.decode(built.payload).iter_runs())
+    (run,) = [run for run in runs if run.kind == RowKind.CARRIED_TIMERS]
+    assert (run.topic_id, run.queue_id, run.base_offset, run.count) == (1, 3, 4711, 2)
+    at = position + MESSAGES_AT
+    for (place, size, crc, tag, store_ms), stored in zip(payload.ITEM.iter_unpack(run.items), first, strict=True):
+        data = built.payload[place - position - 64 :][:size]
+        message, _ = message_format.decode_message(data)
+        before, _ = message_format.decode_message(stored)
+        assert (place, tag, store_ms) == (at, 9, 5)
+        assert crc == crc32c(data)
+        assert message == before._replace(position=at)
+        at += size
+    assert {run.kind: run.count for run in runs} == {RowKind.NORMAL: 1, RowKind.CARRIED_TIMERS: 2}
+    assert payload.decode(built.payload).keys == b""

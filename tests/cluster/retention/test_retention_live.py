@@ -131,3 +131,41 @@ def test_disks_stay_small_and_nobody_loses_what_is_young(cluster: LocalCluster) 
     cluster.down()
     for node in cluster.nodes:
         assert raftmq(["fsck", str(node.config_path.parent)]) == 0
+
+
+def test_a_message_that_waits_does_not_keep_the_log(cluster: LocalCluster) -> None:
+    """It waits for longer than messages live, across a change of leader, and comes once."""
+    for topic in (TOPIC, "later"):
+        assert raftmq(["topic", "create", topic, "--queues", "1", "--data", str(cluster.data)]) == 0
+    with connect(cluster.servers) as mq, mq.producer() as producer:
+        producer.send("later", b"waited", delay=45)
+        held = []
+        with Load(cluster.servers):
+            first = killed = 0
+            deadline = time.monotonic() + 40
+            while first < 6 << 20:
+                assert time.monotonic() < deadline, views(cluster, "/v1/retention")
+                time.sleep(0.5)
+                found = views(cluster, "/v1/retention").values()
+                first = min(view["trim_position"] for view in found)
+                held.append(max(view["pinned_log_bytes"] for view in found))
+                if first > 2 << 20 and not killed:
+                    killed = cluster.wait_leader()
+                    cluster.kill(killed)
+                    cluster.restart(killed)
+            assert {view["pinned_timers"] for view in found} == {1}, "it still waits"
+        assert max(held) <= 2 << 20
+        with mq.consumer("late", "later") as consumer:
+            bodies: list[bytes] = []
+            deadline = time.monotonic() + 90
+            while not bodies and time.monotonic() < deadline:
+                message = consumer.poll(timeout_s=1)
+                bodies += [] if message is None else [message.body]
+            for _ in range(5):
+                message = consumer.poll(timeout_s=1)
+                bodies += [] if message is None else [message.body]
+    assert bodies == [b"waited"]
+    assert raftmq(["inspect-consistency", "--data", str(cluster.data)]) == 0
+    cluster.down()
+    for node in cluster.nodes:
+        assert raftmq(["fsck", str(node.config_path.parent)]) == 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.broker.message_lookup import message_at
 from cluster.broker.send_back import REPEATED_MS
@@ -296,6 +297,29 @@ def test_a_message_that_cannot_be_read_holds_the_log_and_the_others_go_on(
     assert found[1].position > good
     monkeypatch.undo()
     trimmed_beyond(sim, bad)
+
+
+def test_a_full_disk_gets_room_although_it_takes_no_sends(
+    sim_of: Callable[..., SimCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due is not delivered meanwhile; it is carried with the rest."""
+    sim = sim_of(segment_size=SEGMENT, **{**SMALL, "retention.bytes_max": 1 << 20})
+    soon, _ = send(sim, b"soon", delay(20_000))
+    later, _ = send(sim, b"later", delay(400_000))
+    fill_and_wait(sim)
+    sim.loop.run_for(5)
+    for node in sim.running:
+        monkeypatch.setattr(node.running.disk, "look", lambda: None)
+        node.proposals.refuse("the disk is full")
+        node.running.retention.reload(replace(node.running.config.retention, bytes_max=KEPT))
+    sim.loop.run_until(lambda: sim.leader().state.trim_position > later, 120, "the log is trimmed")
+    state = sim.leader().state
+    assert [row.position for row in state.timers.due(1 << 62)] == [soon, later]
+    assert sim.leader().raw.log_time_ms() > state.timers.earliest
+    assert delivered(sim) == []
+    monkeypatch.undo()
+    sim.loop.run_until(lambda: delivered(sim), 20, "there is room")
+    assert [message.body for message in delivered(sim)] == [b"soon"]
 
 
 # --- half messages -------------------------------------------------------------------------------------------------
