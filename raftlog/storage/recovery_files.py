@@ -273,4 +273,6 @@ def _head_of_sidecar(run: RecoveryRun, path: Path, segment: Segment, end: LogTai
         head = if_readable(read, FrameError)
     finally:
         file.close()
-    return head if head is not None and same_end(head.tail, end) and head.base == segment.base else None
+    if head is None:
+        return None
+    return head if same_end(head.tail, end) and head.base == segment.base else None
