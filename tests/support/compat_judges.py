@@ -17,6 +17,8 @@ ORPHANS = "orphan"
 """Prefix of the keys of the half messages whose producer was killed."""
 CLOCKS_S = 0.003
 """How exactly due times are kept: the client's clock and those of two leaders count whole milliseconds."""
+KNOWN_S = 5.0
+"""So long after its first request a client can be answered: a heartbeat has named it (Go: once it knows a route)."""
 RECOVERED_S = 45.0
 """This long after the last kill every client has asked for its routes again (30 s) and resumed."""
 
@@ -200,7 +202,8 @@ def judge_requests(seen: Seen) -> Iterator[str]:
     wrong = {send.key for send in seen.acknowledged if send.reply != f"reply to {send.key}"}
     if wrong:
         yield f"answered with the reply to another request: {_some(wrong)}"
-    calm_from = max(seen.kills, default=float("-inf")) + RECOVERED_S
+    first = min((send.started for send in seen.sends), default=0.0)
+    calm_from = max(first + KNOWN_S, max(seen.kills, default=float("-inf")) + RECOVERED_S)
     unanswered = {send.key for send in seen.sends if send.error is not None and send.started > calm_from}
     if unanswered:
         yield f"not answered although no leader died: {_some(unanswered)}"

@@ -9,6 +9,7 @@ import pytest
 from tests.support.compat_judges import (
     ATTEMPTS,
     JUDGES,
+    KNOWN_S,
     RECOVERED_S,
     Delivery,
     Seen,
@@ -143,6 +144,8 @@ def test_replies() -> None:
     assert complaints("request", replace(seen, sends=crossed)) == (
         "answered with the reply to another request: 1 (request-0)"
     )
+    seen.sends.append(Send("request-98", KNOWN_S, 30, error="timeout"))
+    assert complaints("request", seen) == ""
     late = Send("request-99", 20 + RECOVERED_S, 90, error="timeout")
     seen.sends.append(late)
     assert complaints("request", replace(seen, kills=[21.0])) == ""

@@ -239,8 +239,9 @@ func take(feature string, reader string, message *primitive.MessageExt, replier 
 	say("message", fields{"cell": feature, "reader": reader, "key": key, "at": now(), "tried": message.ReconsumeTimes,
 		"queue": message.Queue.QueueId, "offset": message.QueueOffset})
 	if replier.plain != nil {
-		reply, err := consumer.CreateReplyMessage(message, []byte("reply to "+key))
+		reply, err := consumer.CreateReplyMessage(message, nil)
 		if err == nil {
+			reply.Body = []byte("reply to " + key) // CreateReplyMessage of 2.1.2 drops it
 			_, err = replier.plain.SendSync(context.Background(), reply)
 		}
 		if err != nil {

@@ -57,7 +57,7 @@ def cell_text(client: str, feature: str, mode: str, result: Result | None, notes
         return f"({notes.index(reason) + 1})"
     if result is None:
         return "not run"
-    waits = f", {result.wait_median_s:.1f} to {result.wait_max_s:.1f} s" if mode == "kills" else ""
+    waits = f", up to {result.wait_max_s:.0f} s" if mode == "kills" else ""
     return f"{result.acknowledged:,}{waits}"
 
 

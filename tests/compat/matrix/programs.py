@@ -54,6 +54,8 @@ ABSENT: dict[str, dict[str, str]] = {
     "java-5.3.3": {},
     "java-5.5.0": {},
     "cpp-0.4.4": {
+        "retry": "one message at a time works (tests/compat/test_send_back.py). If one message of a pull fails, the"
+        " library sends back the rest unseen; one that it cannot send back counts as consumed",
         "transaction": "the package has no transactional producer",
         "sql": "the library knows tags only",
         "request": "the library does not know requests",
@@ -68,13 +70,9 @@ ABSENT: dict[str, dict[str, str]] = {
 """Features that a client's library does not offer, and why."""
 
 ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
-    "cpp-0.4.4": {
-        "retry": "the library counts a message as consumed when it could not send it back; if one of a pull's messages"
-        " fails, it sends back the rest of them unseen"
-    },
     "go-2.1.2": {"request": "the process ends: a request whose send fails is a nil pointer in the library"},
 }
-"""What a client offers and does not keep to when a leader dies, whatever the broker does."""
+"""What a client offers, and what ends the client when a leader dies."""
 
 
 def why_absent(client: str, feature: str, mode: str) -> str:
