@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import statistics
 import subprocess
 import threading
 import time
@@ -83,7 +82,6 @@ class Result:
     twice: int
     dead: int
     kills: int
-    wait_median_s: float
     wait_max_s: float
     drain_s: float
     """From the end of the sending until the judge was content."""
@@ -248,7 +246,6 @@ class Run:
         results = []
         for feature in self.plan.features:
             seen = _copy(program.cells[feature])
-            waits = waits_s(seen)
             if reasons := self._complaints(feature, seen):
                 (self._home / f"{feature}.json").write_text(json.dumps(asdict(seen)))
             results.append(
@@ -267,8 +264,7 @@ class Run:
                     delivered_twice(seen),
                     len(seen.dead),
                     len(seen.kills),
-                    round(statistics.median(waits), 1) if waits else 0.0,
-                    round(max(waits), 1) if waits else 0.0,
+                    round(max(waits_s(seen), default=0.0), 1),
                     round(self.content.get(feature, ended + DRAIN_MAX_S) - ended, 1),
                 )
             )
