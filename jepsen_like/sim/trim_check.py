@@ -88,6 +88,8 @@ class TrimCheck:
         """The queues of a node begin where they should after the last TRIM that it has applied."""
         node = machine.node
         assert node is not None
+        if node.state.applied.index >= self._next:
+            return  # a snapshot of a node that was ended before anybody heard what it had applied
         at = bisect_left(self._known, node.state.applied.index + 1, key=lambda known: known[0])
         for (topic_id, queue_id), first in (self._known[at - 1].firsts if at else {}).items():
             found = node.state.min_offset(topic_id, queue_id)
