@@ -275,6 +275,10 @@ def witness_J05() -> None:
     holds("J05")
 
 
+def witness_J06() -> None:
+    holds("J06")
+
+
 def witness_T08() -> None:
     holds("T08")
 
