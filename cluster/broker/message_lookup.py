@@ -83,7 +83,7 @@ def message_at(
         found = _queued_at(node, position, topic)
     except UnreadableError as error:
         found, unreadable = None, error
-    if found is None and waiting:
+    if found is None and waiting and 0 <= position < node.state.applied_mark.end_position:
         found = _waiting_at(node, position)
     if found is None and unreadable is not None:
         raise unreadable
