@@ -47,7 +47,7 @@ def witnesses(path: Path) -> ModuleType:
 
 
 STANDING_FOR_ALL = {"B01", "F02", "H01", "J01"}
-LONG = {bug.id for bug in BUGS if bug.id[0] in "BFHJ"} - STANDING_FOR_ALL
+LONG = ({bug.id for bug in BUGS if bug.id[0] in "BFHJ"} | {"T09", "T10"}) - STANDING_FOR_ALL
 """Bugs of what waits in no queue, and of resets: seconds each. `-m slow` plays them; STANDING_FOR_ALL do by default."""
 PLAYED = [pytest.param(bug, id=bug.id, marks=[pytest.mark.slow] if bug.id in LONG else []) for bug in BUGS]
 
