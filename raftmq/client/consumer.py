@@ -184,14 +184,16 @@ class AsyncConsumer:
         """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
         for queue_id in [q for q in self._of_topic() if not locks.holds(q)]:
             self._lose(queue_id)  # somebody else may have read on meanwhile
-        leaving = frozenset(key.queue_id for key in self._leaving)
-        async with self._locking:
-            held = await locks.lock(mine | leaving)
+        async with self._locking:  # which queues are leaving changes while it is waited for
+            held = await locks.lock(mine | self._leaving_ids())
         for queue_id in [q for q, feed in self._of_topic().items() if q not in held or feed.revoked]:
             self._lose(queue_id)
-        readable = mine & held - leaving
+        readable = mine & held - self._leaving_ids()
         self._missing = mine - readable
         return readable
+
+    def _leaving_ids(self) -> frozenset[int]:
+        return frozenset(key.queue_id for key in self._leaving)
 
     def _lose(self, queue_id: int) -> None:
         """What was read and not committed comes again, to whoever holds the queue."""

@@ -10,6 +10,7 @@ import pytest
 from cluster.wire.codes import RequestCode
 from raftmq.client import Unreachable, aconnect, consumer
 from raftmq.client.environment import REAL, Environment
+from raftmq.client.inbox import QueueKey
 from raftmq.client.locked_queues import CONFIRMED_S, QueueLocks
 
 STRANGER = "another client"
@@ -168,6 +169,32 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
             unlocked = requests.index((int(RequestCode.UNLOCK_BATCH_MQ), client, (0,)))
             await wait_until(lambda: (int(RequestCode.LOCK_BATCH_MQ), client, (1,)) in requests[unlocked:])
             assert [row for row in requests[unlocked + 1 :] if row[1] == client and 0 in row[2]] == []
+
+
+async def test_a_queue_that_is_unlocked_while_a_lock_is_waited_for_is_not_locked_again(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.create("orders", 2)
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
+        assert c._locks is not None
+        for task in c._tasks:
+            task.cancel()
+        key = QueueKey("orders", 0)
+        c._leaving[key] = c._feeds.pop(key)
+        asked: list[frozenset[int]] = []
+
+        async def lock(queue_ids: Any) -> frozenset[int]:
+            asked.append(frozenset(queue_ids))
+            return asked[-1]
+
+        monkeypatch.setattr(c._locks, "lock", lock)
+        async with c._locking:
+            locking = asyncio.create_task(c._locked(c._locks, frozenset({1})))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            c._feeds[key] = c._leaving.pop(key)  # as its hand-over does, which holds the lock meanwhile
+        await locking
+        assert asked == [frozenset({1})]
 
 
 async def test_closing_deals_with_what_is_handed_over(fake: Any, wait_until: Any) -> None:
