@@ -45,7 +45,7 @@ class ClusterSection(_Section, frozen=True, kw_only=True):
     broker_name: Text = "raftmq"
     producer_aliases: bool = True
     """Whether routes give producers a broker name per node too, to which they turn when a send fails."""
-    early_routes: bool = True
+    early_routes: bool = False
     """Whether Java push consumers are made to ask for their routes when the leader has changed."""
     id: Uuid = ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
 from tests.compat.test_orderly_stop import sending
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
@@ -27,6 +28,28 @@ QUEUES = 4
 POLL_S = 30.0
 GAP_MAX_S = 12.0
 """Without a message: what a failover, a call and a retry take (5 s), far below the route poll."""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of its own, with early routes."""
+    made = LocalCluster(tmp_path_factory.mktemp("early") / "data")
+    made.up(3, free_base_port(12))
+    made.down()
+    for node in made.nodes:
+        written = node.config_path.read_text()
+        assert "[cluster]\n" in written
+        node.config_path.write_text(written.replace("[cluster]\n", "[cluster]\nearly_routes = true\n"))
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="module")
+def mq(live: LocalCluster) -> Iterator[raftmq.Client]:
+    """Our own client."""
+    with raftmq.connect(live.servers) as client:
+        yield client
 
 
 def wait_past(client: Any, moment: float) -> None:

@@ -32,6 +32,12 @@ def brokers(node: Any, connection: Any, topic: str = RETRY) -> list[str]:
 
 
 @pytest.fixture
+def node(node_with: Any) -> Any:
+    """Turned on."""
+    return node_with(**{"cluster.early_routes": True})
+
+
+@pytest.fixture
 def joined(node: Any, connect: Any) -> Any:
     """The connection of a Java consumer of group g."""
     connection = connect("broker")
@@ -90,7 +96,7 @@ def test_a_follower_that_is_lost_changes_nothing_that_readers_see(node: Any, joi
 
 
 def test_a_follower_that_consumers_read_from_is_lost(node_with: Any, connect: Any) -> None:
-    node = node_with(**{"modes.slave_read_enable": True})
+    node = node_with(**{"cluster.early_routes": True, "modes.slave_read_enable": True})
     connection = connect("broker")
     join(node, connection)
     node.early_routes.tick(node.now_ms)
@@ -214,8 +220,8 @@ def test_consumers_that_do_not_divide_the_retry_topic_see_the_brokers(
     assert connection.notified() == []
 
 
-def test_it_can_be_turned_off(node_with: Any, connect: Any) -> None:
-    node = node_with(**{"cluster.early_routes": False})
+def test_it_is_off_by_default(node_with: Any, connect: Any) -> None:
+    node = node_with()
     connection = connect("broker")
     join(node, connection)
     connection.notified()
