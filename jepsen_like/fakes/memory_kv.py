@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from weakref import WeakSet
 
 import msgpack
 from google_crc32c import value as crc32c
@@ -18,29 +19,83 @@ CURRENT_FILE = "CURRENT"
 """RocksDB cannot open a database without it; here it only has to exist."""
 
 
-class _Family:
-    """Rows of one column family: a dict, and its keys sorted."""
+SCAN_AT_ONCE = 64
+"""Rows; of a longer range a scan reads what it is asked for."""
 
-    __slots__ = ("keys", "rows")
+
+class _Family:
+    """Rows of one column family: a dict, and its keys sorted. `scans`: those that read them, still unchanged."""
+
+    __slots__ = ("keys", "rows", "scans")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
+        self.scans: WeakSet[_Scan] = WeakSet()
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of this moment, whatever is written afterwards."""
+        scan = _Scan(self, bisect_left(self.keys, start), bisect_left(self.keys, end))
+        if scan.left <= SCAN_AT_ONCE:
+            return iter(scan.rest())
+        self.scans.add(scan)
+        return scan
+
+    def change(self) -> None:
+        """Called before a change: who still reads gets the rows as they are."""
+        if self.scans:
+            for scan in self.scans:
+                scan.detach()
+            self.scans.clear()
 
     def put(self, key: bytes, value: bytes) -> None:
+        self.change()
         if key not in self.rows:
             insort(self.keys, key)
         self.rows[key] = value
 
     def delete(self, key: bytes) -> None:
+        self.change()
         if self.rows.pop(key, None) is not None:
             del self.keys[bisect_left(self.keys, key)]
 
     def delete_range(self, start: bytes, end: bytes) -> None:
+        self.change()
         a, b = bisect_left(self.keys, start), bisect_left(self.keys, end)
         for key in self.keys[a:b]:
             del self.rows[key]
         del self.keys[a:b]
+
+
+class _Scan:
+    """Rows `at` to `stop` of a family, read as they are asked for: a range may be long, and its first row enough."""
+
+    def __init__(self, family: _Family, at: int, stop: int) -> None:
+        self._family, self._at, self._stop = family, at, stop
+        self._read: Iterator[tuple[bytes, bytes]] | None = None
+
+    @property
+    def left(self) -> int:
+        return self._stop - self._at
+
+    def rest(self) -> list[tuple[bytes, bytes]]:
+        rows = self._family.rows
+        return [(key, rows[key]) for key in self._family.keys[self._at : self._stop]]
+
+    def detach(self) -> None:
+        self._read = iter(self.rest())
+
+    def __iter__(self) -> _Scan:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._read is not None:
+            return next(self._read)
+        if self._at >= self._stop:
+            raise StopIteration
+        key = self._family.keys[self._at]
+        self._at += 1
+        return key, self._family.rows[key]
 
 
 class MemoryKV:
@@ -89,9 +144,7 @@ class MemoryKV:
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `KV.scan`."""
-        rows, keys = self._open(family).rows, self._open(family).keys
-        span = keys[bisect_left(keys, start) : bisect_left(keys, end)]
-        return iter([(key, rows[key]) for key in span])
+        return self._open(family).scan(start, end)
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.first`."""

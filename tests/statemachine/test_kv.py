@@ -54,15 +54,16 @@ def test_scan_is_half_open_and_ascending(kv: KV) -> None:
     assert list(kv.scan(CQ, b"\x05", b"\x01")) == []
 
 
-def test_scan_shows_the_moment_it_was_called(kv: KV) -> None:
-    put(kv, CQ, *((bytes([n]), b"old") for n in range(4)))
+@pytest.mark.parametrize("count", [4, 200])
+def test_scan_shows_the_moment_it_was_called(kv: KV, count: int) -> None:
+    put(kv, CQ, *((bytes([n]), b"old") for n in range(count)))
     rows = kv.scan(CQ, b"", b"\xff")
     first = next(rows)
     batch = Batch()
     batch.delete_range(CQ, b"", b"\xff")
     batch.put(CQ, b"\x02\x01", b"new")
     kv.write(batch)
-    assert [first, *rows] == [(bytes([n]), b"old") for n in range(4)]
+    assert [first, *rows] == [(bytes([n]), b"old") for n in range(count)]
 
 
 @pytest.mark.parametrize(
