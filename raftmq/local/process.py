@@ -7,13 +7,11 @@ the system has given to somebody else since is never signalled.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,8 +30,9 @@ NODE_MODULE = "cluster.node"
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
-_reserved: int | None = None
-"""The file whose byte n stands for port n, locked while this process counts on it."""
+_BLOCK = 16
+_reserved: list[socket.socket] = []
+"""Names that stand for the blocks of ports which this process counts on."""
 
 _PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
 PORTS_WANTED = 1000
@@ -188,7 +187,7 @@ def free_base_port(count: int, seed: int | None = None) -> int:
     rng = random.Random(seed)
     low, high = _free_range()
     for _ in range(200):
-        base = rng.randrange(low, high - count)
+        base = rng.randrange(low // _BLOCK + 1, (high - count) // _BLOCK) * _BLOCK
         if all(_bind_error(port) is None for port in range(base, base + count)) and _reserve(base, count):
             return base
     raise LocalError(
@@ -200,21 +199,24 @@ def free_base_port(count: int, seed: int | None = None) -> int:
 
 
 def _reserve(base: int, count: int) -> bool:
-    """Locks those ports' bytes of a file that all RaftMQ commands of this user share; False if another process did.
+    """Takes the blocks of ports that these lie in; False if a RaftMQ command of this machine has one of them.
 
-    Between a port's choice and its first listener lie seconds, and a node that restarts leaves its ports for as long.
+    Between a port's choice and its first listener lie seconds, and a node that restarts leaves its ports for as long. A
+    name in Linux's abstract namespace is no file, and free again when its process is gone.
     """
-    global _reserved
-    if _reserved is None:
+    taken = []
+    for block in range(base // _BLOCK, (base + count - 1) // _BLOCK + 1):
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        taken.append(name)
         try:
-            path = Path(tempfile.gettempdir(), f"raftmq-ports-{os.getuid()}")
-            _reserved = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return True  # no such directory, or somebody else's file: as good as it gets without it
-    try:
-        fcntl.lockf(_reserved, fcntl.LOCK_EX | fcntl.LOCK_NB, count, base)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)
+            name.bind(f"\0raftmq-ports-{block * _BLOCK}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                for other in taken:
+                    other.close()
+                return False
+            name.close()  # a system without such names: as good as it gets
+    _reserved.extend(taken)
     return True
 
 

@@ -252,7 +252,7 @@ def _read(name: str, text: str) -> Any:
     if name == "Double":
         return _double(text)
     sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
-    if not digits or not all(digit.isdecimal() for digit in digits):
+    if not digits or not all(digit.isdecimal() and digit <= "\uffff" for digit in digits):
         raise EvaluationError(f"{text} is no {name}")
     value = 0
     for digit in digits:
