@@ -128,6 +128,31 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
     close_log(sim)
 
 
+def test_the_log_with_a_timer_outgrows_the_log_without_it_by_a_segment_at_most(
+    sim_of: Callable[..., SimCluster],
+) -> None:
+    """72 hours of retention and a timer of three days, in small: the same load twice, looked at after each segment."""
+    kept_ms = 20_000
+    rules = SMALL | {"retention.bytes_max": 0, "retention.ms": kept_ms}
+
+    def sizes(delay_ms: int) -> list[int]:
+        sim = sim_of(segment_size=SEGMENT, **rules)
+        if delay_ms:
+            send(sim, b"later", delay(delay_ms))
+        found = []
+        for _ in range(40):
+            fill(sim)
+            sim.loop.run_for(1.5)
+            found.append(max(node.log.tail.end_position - node.state.trim_position for node in sim.running))
+        assert sim.leader().state.timers.counts.pending == 0, "delivered meanwhile"
+        return found
+
+    without = sizes(0)
+    assert max(without[20:]) <= max(without[:20]), "retention keeps up"
+    largest = {delay_ms: max(sizes(delay_ms)) for delay_ms in (kept_ms, 2 * kept_ms)}
+    assert max(largest.values()) <= max(without) + SEGMENT, (max(without), largest)
+
+
 def test_messages_of_one_moment_come_in_the_order_in_which_they_were_first_stored(sim: SimCluster) -> None:
     due = sim.leader().raw.log_time_ms() + 40_000
     first, _ = send(sim, b"first", f"TIMER_DELIVER_MS\x01{due}\x02", queue_id=1)
