@@ -245,6 +245,9 @@ class World:
     def _attack(self) -> None:
         """Clients alone mean harm now."""
         if self.hostile is not None:
+            # The last fault may have begun an election that is not over yet.
+            self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
+            self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
             calm = Calm(self)
             calm.attack()
             calm.settle()

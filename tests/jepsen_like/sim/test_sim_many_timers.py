@@ -1,8 +1,7 @@
 """Very many delayed messages while leaders are killed, in virtual time: each is delivered once, and none early.
 
 The seed decides when they are due and which node is killed when; it stands at the end of the test output. By default
-2,000 messages over half a minute; `-m slow` has 100,000 over ten minutes, for which it needs more than seven minutes of
-processor time.
+2,000 messages over half a minute; `-m slow` has 100,000 over ten minutes, for which it needs two minutes.
 """
 
 from __future__ import annotations
