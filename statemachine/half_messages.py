@@ -114,8 +114,8 @@ class HalfMessages:
     def lowest_position(self) -> int | None:
         """The lowest position where an open half message lies: the log is kept from there on. None if there is none."""
         first = (
-            next(self._kv.scan(TRANS, *keys.half_range(0, keys.U64_MAX)), None),
-            next(self._kv.scan(TRANS, *keys.half_moved_range(0, keys.U64_MAX)), None),
+            self._kv.first(TRANS, *keys.half_range(0, keys.U64_MAX)),
+            self._kv.first(TRANS, *keys.half_moved_range(0, keys.U64_MAX)),
         )
         return min([keys.half_position(row[0]) for row in first if row is not None], default=None)
 

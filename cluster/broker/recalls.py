@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.command_levels import raising
 from cluster.broker.log_reads import read_intact
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.message_format import decode_message
@@ -45,17 +45,8 @@ class Recalls:
     def recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
         """Takes the message back. Refusals: NO_TOPIC, ILLEGAL if the handle is not of this topic and cluster, names
         another message, or comes too late; UNAVAILABLE if nothing was done, UNKNOWN if it is undecided."""
-
-        def confirmed(ok: bool) -> None:
-            try:
-                if not ok:
-                    raise Refused(Reason.UNAVAILABLE, "no leader confirmed the read; try again")
-                self._recall(topic, handle, done)
-            except Refused as refused:
-                done(refused)
-
         # The message may have been stored by a leader that has applied more than this node.
-        self._services.read_index(confirmed)
+        when_confirmed(self._services, partial(self._recall, topic, handle, done), done)
 
     def _recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
         services = self._services
@@ -98,13 +89,13 @@ class Recalls:
     def _proposed(self, position: int, release: Callable[[], None], done: Done, result: ProposeResult) -> None:
         if result.outcome is Outcome.UNKNOWN:
             self._release_when_decided(position, release)
-            done(Refused(Reason.UNKNOWN, result.remark or "the recall is undecided"))
-            return
-        release()
-        if result.outcome is Outcome.FAIL:
-            done(Refused(Reason.UNAVAILABLE, result.remark or "no leader took the recall; nothing was done"))
         else:
+            release()
+        if result.outcome is Outcome.OK:
             done(None)  # also if an earlier recall of the message was first
+        else:
+            fail, unknown = "no leader took the recall; nothing was done", "the recall is undecided"
+            done(not_written(result.outcome, result.remark, fail=fail, unknown=unknown))
 
     def _release_when_decided(self, position: int, release: Callable[[], None]) -> None:
         services = self._services

@@ -21,8 +21,8 @@ from cluster.broker.message_lookup import Stored, UnreadableError, message_at
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, group_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.sends import tag_hash
-from cluster.replication.ack_levels import Ack
-from cluster.replication.message_batch import Send, TopicSlot
+from cluster.replication.broker_sends import submit_own
+from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
@@ -211,15 +211,14 @@ class SendBacks:
             properties = _addressed(Delayed(schedule, properties), slot.name, queue_id)
         name = (wanted.group, wanted.position)
         self._waiting[name] = [report]
-        client.inflight_bytes += size
-        self._proposals.bytes_inflight += size
-        send = Send(
-            connection=client,
-            size=size,
-            origin=None,
-            oneway=True,
-            slot=slot,
-            queue_id=queue_id,
+        submit_own(
+            self._proposals,
+            client,
+            size,
+            slot,
+            queue_id,
+            RowKind.DEAD_LETTER if dead else RowKind.SCHEDULED,
+            partial(self._settled, self._waiting, name),
             flag=message.flag,
             sys_flag=message.sys_flag & SYS_FLAGS_OF_A_COPY,
             born_ms=message.born_ms,
@@ -229,18 +228,9 @@ class SendBacks:
             properties=properties,
             tag_hash=tag_hash(property_of(properties, b"TAGS\x01")),
             unique_key=property_of(properties, UNIQUE_MARK).decode("utf-8", "replace"),
-            kind=RowKind.DEAD_LETTER if dead else RowKind.SCHEDULED,
-            producer_id=b"",
-            sequence=0,
-            low_sequence=0,
-            batch=(),
-            received_ms=self._proposals.now_ms,
-            ack=Ack.QUORUM_FSYNC,
             schedule=schedule,
             failure=(wanted.position, FAILURE_MARK),
-            done=partial(self._settled, self._waiting, name),
         )
-        self._proposals.submit_send(send)
 
     def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
         """Tells everybody who reported this failure."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from heapq import merge
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
+from cluster.broker.log_reads import read_intact
 from cluster.wire.message_format import store_ms_of
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.segmented_log import SegmentedLog
@@ -18,8 +16,6 @@ from statemachine.half_messages import HalfMessage
 from statemachine.payload import RowKind
 from statemachine.query import QueueItem
 from statemachine.timers import TimerRow
-
-logger = logging.getLogger(__name__)
 
 SLICE_BYTES, SLICE_ROWS = 128 << 10, 64
 """Of what is carried at once; one more row may pass the bytes."""
@@ -61,6 +57,13 @@ class Slice(NamedTuple):
     """Messages that cannot be read intact: their rows are not among `rows`."""
 
 
+class _Bytes:
+    """The log as `read_intact` asks for it."""
+
+    def __init__(self, log: SegmentedLog) -> None:
+        self.read_log = log.read_at
+
+
 class Pin(NamedTuple):
     """The lowest message that waits."""
 
@@ -86,17 +89,13 @@ def gather(state: BrokerState, log: SegmentedLog, job: Gather) -> Slice:
     """Reads a slice."""
     rows: list[PinnedRow] = []
     damaged: list[QueueItem] = []
-    size = 0
+    size, bytes_of = 0, _Bytes(log)
     for place, row, items in _rows(state, job):
         if len(rows) == SLICE_ROWS or size >= SLICE_BYTES:
             return Slice(rows, place, damaged)
-        messages = []
-        for item in items:
-            stored = _read(log, item)
-            if stored is None:
-                damaged.append(item)
-                break
-            messages.append(stored)
+        messages = read_intact(bytes_of, items)
+        if len(messages) < len(items):
+            damaged.append(items[len(messages)])
         else:
             rows.append(row._replace(messages=tuple(messages)))
             size += sum(map(len, messages))
@@ -123,15 +122,3 @@ def _of_timers(row: TimerRow, items: list[QueueItem]) -> PinnedRow:
 def _of_half(half: HalfMessage) -> PinnedRow:
     drop: Command = [END_HALVES, [half.position]]
     return PinnedRow(RowKind.CARRIED_HALF, half.position, half.topic_id, half.queue_id, (), (0,), drop)
-
-
-def _read(log: SegmentedLog, item: QueueItem) -> bytes | None:
-    """The stored message, read a second time if it does not match; None if it cannot be read intact."""
-    try:
-        for _ in range(2):
-            stored = log.read_at(item.position, item.size)
-            if len(stored) == item.size and crc32c(stored) == item.crc32c:
-                return stored
-    except (StorageError, OutOfRangeError) as error:
-        logger.error("reading %d bytes at position %d: %s", item.size, item.position, error)
-    return None

@@ -51,21 +51,28 @@ COMMANDS = {
 }
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Of a foreign process. The C++ and the Java client write their own logs into the home folder."""
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+        "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
+    }
+
+
 class ForeignClient:
     """One foreign process. Its lines are collected by a thread; `wait` returns once enough of one kind are there."""
 
     def __init__(self, kind: str, home: Path, *arguments: str) -> None:
         self.kind = kind
-        env = {
-            **os.environ,
-            # The C++ and the Java client write their own logs into the home folder.
-            "HOME": str(home),
-            "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
-            "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
-        }
         self._errors = (home / f"{kind}-{id(self):x}.stderr").open("w+")
         self._process = subprocess.Popen(
-            [*COMMANDS[kind], *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env
+            [*COMMANDS[kind], *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment(home),
         )
         self._lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()

@@ -13,27 +13,18 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
-from statemachine.commands import CommandResult
 from statemachine.half_messages import Pending
 from statemachine.kv import TIMER, TRANS
 from statemachine.payload import RowKind, Run
 from statemachine.timers import TimerCounts
+from tests.support.state_kit import FedState, applied_in_groups
 
 SIZE = 100
 HALF = RowKind.CARRIED_HALF
 
 
-class Broker:
+class Broker(FedState):
     """A state with topic 1, and the log that feeds it."""
-
-    def __init__(self, log: Any) -> None:
-        self.log = log
-        self.kv = MemoryKV()
-        self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
-
-    def run(self, *run: Any) -> list[CommandResult]:
-        return self.state.apply([self.log.command(*run)]).results[0]
 
     def schedule(self, due_ms: int, count: int = 1) -> int:
         """The name of the row."""
@@ -295,15 +286,9 @@ def drawn(log: Any, seed: int, length: int) -> tuple[list[Entry], Model]:
 @given(seed=st.integers(0, 2**32), grouping=st.integers(0, 2**32))
 def test_rows_follow_from_the_log_however_it_is_grouped(new_log: Callable[[], Any], seed: int, grouping: int) -> None:
     entries, model = drawn(new_log(), seed, 60)
-    kv, whole = MemoryKV(), MemoryKV()
+    whole = MemoryKV()
     BrokerState(whole).apply(entries)
-    state, rng, at = BrokerState(kv), Random(grouping), 0
-    while at < len(entries):
-        size = rng.choice([1, 2, 5, 20])
-        state.apply(entries[at : at + size])
-        at += size
-        if rng.random() < 0.2:
-            state = BrokerState(kv)
+    state, kv = applied_in_groups(entries, grouping)
     for family in (TIMER, TRANS):
         assert list(kv.scan(family, b"", b"\xff" * 30)) == list(whole.scan(family, b"", b"\xff" * 30))
     assert state.sums.totals == BrokerState(whole).sums.totals

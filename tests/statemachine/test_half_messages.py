@@ -19,6 +19,7 @@ from statemachine.commands import CommandResult
 from statemachine.half_messages import HalfMessage, Pending
 from statemachine.kv import TRANS
 from statemachine.payload import RowKind, Run
+from tests.support.state_kit import applied_in_groups
 
 TOPIC = 1
 SIZE = 100
@@ -189,15 +190,9 @@ def test_rows_and_counters_follow_from_the_log_however_it_is_grouped(
     new_log: Callable[[], Any], seed: int, grouping: int
 ) -> None:
     entries, model = drawn(new_log(), seed, 60)
-    kv, whole = MemoryKV(), MemoryKV()
+    whole = MemoryKV()
     BrokerState(whole).apply(entries)
-    state, rng, at = BrokerState(kv), Random(grouping), 0
-    while at < len(entries):
-        size = rng.choice([1, 2, 5, 20])
-        state.apply(entries[at : at + size])
-        at += size
-        if rng.random() < 0.2:
-            state = BrokerState(kv)
+    state, kv = applied_in_groups(entries, grouping)
     halves = state.halves
     assert list(kv.scan(TRANS, b"", b"\xff")) == list(whole.scan(TRANS, b"", b"\xff"))
     assert state.sums.totals == BrokerState(whole).sums.totals

@@ -9,26 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
 from statemachine.digest import digest
 from statemachine.offset_resets import OffsetReset
+from tests.support.state_kit import FedState
 
 
-class Broker:
+class Broker(FedState):
     """A state with topic 1 of two queues and the group g, and the log that feeds it."""
 
     def __init__(self, log: Any) -> None:
-        self.log = log
-        self.kv = MemoryKV()
-        self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+        super().__init__(log)
         self.run(["put_group", {"name": "g"}, True])
-
-    def run(self, *run: commands.Command) -> list[CommandResult]:
-        return self.state.apply([self.log.command(*run)]).results[0]
 
     def commit(self, offset: int, queue: int = 0) -> CommandResult:
         return self.run(["commit_offsets", [["g", 1, queue, offset]]])[0]

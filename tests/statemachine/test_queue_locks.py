@@ -9,28 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.commands import LEVEL, CommandResult
+from statemachine.commands import LEVEL
 from statemachine.queue_locks import QueueLock
+from tests.support.state_kit import FedState
 
 TTL_MS = 60_000
 
 
-class Broker:
+class Broker(FedState):
     """A state with topic 1 of two queues and the group g, and the log that feeds it."""
 
     def __init__(self, log: Any) -> None:
-        self.log = log
-        self.kv = MemoryKV()
-        self.state = BrokerState(self.kv)
-        self.run(["create_topic", {"name": "t", "read_queues": 2, "write_queues": 2}, True])
+        super().__init__(log)
         self.run(["put_group", {"name": "g"}, True])
-
-    def run(self, *run: commands.Command) -> list[CommandResult]:
-        return self.state.apply([self.log.command(*run)]).results[0]
 
     def lock(self, client: str, now_ms: int, *queues: int, topic: int = 1, group: str = "g") -> Any:
         rows = [[topic, queue] for queue in queues]

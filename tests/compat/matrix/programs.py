@@ -19,7 +19,6 @@ ends it, the end of the input ends the program. It prints one JSON object per li
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -28,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.compat.conftest import INSTALLED, SCRIPTS
+from tests.compat.conftest import INSTALLED, SCRIPTS, environment
 from tests.support.compat_judges import JUDGES, Delivery, Seen, Send
 
 FEATURES = list(JUDGES)
@@ -98,20 +97,13 @@ class Program:
         """Keys of the half messages about which a producer was asked, one for each time."""
         self._said: set[str] = set()
         self._changed = threading.Condition()
-        env = {
-            **os.environ,
-            # The C++ and the Java client write their own logs into the home folder.
-            "HOME": str(home),
-            "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
-            "NODE_PATH": str(INSTALLED / "js" / "node_modules"),
-        }
         self._errors = (home / f"{client}-{what}.stderr").open("wb")
         self._process = subprocess.Popen(
             [*COMMANDS[client], what, servers, prefix, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=env,
+            env=environment(home),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
