@@ -1,4 +1,4 @@
-"""The path of a message through one node and nothing else: requests in, the entry, its apply, answers out.
+"""The path of a message through one node and nothing else: requests in, the entry, its apply, answers out; then pulls.
 
 A real node on the simulator's loop: its disk and rows are in memory, it has no peers, and time is virtual, so two runs
 of the same code do the same. `bench_instructions.py` counts what each stage here costs.
@@ -9,13 +9,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from msgspec.structs import replace
+from pull_load import heartbeat_frame, pull_frame
+
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
+from jepsen_like.sim.machine import BROKER_PORT, Machine, config_of, host_of
 from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
-from jepsen_like.sim.options import draw, stream
+from jepsen_like.sim.options import Options, draw, stream
 from raftlog.types import NodeId
 from raftmq.commands.bench_load import batch_body, request_frame
 
@@ -23,10 +30,18 @@ STAGES = {
     "send, 1 in flight": (1, 1, 100),
     "send, 64": (64, 1, 24),
     "send, 512": (512, 1, 4),
-    "batch of 100": (4, 100, 4),
+    "batch of 100 x 1 KiB": (4, 100, 4),
 }
 """Name -> requests in flight, messages per request, rounds."""
-TOPIC = "bench"
+PULLS = {
+    "pull 32 hot": (32, 8),
+    "pull 256 hot": (256, 8),
+}
+"""Name -> messages per pull, rounds; in each round all messages of PULLED are pulled at once."""
+TOPIC, PULLED = "bench", "pulled"
+QUEUES, QUEUE_MESSAGES = 4, 256
+"""Of PULLED. Messages of its queues take turns in the log, as single sends leave them."""
+PULL_BYTES = 1 << 20
 BODY_BYTES = 1024
 
 
@@ -42,11 +57,12 @@ class Unwatched:
 
 
 class Client(asyncio.Protocol):
-    """Counts answers; what they say is looked at once, in the first round."""
+    """Waits for answers and stops the loop: counts them, or their bytes where these are known."""
 
     def __init__(self) -> None:
-        self.missing = 0
+        self.missing = self.missing_bytes = 0
         self.seen = b""
+        """Of the answers that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See Protocol."""
@@ -54,15 +70,80 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See Protocol."""
-        self.seen = data
-        self.missing -= data.count(b'"opaque":')
-        if self.missing <= 0:
+        if self.missing_bytes:
+            self.missing_bytes -= len(data)
+        else:
+            self.seen += data
+            self.missing -= data.count(b'"opaque":')
+        if self.missing_bytes <= 0 and self.missing <= 0:
             asyncio.get_running_loop().stop()
 
 
-def stages() -> Iterator[tuple[str, int]]:
-    """Runs one stage after the other; yields its name and its number of messages when it is over."""
-    options = draw(0)._replace(
+class Driver:
+    """A node that leads, and a client that is connected to it."""
+
+    def __init__(self) -> None:
+        options = quiet_options()
+        self._loop = SimLoop(options.event_budget)
+        asyncio.set_event_loop(self._loop)
+        network = Network(self._loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
+        config = config_of(NodeId(1), options)
+        config = replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))  # of a batch, too
+        machine = Machine(NodeId(1), options, self._loop, network, cast(Any, Unwatched()), config)
+        machine.start()
+        self._process = Process("client", "10.0.1.1")
+        self._pass_time(5.0)  # an election
+        task = self._process.run(self._loop.create_task, network.connect(Client, host_of(1), BROKER_PORT))
+        self._pass_time(0.1)
+        self._client: Client = task.result()[1]
+
+    def _pass_time(self, seconds: float) -> None:
+        self._loop.call_outside(seconds, self._loop.stop)
+        self._loop.run_forever()
+
+    def ask(self, requests: bytes, count: int) -> bytes:
+        """Sends `count` requests; what they were answered."""
+        self._client.seen, self._client.missing = b"", count
+        self._run(requests)
+        return self._client.seen
+
+    def ask_again(self, requests: bytes, answered: int) -> None:
+        """The same, when the answers have `answered` bytes: they are not looked at."""
+        self._client.missing_bytes = answered
+        self._run(requests)
+
+    def _run(self, requests: bytes) -> None:
+        self._process.run(self._client.transport.write, requests)
+        self._loop.run_forever()
+
+    def send(self, in_flight: int, batch: int, rounds: int) -> None:
+        """Sends `in_flight` requests at a time."""
+        body = batch_body(BODY_BYTES, batch) if batch > 1 else bytes(BODY_BYTES)
+        requests = b"".join(request_frame(TOPIC, opaque, opaque % 4, batch, body) for opaque in range(in_flight))
+        for _ in range(rounds):
+            if b'"code":0,' not in self.ask(requests, in_flight):
+                raise SystemExit(f"refused: {self._client.seen!r}")
+
+    def fill(self) -> None:
+        """Stores what is pulled."""
+        self.ask(request_frame(PULLED, 0, 0, 1, b"makes the topic"), 1)
+        self.ask(heartbeat_frame(PULLED), 1)
+        body = bytes(BODY_BYTES)
+        count = QUEUES * QUEUE_MESSAGES
+        self.ask(b"".join(request_frame(PULLED, place, place % QUEUES, 1, body) for place in range(count)), count)
+
+    def pulls_of(self, size: int) -> bytes:
+        """Requests for all that is stored, `size` messages each."""
+        offsets = range(0, QUEUE_MESSAGES, size)
+        asked = [(queue, offset) for offset in offsets for queue in range(QUEUES)]
+        return b"".join(
+            pull_frame(PULLED, at, queue, offset, size, PULL_BYTES) for at, (queue, offset) in enumerate(asked)
+        )
+
+
+def quiet_options() -> Options:
+    """One node on which nothing happens that nobody asked for."""
+    return draw(0)._replace(
         nodes=1,
         segment_size=16 << 20,
         latency_s=(0.0001, 0.0001),
@@ -84,40 +165,30 @@ def stages() -> Iterator[tuple[str, int]]:
         hostile=0,
         event_budget=1 << 40,
     )
-    loop = SimLoop(options.event_budget)
-    asyncio.set_event_loop(loop)
-    network = Network(loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
-    machine = Machine(NodeId(1), options, loop, network, cast(Any, Unwatched()))
-    machine.start()
-    process = Process("client", "10.0.1.1")
 
-    def pass_time(seconds: float) -> None:
-        loop.call_outside(seconds, loop.stop)
-        loop.run_forever()
 
-    pass_time(5.0)  # an election
-    task = process.run(loop.create_task, network.connect(Client, host_of(1), BROKER_PORT))
-    pass_time(0.1)
-    client: Client = task.result()[1]
-
-    def rounds(in_flight: int, batch: int, count: int) -> None:
-        body = batch_body(BODY_BYTES, batch) if batch > 1 else bytes(BODY_BYTES)
-        requests = b"".join(request_frame(TOPIC, opaque, opaque % 4, batch, body) for opaque in range(in_flight))
-        for _ in range(count):
-            client.missing = in_flight
-            process.run(client.transport.write, requests)
-            loop.run_forever()
-
-    rounds(1, 1, 1)  # makes the topic
-    if b'"code":0,' not in client.seen:
-        raise SystemExit(f"refused: {client.seen!r}")
+def stages() -> Iterator[tuple[str, int]]:
+    """Runs one stage after the other; yields its name and its number of messages when it is over."""
+    driver = Driver()
+    driver.send(1, 1, 1)  # makes the topic
     for in_flight, batch, _ in STAGES.values():
-        rounds(in_flight, batch, 1)
+        driver.send(in_flight, batch, 1)
     gc.collect()
     yield "warm-up", 0
-    for name, (in_flight, batch, count) in STAGES.items():
-        rounds(in_flight, batch, count)
-        yield name, in_flight * batch * count
+    for name, (in_flight, batch, rounds) in STAGES.items():
+        driver.send(in_flight, batch, rounds)
+        yield name, in_flight * batch * rounds
+    driver.fill()
+    for name, (size, rounds) in PULLS.items():
+        requests, messages = driver.pulls_of(size), QUEUES * QUEUE_MESSAGES
+        answers = driver.ask(requests, messages // size)
+        if answers.count(b'"remark":"FOUND"') * size != messages or len(answers) < messages * BODY_BYTES:
+            raise SystemExit("a pull was refused, or cut short")
+        gc.collect()
+        yield f"before {name}", 0
+        for _ in range(rounds):
+            driver.ask_again(requests, len(answers))
+        yield name, messages * rounds
 
 
 if __name__ == "__main__":

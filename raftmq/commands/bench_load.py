@@ -111,7 +111,7 @@ def batch_body(size: int, batch: int) -> bytes:
     return one * batch
 
 
-async def _run(host: str, port: int, load: tuple[str, int, int, int, float, str]) -> Result:
+async def _run(host: str, port: int, load: tuple[str, int, int, int, float, str, int]) -> Result:
     loop = asyncio.get_running_loop()
     _, protocol = await loop.create_connection(lambda: Load(*load), host, port)
     await asyncio.wait_for(protocol.done, load[4] + 30)
@@ -119,8 +119,17 @@ async def _run(host: str, port: int, load: tuple[str, int, int, int, float, str]
 
 
 def run(
-    host: str, port: int, *, topic: str, size: int, batch: int, in_flight: int, seconds: float, properties: str = ""
+    host: str,
+    port: int,
+    *,
+    topic: str,
+    size: int,
+    batch: int,
+    in_flight: int,
+    seconds: float,
+    properties: str = "",
+    queues: int = 4,
 ) -> Result:
     """Runs one load to its end; see Load."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(host, port, (topic, size, batch, in_flight, seconds, properties)))
+        return runner.run(_run(host, port, (topic, size, batch, in_flight, seconds, properties, queues)))

@@ -1,0 +1,162 @@
+"""`python bench/bench_pulls.py`: what consumers pull from a node, and what each message costs it.
+
+Three local nodes; the leader serves. Hot: the log is in the page cache. Cold: its pages are dropped before
+(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages of 1 KiB, as single sends leave
+them: of one queue, one behind the other, or of four in turns. CPU is user and system time of the leader. The order of
+the rows turns round with each round. Prints medians; with JSON=1 in the environment {"rows": [...]} alone. ROUNDS=3,
+MESSAGES=65536.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_cluster import cpu_seconds
+from load import run
+from pull_load import Pulled, pull, pull_frame
+from rich.console import Console
+from rich.table import Table
+
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+MESSAGES = int(os.environ.get("MESSAGES", "65536"))
+"""Of each topic."""
+SECONDS = 2.0
+"""Of a row that is hot."""
+IN_FLIGHT = 8
+PULL_BYTES = 4 << 20
+
+
+class Row(NamedTuple):
+    """One line of the report."""
+
+    kind: str
+    """hot or cold"""
+    per_pull: int
+    queues: int
+    connections: int
+
+
+ROWS = [
+    Row(kind, per_pull, queues, connections)
+    for kind in ("hot", "cold")
+    for per_pull in (32, 256)
+    for queues in (1, 4)
+    for connections in (1, 4)
+    if queues == 1 or connections == 1
+]
+
+
+def topic_of(queues: int) -> str:
+    """Where messages of so many queues take turns."""
+    return f"pulled{queues}"
+
+
+def fill(port: int, queues: int) -> None:
+    """A tenth more than MESSAGES: of each queue as many are there as are pulled."""
+    stored = 0
+    while stored < MESSAGES * 1.1:
+        result = run(
+            "127.0.0.1", port, topic=topic_of(queues), size=1024, batch=1, in_flight=256, seconds=1.0, queues=queues
+        )
+        if result.errors:
+            raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+        stored += result.messages
+
+
+def shares(row: Row) -> list[list[bytes]]:
+    """The pulls of each connection; together they ask for MESSAGES messages, each of them once."""
+    topic = topic_of(row.queues)
+    steps = [
+        (queue, offset)
+        for offset in range(0, MESSAGES // row.queues // row.per_pull * row.per_pull, row.per_pull)
+        for queue in range(row.queues)
+    ]
+    return [
+        [
+            pull_frame(topic, opaque, queue, offset, row.per_pull, PULL_BYTES)
+            for opaque, (queue, offset) in enumerate(steps[place :: row.connections])
+        ]
+        for place in range(row.connections)
+    ]
+
+
+def drop_pages(home: Path) -> None:
+    """Takes the files of a node's log out of the page cache, as far as they are synced."""
+    for path in home.rglob("*"):
+        if path.is_file() and path.stat().st_size >= 1 << 20:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def measure(row: Row, port: int, pid: int, home: Path) -> dict[str, float]:
+    """One row, once."""
+    frames = shares(row)
+    if row.kind == "cold":
+        drop_pages(home)
+    else:
+        pull("127.0.0.1", port, topic_of(row.queues), frames, IN_FLIGHT, 0)
+    before = cpu_seconds([pid])
+    pulled = pull("127.0.0.1", port, topic_of(row.queues), frames, IN_FLIGHT, SECONDS if row.kind == "hot" else 0)
+    return figures(row, pulled, cpu_seconds([pid]) - before)
+
+
+def figures(row: Row, pulled: Pulled, cpu: float) -> dict[str, float]:
+    """What a row says."""
+    messages = pulled.pulls * row.per_pull
+    return {
+        "messages_per_second": messages / pulled.seconds,
+        "mb_per_second": pulled.size_bytes / pulled.seconds / 1e6,
+        "cpu_us_per_message": cpu / messages * 1e6,
+    }
+
+
+def rounds(port: int, pid: int, home: Path) -> list[dict[str, object]]:
+    """Medians of all rows."""
+    for queues in sorted({row.queues for row in ROWS}):
+        fill(port, queues)
+    told: dict[Row, list[dict[str, float]]] = {row: [] for row in ROWS}
+    for number in range(ROUNDS):
+        for row in ROWS if number % 2 == 0 else reversed(ROWS):
+            told[row].append(measure(row, port, pid, home))
+    return [
+        row._asdict() | {name: round(statistics.median([one[name] for one in all_of]), 2) for name in all_of[0]}
+        for row, all_of in told.items()
+    ]
+
+
+def main() -> None:
+    """Starts a cluster in a temporary directory, measures, ends it."""
+    with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as directory:
+        cluster = LocalCluster(Path(directory) / "data")
+        cluster.up(3, base_port=free_base_port(12))
+        try:
+            leader = cluster.wait_leader()
+            node = next(node for node in cluster.nodes if node.id == leader)
+            rows = rounds(node.broker_port, node.pid, node.home)
+        finally:
+            cluster.down()
+    if os.environ.get("JSON"):
+        print(json.dumps({"rows": rows}))
+        return
+    table = Table(*rows[0], title="pulls of 1 KiB messages; CPU of the node that serves")
+    for one in rows:
+        table.add_row(*[f"{value:,}" if isinstance(value, float) else str(value) for value in one.values()])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
