@@ -21,8 +21,11 @@ BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""
 STEPS_MAX = 8
 """Rows of a queue that a TRIM walks past before it looks for the next queue."""
-TAILS_MAX = 2048
-"""Open blocks kept in memory, at most 8 KiB each; one that is absent is read back from the store."""
+TAILS_BYTES_MAX = 32 * 1024 * 1024
+"""Memory for the tails of queues that grew lately. What is absent is read back from the store: where a queue ends when
+it grows again, the chunks of its open block when the block closes, which is once in BLOCK messages."""
+TAIL_BYTES, PIECE_BYTES = 384, 160
+"""What a tail, and a chunk of it, take beside the chunk's items: about what CPython needs for the objects."""
 
 _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
@@ -34,13 +37,16 @@ Queue = tuple[int, int]
 
 
 class _Tail:
-    """Where a queue ends and the chunks of its open block, as (base offset, items)."""
+    """Where a queue ends and the newest chunks of its open block, as (base offset, items)."""
 
-    __slots__ = ("next_offset", "pieces")
+    __slots__ = ("bytes", "known_from", "next_offset", "pieces")
 
-    def __init__(self, next_offset: int, pieces: list[tuple[int, bytes]]) -> None:
+    def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        self.pieces = pieces
+        self.pieces: list[tuple[int, bytes]] = []
+        self.known_from = next_offset
+        """In the open block: its chunks below this offset are in the store only."""
+        self.bytes = TAIL_BYTES
 
 
 class _Rows:
@@ -70,10 +76,11 @@ class _Rows:
 class ConsumeQueues:
     """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
 
-    def __init__(self, kv: KV, tails_max: int = TAILS_MAX) -> None:
+    def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX) -> None:
         self._kv = kv
-        self._tails_max = tails_max
+        self._tails_bytes_max = tails_bytes_max
         self._tails: OrderedDict[Queue, _Tail] = OrderedDict()
+        self._tails_bytes = 0
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._ends: dict[Queue, int] = {}
@@ -106,6 +113,7 @@ class ConsumeQueues:
         tail = self._tails.get(queue)
         if tail is None:
             tail = self._tails[queue] = self._load(topic_id, queue_id)
+            self._tails_bytes += TAIL_BYTES
         if base != tail.next_offset or count < 1:
             raise InvariantViolationError(
                 f"{count} rows at offset {base} of queue {queue_id} of topic {topic_id}, which ends at "
@@ -122,6 +130,9 @@ class ConsumeQueues:
                 rows[key] = piece
                 before.setdefault(key, None)
                 tail.pieces.append((at, piece))
+                held = len(piece) + PIECE_BYTES
+                tail.bytes += held
+                self._tails_bytes += held
             else:
                 self._close_block(stage, queue, tail, at, piece)
             at = stop
@@ -133,7 +144,7 @@ class ConsumeQueues:
         stage.delete_range(CQ, *keys.cq_topic_range(topic_id))
         self._dropped.add(topic_id)
         for queue in [queue for queue in self._tails if queue[0] == topic_id]:
-            del self._tails[queue]
+            self._tails_bytes -= self._tails.pop(queue).bytes
             self._touched.pop(queue, None)
 
     def trim(self, stage: Stage, position: int, wanted: Mapping[Queue, int]) -> None:
@@ -184,11 +195,13 @@ class ConsumeQueues:
                 for queue in [queue for queue in list(known) if queue[0] in self._dropped]:
                     known.pop(queue, None)
             self._dropped = set()
-        while len(self._tails) > self._tails_max:
-            self._tails.popitem(last=False)
+        while self._tails_bytes > self._tails_bytes_max:
+            self._tails_bytes -= self._tails.popitem(last=False)[1].bytes
         return set(touched)
 
     def _close_block(self, stage: Stage, queue: Queue, tail: _Tail, at: int, piece: bytes) -> None:
+        if tail.known_from & _LAST_IN_BLOCK:
+            tail.pieces = [*self._read_back(queue, tail.known_from), *tail.pieces]
         first = tail.pieces[0][0] if tail.pieces else at  # where the block begins, unless that was trimmed
         before = stage.before[CQ]
         for base, items in tail.pieces:
@@ -200,13 +213,20 @@ class ConsumeQueues:
         before.setdefault(key, None)
         stage.rows[CQ][key] = b"".join([*(items for _, items in tail.pieces), piece])
         tail.pieces = []
+        tail.known_from = at + len(piece) // _ITEM_SIZE
+        self._tails_bytes -= tail.bytes - TAIL_BYTES
+        tail.bytes = TAIL_BYTES
 
     def _load(self, topic_id: int, queue_id: int) -> _Tail:
         """The tail as the store has it. Right within a run too: tails it touched stay until it is written."""
-        end = query.end_offset(self._kv, topic_id, queue_id)
+        end = self._ends.get((topic_id, queue_id))
+        return _Tail(query.end_offset(self._kv, topic_id, queue_id) if end is None else end)
+
+    def _read_back(self, queue: Queue, end: int) -> list[tuple[int, bytes]]:
+        """The chunks of the open block below `end`, all of which are in the store."""
         block = end & ~_LAST_IN_BLOCK
-        rows = self._kv.scan(CQ, keys.cq_key(topic_id, queue_id, block), keys.cq_key(topic_id, queue_id, end))
-        return _Tail(end, [(keys.cq_base(key), value) for key, value in rows])
+        rows = self._kv.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, end))
+        return [(keys.cq_base(key), value) for key, value in rows]
 
 
 def _position_at(chunk: bytes, item: int) -> int:

@@ -13,7 +13,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine import keys, payload, query
 from statemachine.broker_state import BrokerState
-from statemachine.consume_queue import BLOCK, ConsumeQueues
+from statemachine.consume_queue import BLOCK, PIECE_BYTES, TAIL_BYTES, ConsumeQueues
 from statemachine.kv import CQ, KV, Batch
 from statemachine.stage import Stage
 
@@ -75,18 +75,19 @@ def test_few_tails_in_memory_give_the_same_rows(new_log: Callable[[], Any], rows
     """A tail that was dropped is read back; within a run nothing is dropped that the store does not hold yet."""
     entries = list(queue_appends(new_log()))
     stores = []
-    for tails_max in (1, 1000):
+    for bytes_max in (0, 5 * TAIL_BYTES, 2**20):
         kv = MemoryKV()
-        queues = ConsumeQueues(kv, tails_max)
+        queues = ConsumeQueues(kv, bytes_max)
         for at in range(0, len(entries), 3):
             stage = Stage(kv)
             for run in entries[at : at + 3]:
                 queues.append(stage, run.topic_id, run.queue_id, run.base_offset, run.count, run.items)
             kv.write(stage.batch())
             queues.publish()
-            assert len(queues._tails) <= tails_max
+            held = [len(items) + PIECE_BYTES for tail in queues._tails.values() for _, items in tail.pieces]
+            assert sum(held) + len(queues._tails) * TAIL_BYTES == queues._tails_bytes <= bytes_max
         stores.append(rows_of(kv))
-    assert stores[0] == stores[1]
+    assert stores[0] == stores[1] == stores[2]
 
 
 def queue_appends(log: Any) -> Iterator[payload.Run]:
