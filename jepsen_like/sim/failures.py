@@ -46,7 +46,8 @@ PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
 
 
 class Failure(NamedTuple):
-    """One attempt at one message that failed."""
+    """One delivered copy that failed. A message may have two copies of one attempt, if a consumer sent one of them
+    itself or log time jumped; each fails by itself."""
 
     message_id: str
     attempt: int
@@ -54,6 +55,8 @@ class Failure(NamedTuple):
     level: int
     store_ms: int
     """When the message that failed was stored, log time."""
+    position: int = 0
+    """Where it is in the log."""
 
     @property
     def dead(self) -> bool:
@@ -92,20 +95,34 @@ class FailureJudge:
         found: dict[tuple[str, int], list[Copy]] = defaultdict(list)
         for copy in copies:
             found[copy.message_id, copy.attempt].append(copy)
-        for failure, outcome in self.outcomes.items():
-            made = found.pop((failure.message_id, failure.attempt + 1), [])
-            what = f"attempt {failure.attempt} at {failure.message_id} failed (answered {outcome})"
-            if len(made) < (outcome == "ok" and not trimmed):
-                yield f"{what}, and there is no copy"
-            if len(made) > (outcome != "fail") and (exact or outcome == "fail"):
+        for name, failures in self._by_copy().items():
+            made = found.pop(name, [])
+            outcomes = [self.outcomes[failure] for failure in failures]
+            least, most = 0 if trimmed else outcomes.count("ok"), len(outcomes) - outcomes.count("fail")
+            what = f"attempt {name[1] - 1} at {name[0]} failed (answered {', '.join(outcomes)})"
+            if len(made) < least or (len(made) > most and (exact or not most)):
                 yield f"{what}, and there are {len(made)} copies"
             for copy in made:
-                if copy.topic != (DEAD if failure.dead else RETRY):
-                    yield f"{what}, and its copy is in {copy.topic}"
-                if copy.store_ms < failure.store_ms + failure.delay_ms:
-                    yield f"{what}, and its copy came after {copy.store_ms - failure.store_ms} ms of {failure.delay_ms}"
+                unfit = [_unfit(copy, failure) for failure in failures]
+                if all(unfit):
+                    yield f"{what}, and its copy {unfit[0]}"
         for message_id, attempt in found:
             yield f"there is a copy of {message_id} for attempt {attempt}, and nobody said that it failed"
+
+    def _by_copy(self) -> dict[tuple[str, int], list[Failure]]:
+        """(message, attempt) of a copy -> the failures of which it may come: a copy does not say which one."""
+        failures: dict[tuple[str, int], list[Failure]] = defaultdict(list)
+        for failure in self.outcomes:
+            failures[failure.message_id, failure.attempt + 1].append(failure)
+        return failures
+
+
+def _unfit(copy: Copy, failure: Failure) -> str:
+    """Why the copy cannot be that of the failure; "": it can."""
+    if copy.topic != (DEAD if failure.dead else RETRY):
+        return f"is in {copy.topic}"
+    waited_ms = copy.store_ms - failure.store_ms
+    return f"came after {waited_ms} ms of {failure.delay_ms}" if waited_ms < failure.delay_ms else ""
 
 
 class Failures(Asker):
@@ -194,10 +211,11 @@ class Failures(Asker):
         if message.reconsume_times >= self._fails.get(message_id, 0):
             return
         if rng.random() < SENT_BY_ITSELF:
-            await self._send_again(message, Failure(message_id, message.reconsume_times, 1, message.store_ms), rng)
+            failure = Failure(message_id, message.reconsume_times, 1, message.store_ms, message.position)
+            await self._send_again(message, failure, rng)
             return
         level = NEVER_AGAIN if rng.random() < 0.05 else rng.choice((0, 1, 1))
-        failure = Failure(message_id, message.reconsume_times, level, message.store_ms)
+        failure = Failure(message_id, message.reconsume_times, level, message.store_ms, message.position)
         self.judge.reported(failure, "fail")
         twice = rng.random() < 0.25
         await asyncio.gather(*(self._say(message, failure, rng) for _ in range(1 + twice)))

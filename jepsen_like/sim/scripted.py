@@ -195,9 +195,7 @@ class Stage(World, Interpreter):
         chosen: list[Any] = [one for one in (*some, self.failures, self.resets, self.legacies) if one is not None]
         if not chosen:
             raise ValueError(f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1")
-        for client in chosen:
-            client.start()
-        self._started += chosen
+        self._start(chosen)
         self._pass_time(float(seconds))
         if self.waits is not None:
             self._pulls_answered(self.waits)
@@ -217,11 +215,17 @@ class Stage(World, Interpreter):
 
     def do_load(self, seconds: str) -> None:
         load: list[Any] = [*self.producers, *self.foreign, self.register, self.catalogue, self.vandal]
-        for client in load:
-            client.start()
-        self._started += load
+        self._start(load)
         self.do_reader()
         self._pass_time(float(seconds))
+
+    def _start(self, clients: Sequence[Any]) -> None:
+        """Those that work already go on as they are: a client that is started twice is two on one memory, and does
+        everything twice."""
+        for client in clients:
+            if client not in self._started:
+                client.start()
+                self._started.append(client)
 
     def do_reader(self) -> None:
         if not self._reads:

@@ -54,7 +54,7 @@ LAST = Failure("a", 2, 0, 100)
     ("failure", "outcome", "copies", "wrong"),
     [
         (FIRST, "ok", [Copy("a", 1, RETRY, 1100)], ""),
-        (FIRST, "ok", [], "there is no copy"),
+        (FIRST, "ok", [], "there are 0 copies"),
         (FIRST, "ok", [Copy("a", 1, RETRY, 1100)] * 2, "there are 2 copies"),
         (FIRST, "ok", [Copy("a", 1, RETRY, 1099)], "its copy came after 999 ms of 1000"),
         (FIRST, "ok", [Copy("a", 1, DEAD, 1100)], f"its copy is in {DEAD}"),
@@ -73,6 +73,34 @@ def test_the_copies_of_a_failure(failure: Failure, outcome: str, copies: list[Co
     said = list(judge.wrong(copies, trimmed=False, exact=True))
     assert bool(said) == bool(wrong)
     assert all(wrong in what for what in said)
+
+
+@pytest.mark.parametrize(
+    ("again", "copies", "wrong"),
+    [
+        ("ok", 2, ""),
+        ("ok", 1, "there are 1 copies"),
+        ("ok", 3, "there are 3 copies"),
+        ("unknown", 1, ""),
+        ("unknown", 3, "there are 3 copies"),
+        ("fail", 2, "there are 2 copies"),
+    ],
+)
+def test_each_delivered_copy_of_an_attempt_fails_by_itself(again: str, copies: int, wrong: str) -> None:
+    judge = FailureJudge()
+    judge.reported(FIRST, "ok")
+    judge.reported(FIRST._replace(position=7), again)
+    said = list(judge.wrong([Copy("a", 1, RETRY, 1100)] * copies, trimmed=False, exact=True))
+    assert [what.rsplit(", and ")[1] for what in said] == [wrong][: bool(wrong)]
+
+
+def test_a_copy_is_that_of_either_failure() -> None:
+    judge = FailureJudge()
+    judge.reported(FIRST, "ok")
+    judge.reported(Failure("a", 0, 0, 5000, 7), "ok")
+    fits, early = Copy("a", 1, RETRY, 1100), Copy("a", 1, RETRY, 1099)
+    assert list(judge.wrong([fits, fits], trimmed=False, exact=True)) == []
+    assert len(list(judge.wrong([fits, early], trimmed=False, exact=True))) == 1
 
 
 def test_what_is_not_judged() -> None:

@@ -61,6 +61,17 @@ def test_scripts_name_the_line_they_do_not_understand(script: str, told: str) ->
         play(script)
 
 
+@pytest.mark.parametrize("command", ["demand", "load"])
+def test_clients_that_work_are_not_started_again(command: str) -> None:
+    """One that is started twice is two on one memory: each message that it cannot handle, both report."""
+
+    def started(stage: Stage) -> int:
+        assert stage.failures is not None
+        return stage.failures._left + stage.register._left
+
+    assert looked(f"nodes 3 failures=1\nlead 1\n{command} 0.1\n{command} 0.1\n", started) == 1
+
+
 def test_power_in_a_call_ends_the_node_there() -> None:
     script = "nodes 3\nlead 1\npower-in 2 fdatasync left=everything\nsend 1\n"
     machine_up = looked(script, lambda stage: stage.machines[TWO].up)
