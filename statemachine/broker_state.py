@@ -190,10 +190,14 @@ class BrokerState:
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
         """Up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
+        return query.unpack_items(self.fetch_packed(topic_id, queue_id, queue_offset, count_max), queue_offset)
+
+    def fetch_packed(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> bytes:
+        """The same items packed (`payload.ITEM`), one behind the other."""
         if queue_offset < self.min_offset(topic_id, queue_id):
-            return []
+            return b""
         end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
-        return query.fetch(self._kv, topic_id, queue_id, queue_offset, end)
+        return query.fetch_packed(self._kv, topic_id, queue_id, queue_offset, end)
 
     def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
         """The first offset stored at or after the time (max_offset if none), or with `upper` the last stored at or

@@ -1,7 +1,8 @@
 """Reads of the consume queues, straight from the store: safe beside the apply lane.
 
-Chunks are merged during reads. A reader that finds a hole where a chunk was replaced reads again, once, because the
-merged chunk never changes after that. Chunks are trimmed, too; the queue's bounds change in the same batch.
+Chunks are merged during reads: an item never changes, only the chunk that it is in. A reader that finds a hole where a
+chunk was replaced reads again, once, because the merged chunk never changes after that. Chunks are trimmed, too; the
+queue's bounds change in the same batch.
 """
 
 from __future__ import annotations
@@ -56,16 +57,28 @@ def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
     """The items with start <= queue_offset < end, all of which must exist; [] if the first has just been trimmed."""
+    return unpack_items(fetch_packed(kv, topic_id, queue_id, start, end), start)
+
+
+def unpack_items(items: bytes, start: int) -> list[QueueItem]:
+    """Packed items, the first of which has the queue offset `start`."""
+    return [QueueItem(at, *item) for at, item in enumerate(ITEM.iter_unpack(items), start)]
+
+
+def fetch_packed(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
+    """The same as the store has them: packed items (`payload.ITEM`), one behind the other."""
     if start >= end:
-        return []
+        return b""
+    wanted = (end - start) * _ITEM_SIZE
     for _ in range(2):
         items = _fetch_once(kv, topic_id, queue_id, start, end)
-        if len(items) == end - start:
+        if len(items) == wanted:
             return items
     if start < first_offset(kv, topic_id, queue_id):
-        return []
+        return b""
     raise InvariantViolationError(
-        f"queue {queue_id} of topic {topic_id} has {len(items)} rows from offset {start}, expected {end - start}"
+        f"queue {queue_id} of topic {topic_id} has {len(items) // _ITEM_SIZE} rows from offset {start}, "
+        f"expected {end - start}"
     )
 
 
@@ -86,25 +99,24 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
     return low + bisect_left(offsets, timestamp_ms, key=stored)
 
 
-def _fetch_once(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
+def _fetch_once(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
     """The items from `start` without a hole; fewer than asked for if a merge came between the seek and the scan."""
-    items: list[QueueItem] = []
-    first = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
-    if first is None:
+    # What most reads want lies in one whole block, whose chunk has a known key: a get costs an eighth of a seek.
+    base = start - start % keys.CQ_BLOCK
+    chunk = kv.get(CQ, keys.cq_key(topic_id, queue_id, base))
+    if chunk is None or base + len(chunk) // _ITEM_SIZE <= start:
+        row = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
+        if row is None:
+            return b""
+        base, chunk = keys.cq_base(row[0]), row[1]
+    items = chunk[(start - base) * _ITEM_SIZE : (end - base) * _ITEM_SIZE]
+    at = start + len(items) // _ITEM_SIZE
+    if not items or at >= end:
         return items
-    _extend(items, first, start, end)
-    if items and items[-1].queue_offset + 1 < end:
-        following = keys.cq_key(topic_id, queue_id, items[-1].queue_offset + 1)
-        for row in kv.scan(CQ, following, keys.cq_key(topic_id, queue_id, end)):
-            if keys.cq_base(row[0]) != items[-1].queue_offset + 1:
-                break
-            _extend(items, row, items[-1].queue_offset + 1, end)
-    return items
-
-
-def _extend(items: list[QueueItem], row: tuple[bytes, bytes], start: int, end: int) -> None:
-    """Adds the chunk's items in [start, end)."""
-    key, chunk = row
-    base = keys.cq_base(key)
-    cut = chunk[(start - base) * _ITEM_SIZE : (end - base) * _ITEM_SIZE]
-    items.extend([QueueItem(at, *item) for at, item in enumerate(ITEM.iter_unpack(cut), start)])
+    pieces = [items]
+    for key, chunk in kv.scan(CQ, keys.cq_key(topic_id, queue_id, at), keys.cq_key(topic_id, queue_id, end)):
+        if keys.cq_base(key) != at:
+            break
+        pieces.append(chunk[: (end - at) * _ITEM_SIZE])
+        at += len(chunk) // _ITEM_SIZE
+    return b"".join(pieces)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-import google_crc32c
-
 from cluster.broker.services import Services
+from cluster.broker.stored_bodies import body_of
 from raftlog.errors import OutOfRangeError, StorageError
+from statemachine.payload import ITEM
 from statemachine.query import QueueItem
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,8 @@ GAP_BYTES = 8 << 10
 """Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
 its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
 
-_crc32c = google_crc32c.value
+_POSITION_SIZE = struct.Struct(">QI20x")
+"""Of a packed item."""
 
 
 class Log(Protocol):
@@ -28,31 +30,39 @@ class Log(Protocol):
         """See `Services`."""
 
 
-def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
-    """The stored messages of `items`, up to the first whose bytes do not match its CRC even when read again. What
-    cannot be read is logged at the level `told`.
+def read_body(services: Log, items: bytes, *, told: int = logging.ERROR) -> tuple[bytes, int]:
+    """The stored messages of the packed `items`, one behind the other, and how many these are: up to the first whose
+    bytes do not match its CRC even when read again. What cannot be read is logged at the level `told`.
 
-    One read when they lie close together, one each otherwise.
+    One read for those that lie close together.
     """
-    block, first = _read_block(services, items), items[0].position
+    parts: list[bytes] = []
+    count = 0
+    for run in _runs(items):
+        part, intact = _read_run(services, run, told)
+        parts.append(part)
+        count += intact
+        if intact * ITEM.size < len(run):
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts), count
+
+
+def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
+    """The same, each message by itself."""
+    body, count = read_body(services, b"".join([ITEM.pack(*item[1:]) for item in items]), told=told)
     pieces: list[bytes] = []
-    for item in items:
-        at = item.position - first
-        piece = block[at : at + item.size]
-        if len(piece) != item.size or _crc32c(piece) != item.crc32c:
-            alone = _read_one(services, item, told)
-            if alone is None:
-                break
-            piece = alone
-        pieces.append(piece)
+    at = 0
+    for item in items[:count]:
+        pieces.append(body[at : at + item.size])
+        at += item.size
     return pieces
 
 
-def is_here(services: Services, item: QueueItem) -> bool:
-    """False if this node's log does not reach down to the item: it was trimmed, and the rows do not know it yet, or
-    the node's log is still being filled up from the others."""
+def is_here(services: Services, position: int) -> bool:
+    """False if this node's log does not reach down to the position: it was trimmed, and the rows do not know it yet,
+    or the node's log is still being filled up from the others."""
     try:
-        services.read_log(item.position, 0)
+        services.read_log(position, 0)
     except OutOfRangeError:
         return False
     except StorageError:
@@ -60,27 +70,75 @@ def is_here(services: Services, item: QueueItem) -> bool:
     return True
 
 
-def _read_block(services: Log, items: Sequence[QueueItem]) -> bytes:
-    """All the items in one read, with what lies between them; b"" if that would not pay or fails."""
-    first = items[0].position
-    span = items[-1].position + items[-1].size - first
-    if len(items) < 2 or span > sum([item.size for item in items]) + GAP_BYTES * len(items):
-        return b""
+def position_of(items: bytes, number: int = 0) -> int:
+    """Where the message of one of packed items lies."""
+    position: int = _POSITION_SIZE.unpack_from(items, number * ITEM.size)[0]
+    return position
+
+
+def span_of(items: bytes) -> int:
+    """Bytes of the log from the first of packed items to the end of the last; 0 without any."""
+    if not items:
+        return 0
+    first, last_end = _ends_of(items)
+    return last_end - first
+
+
+def _ends_of(items: bytes) -> tuple[int, int]:
+    """Where the first message begins in the log, and where the last one ends."""
+    first, size = _POSITION_SIZE.unpack_from(items)
+    if len(items) > ITEM.size:
+        last, size = _POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)
+        return first, last + size
+    return first, first + size
+
+
+def _runs(items: bytes) -> Iterator[bytes]:
+    """The packed items, divided where more than GAP_BYTES lie between two of them."""
+    first, last_end = _ends_of(items)
+    if last_end - first <= GAP_BYTES * (len(items) // ITEM.size):
+        yield items  # the usual case needs no look at each
+        return
+    begin, end = 0, first
+    for number, (position, size) in enumerate(_POSITION_SIZE.iter_unpack(items)):
+        if position - end > GAP_BYTES:
+            yield items[begin * ITEM.size : number * ITEM.size]
+            begin = number
+        end = position + size
+    yield items[begin * ITEM.size :]
+
+
+def _read_run(services: Log, items: bytes, told: int) -> tuple[bytes, int]:
+    first, last_end = _ends_of(items)
     try:
-        return services.read_log(first, span)
+        block = services.read_log(first, last_end - first)
     except (StorageError, OutOfRangeError):
-        return b""  # one by one then: what can be read is served
+        block = b""  # one by one then: what can be read is served
+    body, count = body_of(items, block, first)
+    if count * ITEM.size == len(items):
+        return body, count
+    parts = [body]
+    for at in range(count * ITEM.size, len(items), ITEM.size):
+        item = items[at : at + ITEM.size]
+        part, intact = body_of(item, block, first)
+        if not intact:
+            part, intact = _read_one(services, item, told)
+        if not intact:
+            break
+        parts.append(part)
+    return b"".join(parts), count + len(parts) - 1
 
 
-def _read_one(services: Log, item: QueueItem, told: int) -> bytes | None:
-    """One message, read a second time if it does not match; None if it can not be read intact."""
+def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
+    """One message, read a second time if it does not match. See `body_of`."""
+    position, end = _ends_of(item)
     try:
         for _ in range(2):
-            piece = services.read_log(item.position, item.size)
-            if len(piece) == item.size and _crc32c(piece) == item.crc32c:
-                return piece
+            part, intact = body_of(item, services.read_log(position, end - position), position)
+            if intact:
+                return part, intact
     except StorageError as error:
-        logger.log(told, "reading %d bytes at position %d: %s", item.size, item.position, error)
+        logger.log(told, "reading %d bytes at position %d: %s", end - position, position, error)
     except OutOfRangeError:
         pass  # see `is_here`
-    return None
+    return b"", 0

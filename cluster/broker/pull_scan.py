@@ -5,14 +5,19 @@ Every way is bounded: one pull holds the event loop for a few milliseconds and g
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.log_reads import read_intact
+from cluster.broker.log_reads import position_of, read_body, read_intact, span_of
 from cluster.broker.pull import Pull
 from cluster.broker.services import Services
 from cluster.wire.message_format import parse_properties, stored_properties
-from statemachine.query import QueueItem
+from statemachine.payload import ITEM
+from statemachine.query import QueueItem, unpack_items
 
 SCAN_MAX = 4096
 """Queue items looked at by one pull with a tag filter."""
@@ -26,64 +31,91 @@ SEARCH_WINDOW_BYTES = 256 << 10
 SEARCH_BYTES_MAX = 8 << 20
 SEARCH_MS_MAX = 20
 
+_SIZE = struct.Struct(">8xI20x")
+_TAG = struct.Struct(">16xq8x")
+"""Of a packed item."""
+
 
 class Found(NamedTuple):
     """What a pull gets."""
 
-    items: list[QueueItem]
-    pieces: list[bytes]
-    """The stored messages of `items`."""
+    messages: int
+    """How many."""
+    body: bytes
+    """The stored messages, one behind the other."""
     next_offset: int
     """Where to go on."""
+    last_position: int = -1
+    """Of the last of them."""
     unread: QueueItem | None = None
     """The message at `next_offset`, if the pull ends there because it cannot be read intact."""
 
 
-def choose(services: Services, pull: Pull, high: int) -> tuple[list[QueueItem], int]:
+NOTHING = Found(0, b"", 0)
+"""Of a pull that gets no message."""
+
+
+class Chosen(NamedTuple):
+    """What a pull is to get, by the rows of the queue."""
+
+    items: bytes
+    """Packed."""
+    next_offset: int
+    """Where to go on."""
+    offsets: Sequence[int]
+    """Of the items."""
+
+
+def choose(services: Services, pull: Pull, high: int) -> Chosen:
     """By rows: the items to send, within the pull's limits but at least one if any matches, and where to go on."""
     assert not isinstance(pull.wanted, SqlFilter)
     if pull.wanted is not None:
         return _choose_tags(services, pull, pull.wanted, high)
-    count_max = min(pull.messages_max, high - pull.offset)
-    items = services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, count_max)
-    total = 0
-    for count, item in enumerate(items):
-        total += item.size
-        if total > pull.bytes_max and count:
-            del items[count:]
-            break
-    return items, pull.offset + len(items)
+    first = pull.offset
+    items = services.state.fetch_packed(pull.topic_id, pull.queue_id, first, min(pull.messages_max, high - first))
+    if span_of(items) > pull.bytes_max:  # else they have fewer bytes as well
+        items = items[: ITEM.size * _fitting(items, pull.bytes_max)]
+    end = first + len(items) // ITEM.size
+    return Chosen(items, end, range(first, end))
 
 
-def _choose_tags(services: Services, pull: Pull, tags: frozenset[int], high: int) -> tuple[list[QueueItem], int]:
-    fetch = services.state.fetch
-    matched: list[QueueItem] = []
+def _fitting(items: bytes, bytes_max: int) -> int:
+    """How many of the packed items have no more than `bytes_max` bytes of messages together; at least one."""
+    ends = list(accumulate([size for (size,) in _SIZE.iter_unpack(items)]))
+    return max(1, bisect_right(ends, bytes_max))
+
+
+def _choose_tags(services: Services, pull: Pull, tags: frozenset[int], high: int) -> Chosen:
+    fetch = services.state.fetch_packed
+    parts: list[bytes] = []
+    offsets: list[int] = []
     total = 0
     at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
     while at < stop:
         window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
         if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
-        for item in window:
-            at = item.queue_offset + 1
-            if item.tag_hash not in tags:
-                continue
-            total += item.size
-            if total > pull.bytes_max and matched:
-                return matched, item.queue_offset
-            matched.append(item)
-            if len(matched) == pull.messages_max:
-                return matched, at
-    return matched, at
+        for number in [number for number, (tag,) in enumerate(_TAG.iter_unpack(window)) if tag in tags]:
+            item = window[number * ITEM.size : (number + 1) * ITEM.size]
+            total += _SIZE.unpack(item)[0]
+            if total > pull.bytes_max and parts:
+                return Chosen(b"".join(parts), at + number, offsets)
+            parts.append(item)
+            offsets.append(at + number)
+            if len(parts) == pull.messages_max:
+                return Chosen(b"".join(parts), at + number + 1, offsets)
+        at += len(window) // ITEM.size
+    return Chosen(b"".join(parts), at, offsets)
 
 
-def read(services: Services, items: list[QueueItem], next_offset: int) -> Found:
+def read(services: Services, chosen: Chosen) -> Found:
     """What was chosen, up to the first that cannot be read intact."""
-    pieces = read_intact(services, items)
-    if len(pieces) == len(items):
-        return Found(items, pieces, next_offset)
-    bad = items[len(pieces)]
-    return Found(items[: len(pieces)], pieces, bad.queue_offset, bad)
+    items = chosen.items
+    body, count = read_body(services, items)
+    if count * ITEM.size == len(items):
+        return Found(count, body, chosen.next_offset, position_of(items, count - 1))
+    bad = unpack_items(items[count * ITEM.size : (count + 1) * ITEM.size], chosen.offsets[count])[0]
+    return Found(count, body, bad.queue_offset, unread=bad)
 
 
 def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Found:
@@ -91,8 +123,8 @@ def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Foun
 
     Only intact ones are judged: damage must not make a message unwanted.
     """
-    items: list[QueueItem] = []
     pieces: list[bytes] = []
+    last = -1
     total = read_bytes = 0
     at, stop = pull.offset, min(high, pull.offset + SEARCH_MAX)
     until_ms = services.monotonic_ms() + SEARCH_MS_MAX
@@ -105,16 +137,20 @@ def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Foun
         for item, piece in zip(window, intact, strict=False):
             if wanted.matches(parse_properties(stored_properties(piece))):
                 total += item.size
-                if total > pull.bytes_max and items:
-                    return Found(items, pieces, at)
-                items.append(item)
+                if total > pull.bytes_max and pieces:
+                    return _found(pieces, at, last)
                 pieces.append(piece)
+                last = item.position
             at = item.queue_offset + 1
-            if len(items) == pull.messages_max or services.monotonic_ms() >= until_ms:
-                return Found(items, pieces, at)
+            if len(pieces) == pull.messages_max or services.monotonic_ms() >= until_ms:
+                return _found(pieces, at, last)
         if len(intact) < len(window):
-            return Found(items, pieces, at, window[len(intact)])
-    return Found(items, pieces, at)
+            return _found(pieces, at, last)._replace(unread=window[len(intact)])
+    return _found(pieces, at, last)
+
+
+def _found(pieces: list[bytes], next_offset: int, last: int) -> Found:
+    return Found(len(pieces), b"".join(pieces), next_offset, last)
 
 
 def _window(services: Services, pull: Pull, at: int, stop: int) -> list[QueueItem]:

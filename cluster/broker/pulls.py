@@ -8,17 +8,16 @@ yet" on a follower, and confirmed by a ReadIndex round on the leader.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.group_members import Members
-from cluster.broker.log_reads import is_here
+from cluster.broker.log_reads import is_here, position_of
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
-from cluster.broker.pull_scan import Found, choose, read, search
+from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
@@ -187,8 +186,8 @@ class Pulls:
             return True
         if found.unread is not None:
             self._reply_before(pull, found, found.unread)
-        elif found.items:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, b"".join(found.pieces), found.items)
+        elif found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found)
         elif pull.held and found.next_offset == high:
             pull.offset = found.next_offset
             return False
@@ -255,16 +254,16 @@ class Pulls:
             if first and pull.puller.elsewhere(first[0].position):
                 return None
             return search(services, pull, wanted, high)
-        items, next_offset = choose(services, pull, high)
-        if items and pull.puller.elsewhere(items[0].position):
+        chosen = choose(services, pull, high)
+        if chosen.items and pull.puller.elsewhere(position_of(chosen.items)):
             return None
-        return read(services, items, next_offset) if items else Found([], [], next_offset)
+        return read(services, chosen) if chosen.items else Found(0, b"", chosen.next_offset)
 
     # --- replies ---
 
     def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
         """Sends what comes before a message that cannot be read intact; if there is nothing, waits for its repair."""
-        here = is_here(self._services, bad)
+        here = is_here(self._services, bad.position)
         if here:
             logger.error(
                 "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
@@ -275,8 +274,8 @@ class Pulls:
                 self._services.node_id,
             )
             self._services.report_damage(bad.position, bad.size)
-        if found.pieces:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, b"".join(found.pieces))
+        if found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, Found(0, found.body, bad.queue_offset))
         elif found.next_offset > pull.offset:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", bad.queue_offset)
         elif pull.repair_tries < REPAIR_TRIES:
@@ -306,15 +305,14 @@ class Pulls:
         outcome: PullOutcome,
         remark: str,
         next_offset: int,
-        body: bytes = b"",
-        items: Sequence[QueueItem] = (),
+        found: Found = NOTHING,
     ) -> None:
         state = self._services.state
         suggested = LEADER
         labels: dict[str, str] = {}
         if self._reads is not None:
-            suggested = self._reads.suggest(pull.group, pull.queue_id, items)
+            suggested = self._reads.suggest(pull.group, pull.queue_id, found.last_position)
             self._reads.label(labels)
         low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
-        answer = PullAnswer(outcome, remark, next_offset, low, high, suggested, labels, body, len(items))
+        answer = PullAnswer(outcome, remark, next_offset, low, high, suggested, labels, found.body, found.messages)
         pull.puller.answered(answer)

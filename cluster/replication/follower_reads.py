@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftlog.types import NodeId, Role
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
-    from statemachine.query import QueueItem
 
 LEADER = "0"
 SAMPLES_MAX = 1200
@@ -86,11 +85,12 @@ class FollowerReads:
         self._behind_bytes = memory() * modes.access_message_in_memory_max_ratio // 100
         self.staleness = Staleness(raw, config.raft.tick_ms)
 
-    def suggest(self, group: str, queue_id: int, items: Sequence[QueueItem]) -> str:
-        """The broker id that the consumer should ask next; `items` are those of this reply."""
-        if not self._enabled or not items:
+    def suggest(self, group: str, queue_id: int, last_position: int) -> str:
+        """The broker id that the consumer should ask next, after a reply whose last message lies at `last_position`; -1
+        for a reply without messages."""
+        if not self._enabled or last_position < 0:
             return LEADER
-        if self._state.applied_mark.end_position - items[-1].position <= self._behind_bytes:
+        if self._state.applied_mark.end_position - last_position <= self._behind_bytes:
             return LEADER
         if self._raw.role is not Role.LEADER:
             return str(self._node_id)

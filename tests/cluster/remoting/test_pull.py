@@ -69,18 +69,18 @@ def test_decision_table(
 def test_what_is_trimmed_while_a_pull_looks_it_up_moves_the_offset(node: Any, pull: Any, subscription: str) -> None:
     """The apply lane works beside the event loop: a TRIM first removes rows, and then publishes the queue's bounds."""
     node.store("T", *[b"m%d" % number for number in range(4)], tag="x")
-    fetch, node.state.fetch = node.state.fetch, lambda *_: []
+    fetch, node.state.fetch_packed = node.state.fetch_packed, lambda *_: b""
     request = pull(0, subscription=subscription)
     node.advance(TRIM_RETRY_MS)
     assert not request.replies
-    node.state.min_offset, node.state.fetch = lambda topic_id, queue_id: 3, fetch
+    node.state.min_offset, node.state.fetch_packed = lambda topic_id, queue_id: 3, fetch
     node.advance(TRIM_RETRY_MS)
     assert numbers(request.answer) == (21, 3, 3, 4)
 
 
 def test_a_pull_does_not_wait_for_ever_for_bounds(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node.store("T", b"a", b"b")
-    monkeypatch.setattr(node.state, "fetch", lambda *_: [])
+    monkeypatch.setattr(node.state, "fetch_packed", lambda *_: b"")
     request = pull(0)
     for _ in range(REPAIR_TRIES):
         node.advance(TRIM_RETRY_MS)
@@ -405,14 +405,14 @@ def test_a_closed_connection_is_forgotten(node: Any, pull: Any, connect: Any) ->
 
 def test_an_error_answers_its_pull_and_disturbs_nobody(node: Any, pull: Any) -> None:
     bad, good = hold(pull, 0), hold(pull, 0, queueId=1)
-    fetch = node.state.fetch
+    fetch = node.state.fetch_packed
 
     def failing(topic_id: int, queue_id: int, *rest: int) -> Any:
         if queue_id == 0:
             raise RuntimeError("as the test wants")
         return fetch(topic_id, queue_id, *rest)
 
-    node.state.fetch = failing
+    node.state.fetch_packed = failing
     node.store("T", b"a")
     node.store("T", b"b", queue_id=1)
     assert (bad.answer.code, good.answer.code) == (1, 0)
@@ -425,7 +425,7 @@ def test_a_topic_deleted_under_the_read(node: Any, pull: Any) -> None:
         node.command("delete_topic", "T")
         raise RuntimeError("rows are gone")
 
-    node.state.fetch = delete_first
+    node.state.fetch_packed = delete_first
     assert pull(0).answer.code == 17
 
 

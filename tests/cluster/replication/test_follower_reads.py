@@ -10,7 +10,6 @@ import pytest
 from cluster.config.config import Config, ModesSection, NodeSection, RaftSection
 from cluster.replication.follower_reads import LAG_MAX, FollowerReads, Staleness
 from raftlog.types import Role
-from statemachine.query import QueueItem
 
 MEMORY = 1000
 
@@ -45,14 +44,14 @@ class Seen:
 
     def suggest(self, position: int, queue_id: int = 0) -> str:
         """What a reply says whose last message lies there."""
-        return self.reads.suggest("G", queue_id, [QueueItem(5, position, 10, 0, 0, 0)])
+        return self.reads.suggest("G", queue_id, position)
 
 
 def test_only_who_is_far_behind_is_sent_away() -> None:
     seen = Seen()
     assert seen.suggest(9_600) == "0"
     assert seen.suggest(9_599) == "2"
-    assert seen.reads.suggest("G", 0, []) == "0"
+    assert seen.reads.suggest("G", 0, -1) == "0"
     assert Seen(enabled=False).suggest(0) == "0"
     assert Seen(Role.FOLLOWER, enabled=False).suggest(0) == "0"
 
