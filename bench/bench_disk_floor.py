@@ -1,0 +1,132 @@
+"""What no replicated log on this machine can beat at one message in flight: two syncs, one after the other, and a reply.
+
+python bench/bench_disk_floor.py [--dir DIR]     prints {"p50_ms": ..., "sync_p50_ms": ..., "round_trip_p50_ms": ...}
+
+The message goes over loopback to another process and its answer comes back; then 4 KiB are written and synced
+(fdatasync) to the leader's file and, when that is done, to a follower's. Both files hold zeros already: a sync then
+changes no metadata. A leader that syncs while its follower does may be faster than this floor, not much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+MESSAGE, ANSWER, BLOCK = 1024, 128, 4096
+FILE_BYTES = 16 << 20
+TIMES = 1000
+HOST = "127.0.0.1"
+
+
+class Floor:
+    """Measures as often as it is asked to, and keeps every round."""
+
+    def __init__(self, directory: Path, times: int = TIMES) -> None:
+        """`directory` is on the disk to be measured; `times` messages a round."""
+        self.directory = directory
+        self.times = times
+        self.rounds: list[dict[str, float]] = []
+
+    def measure(self) -> None:
+        """One round."""
+        with _zeroed(self.directory / "floor-leader") as leader, _zeroed(self.directory / "floor-follower") as follower:
+            with _echo() as connection:
+                trips, syncs = [], []
+                for number in range(self.times):
+                    offset = number * BLOCK % FILE_BYTES
+                    began = time.perf_counter()
+                    _exchange(connection)
+                    replied = time.perf_counter()
+                    for file in (leader, follower):
+                        os.pwrite(file, b"m" * BLOCK, offset)
+                        os.fdatasync(file)
+                    trips.append(replied - began)
+                    syncs.append(time.perf_counter() - replied)
+        wholes = [trip + sync for trip, sync in zip(trips, syncs, strict=True)]
+        figures = {"p50_ms": wholes, "sync_p50_ms": syncs, "round_trip_p50_ms": trips}
+        self.rounds.append({name: median(values) * 1000 for name, values in figures.items()})
+
+    def medians(self) -> dict[str, float]:
+        """Of all rounds (at least one)."""
+        return {name: round(median(one[name] for one in self.rounds), 3) for name in self.rounds[0]}
+
+
+@contextmanager
+def _zeroed(path: Path) -> Iterator[int]:
+    """A file of zeros that are on the disk, open for writing; it is removed."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.pwrite(file, bytes(FILE_BYTES), 0)
+        os.fsync(file)
+        yield file
+    finally:
+        os.close(file)
+        path.unlink()
+
+
+@contextmanager
+def _echo() -> Iterator[socket.socket]:
+    """A connection to a child process that answers each MESSAGE bytes with ANSWER bytes; the child is ended."""
+    with socket.create_server((HOST, 0)) as server:
+        child = os.fork()
+        if child == 0:
+            _serve(server)
+        try:
+            with socket.create_connection(server.getsockname()) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                yield connection
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _serve(server: socket.socket) -> None:
+    """The child: it ends with the connection and runs nothing of what its parent would run at its exit."""
+    try:
+        connection, _ = server.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while _received(connection, MESSAGE):
+            connection.sendall(bytes(ANSWER))
+    finally:
+        os._exit(0)
+
+
+def _exchange(connection: socket.socket) -> None:
+    connection.sendall(bytes(MESSAGE))
+    if not _received(connection, ANSWER):
+        raise ConnectionError("the echo ended")
+
+
+def _received(connection: socket.socket, count: int) -> bool:
+    """Reads that many bytes; False at the end of the connection."""
+    while count:
+        data = connection.recv(count)
+        if not data:
+            return False
+        count -= len(data)
+    return True
+
+
+def main() -> None:
+    """Measures once and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, help="a folder on the disk to be measured")
+    with tempfile.TemporaryDirectory(prefix="raftmq-floor-", dir=parser.parse_args().dir) as place:
+        floor = Floor(Path(place))
+        floor.measure()
+    json.dump(floor.medians(), sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`make bench-peers`: RaftMQ beside its peers on this machine, in alternating rounds.
+
+Prints tables; with JSON=1 in the environment only the document. Other settings: SYSTEMS (names, by comma), ROUNDS (5),
+SECONDS_PER_ROW (3), WARM_S (seconds of load before the first round, instead of what each system needs), FAILOVERS (3;
+0 for none), OUT (a folder for plots).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.bench_disk_floor import Floor
+from bench.peers import failover, fetch, report, rounds
+from bench.peers.etcd import Etcd
+from bench.peers.nats import Nats
+from bench.peers.processes import ended_at_exit
+from bench.peers.raftmq import RaftMQ
+from bench.peers.rocketmq import TUNED, DLedger
+from bench.peers.rounds import Field
+from bench.peers.system import System, Unavailable
+
+SYSTEMS: dict[str, Callable[[], System]] = {
+    "raftmq": RaftMQ,
+    "dledger": partial(DLedger, "dledger", {}),
+    "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
+    "etcd": Etcd,
+    "nats-lazy": Nats,
+}
+FAILOVER = ("raftmq", "etcd", "dledger")
+
+
+def chosen() -> list[str]:
+    """The systems that the environment names, or all."""
+    names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(SYSTEMS)
+    if unknown := [name for name in names if name not in SYSTEMS]:
+        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(SYSTEMS)}")
+    return names
+
+
+def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dict[str, str]]:
+    """(the systems that can be had, name -> why of the others)."""
+    fields, missing = [], {}
+    for name in names:
+        tell(f"getting {name}")
+        try:
+            fields.append(Field(SYSTEMS[name](), float(os.environ.get("WARM_S") or 0)))
+        except Unavailable as error:
+            missing[name] = str(error)
+            tell(f"{name}: {error}")
+    return fields, missing
+
+
+def start(fields: list[Field], place: Path, tell: Callable[[str], None]) -> None:
+    """Starts and warms one system after the other; each stands still until its first turn."""
+    for field in fields:
+        tell(f"starting {field.name} and warming it for {field.warm_s:.0f} s")
+        rounds.attempt(field, partial(field.start, place / field.name), tell)
+
+
+def fail_over(fields: list[Field], times: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The last part of a run; the systems that it needs no more are ended before. A failure is a row of its own."""
+    found: list[dict[str, Any]] = []
+    for field in fields:
+        if field.name not in FAILOVER or not times:
+            field.system.stop()
+    for field in fields:
+        if field.name in FAILOVER and times and not field.failed:
+            rounds.attempt(field, partial(_fail_over, field, times, found, tell), tell)
+            if field.failed:
+                found.append({"system": field.name, "fault": "any", "error": field.failed})
+            field.system.stop()
+    return found
+
+
+def _fail_over(field: Field, times: int, found: list[dict[str, Any]], tell: Callable[[str], None]) -> None:
+    field.resume()
+    found += failover.repeated(field.system, times, tell)
+
+
+def main() -> None:
+    """Gets, starts, measures, ends, reports."""
+    began = time.monotonic()
+    names, quiet = chosen(), bool(os.environ.get("JSON"))
+    number, seconds = int(os.environ.get("ROUNDS") or 5), float(os.environ.get("SECONDS_PER_ROW") or 3)
+    times = int(os.environ.get("FAILOVERS") or 3)
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {what}", file=sys.stderr, flush=True)
+
+    fields, missing = get(names, tell)
+    fetch.CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=fetch.CACHE) as directory, ended_at_exit():
+        place = Path(directory)
+        floor = Floor(place)
+        start(fields, place, tell)
+        rounds.play(fields, number, seconds, floor, tell)
+        found = fail_over(fields, times, tell)
+        settings = {"rounds": number, "seconds_per_row": seconds, "load_average": os.getloadavg()}
+        result = report.document(fields, missing, found, floor.medians(), settings)
+    if quiet:
+        print(json.dumps(result))
+    else:
+        report.show(result, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""etcd: three members with default settings; a message is a put, a batch is one transaction of puts.
+
+The quota of the database is raised from 2 GiB, which a run would fill: etcd then refuses everything.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.peers import fetch
+from bench.peers.grpc import UnaryCalls
+from bench.peers.loads import body
+from bench.peers.processes import Processes
+from bench.peers.system import HOST, NODES, Generator, Load, NoLeader, Node, Traits
+from raftmq.local.process import free_base_port
+
+READY_S = 60.0
+QUOTA_BYTES = 16 << 30
+PUT, TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
+
+
+class Etcd:
+    """See `bench.peers.system.System`."""
+
+    def __init__(self) -> None:
+        self.traits = Traits("etcd", f"etcd {fetch.ETCD}", "majority fdatasync", warm_s=5.0, batches=True)
+        self.processes = Processes()
+        self._binary = fetch.etcd()
+        self._home = Path()
+        self._base = 0
+        self._nodes: list[Node] = []
+
+    def start(self, directory: Path) -> None:
+        """Waits until a member leads, READY_S at most. Raises NoLeader."""
+        self._home, self._base = directory, free_base_port(2 * NODES)
+        self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
+        until = time.monotonic() + READY_S
+        while True:
+            try:
+                self.leader()
+            except NoLeader:
+                if time.monotonic() > until or self.processes.ended():
+                    raise
+                time.sleep(0.2)
+            else:
+                return
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The members."""
+        return self._nodes
+
+    def leader(self) -> Node:
+        """The member that says that it leads (Maintenance.Status)."""
+        alive = set(self.processes.pids)
+        for node in self._nodes:
+            if node.pid in alive:
+                try:
+                    told = _status(node.port)
+                except OSError:
+                    continue
+                if told.get("leader") == told["header"]["member_id"]:
+                    return node
+        raise NoLeader("no member of etcd leads")
+
+    def generator(self, load: Load) -> Generator:
+        """Calls on one connection; each place of the window has keys of its own."""
+        if load.batch == 1:
+            return UnaryCalls(load, PUT, lambda place: put(place, load.size))
+        return UnaryCalls(load, TXN, lambda place: transaction(place, load.size, load.batch))
+
+    def restart(self, node: Node) -> None:
+        """Starts the member's process; it joins by itself."""
+        self._nodes[node.number] = node._replace(pid=self._start(node.number))
+
+    def stop(self) -> None:
+        """Ends the members."""
+        self.processes.end()
+
+    def _start(self, number: int) -> int:
+        client, peer = (f"http://{HOST}:{self._base + offset + number}" for offset in (0, NODES))
+        members = ",".join(f"n{each}=http://{HOST}:{self._base + NODES + each}" for each in range(NODES))
+        flags = {
+            "name": f"n{number}",
+            "data-dir": self._home / f"n{number}",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": members,
+            "quota-backend-bytes": QUOTA_BYTES,
+            "log-level": "error",
+        }
+        command = [str(self._binary), *(f"--{name}={value}" for name, value in flags.items())]
+        return self.processes.start(command, self._home / f"n{number}.log")
+
+
+def put(place: int, size: int) -> bytes:
+    """PutRequest: a key of its own for each place, `size` bytes."""
+    return _field(1, b"bench/%08d" % place) + _field(2, body(size))
+
+
+def transaction(place: int, size: int, batch: int) -> bytes:
+    """TxnRequest whose success branch is that many puts; etcd allows 128 (--max-txn-ops)."""
+    puts = (put(place * batch + number, size) for number in range(batch))
+    return b"".join(_field(2, _field(2, one)) for one in puts)  # TxnRequest.success, RequestOp.request_put
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of protobuf with a length (wire type 2); numbers below 16."""
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _status(port: int) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("POST", "/v3/maintenance/status", b"{}", {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        found: dict[str, Any] = json.loads(answer.read())
+    except (http.client.HTTPException, ValueError) as error:
+        raise ConnectionError(f"no status from etcd: {error}") from error
+    finally:
+        connection.close()
+    if "header" not in found:
+        raise ConnectionError(f"no status from etcd: {found}")
+    return found

@@ -1,0 +1,105 @@
+"""Getting the peers from package registries, in pinned versions, into a cache folder below .venv.
+
+Each function returns at once if the cache has that version. What is half there is never used: a download goes into a
+folder of its own that is renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bench.peers.system import Unavailable
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".venv" / "peers"
+MANIFESTS = Path(__file__).parent / "manifests"
+PATIENCE_S = 600.0
+
+ROCKETMQ = "4.9.7"
+ETCD = "3.6.16"
+NATS = "2.14.9"
+
+
+def rocketmq() -> Path:
+    """The folder with the jars of broker and name server, from Maven. Raises Unavailable."""
+
+    def make(into: Path) -> None:
+        maven, _ = tool("mvn", "Maven"), tool("java", "Java")
+        pom = MANIFESTS / "rocketmq" / "pom.xml"
+        repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
+        what = [f"-Drocketmq={ROCKETMQ}", f"-Dinto={into}", "dependency:copy-dependencies"]
+        run([maven, "-q", "-B", "-f", str(pom), repository, *what])
+
+    return once(CACHE / f"rocketmq-{ROCKETMQ}", make) / "lib"
+
+
+def etcd() -> Path:
+    """The etcd binary, built from its Go module. Raises Unavailable."""
+    return _go("etcd", "go.etcd.io/etcd/server/v3", ETCD)
+
+
+def nats() -> Path:
+    """The nats-server binary, built from its Go module. Raises Unavailable."""
+    return _go("nats", "github.com/nats-io/nats-server/v2", NATS)
+
+
+def _go(name: str, package: str, version: str) -> Path:
+    """Builds the package with the module `manifests/<name>`, whose go.sum pins it and all that it needs."""
+
+    def make(into: Path) -> None:
+        go = tool("go", "Go")
+        environment = {
+            "GOMODCACHE": str(CACHE / "go" / "mod"),
+            "GOCACHE": str(CACHE / "go" / "build"),
+            "GOTOOLCHAIN": "local",
+            "GOFLAGS": "-buildvcs=false -mod=readonly -modcacherw",
+        }
+        run([go, "build", "-trimpath", "-o", str(into / name), package], MANIFESTS / name, environment)
+
+    return once(CACHE / f"{name}-{version}", make) / name
+
+
+def tool(command: str, name: str) -> str:
+    """Where a command is. Raises Unavailable."""
+    found = shutil.which(command)
+    if found is None:
+        raise Unavailable(f"{name} is not installed ({command} was not found)")
+    return found
+
+
+def once(place: Path, make: Callable[[Path], None]) -> Path:
+    """`place`, filled by `make` unless it is there already."""
+    if place.is_dir():
+        return place
+    part = place.with_name(place.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    make(part)
+    part.rename(place)
+    return place
+
+
+def run(command: Sequence[str], where: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    """Runs a command to its end. Raises Unavailable with the line of its output that names the error."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=where,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{Path(command[0]).name} did not end within {PATIENCE_S:.0f} s") from None
+    if done.returncode:
+        lines = done.stdout.strip().splitlines() or ["it printed nothing"]
+        told = next((line for line in lines if "error" in line.lower()), lines[-1])
+        raise Unavailable(f"{Path(command[0]).name} failed: {told.strip()}")

@@ -1,0 +1,163 @@
+"""NATS JetStream: three servers, one stream with three replicas on file storage, everything else as by default.
+
+`Publisher` speaks the text protocol of NATS: a publish whose reply subject names its place in the window, and the
+acknowledgement of JetStream as a message to that subject.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.peers import fetch
+from bench.peers.loads import Window, body
+from bench.peers.processes import Processes
+from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, NoLeader, Node, Traits
+from raftmq.local.process import free_base_port
+
+READY_S = 60.0
+_INBOX = b"_INBOX.bench."
+_CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version":"1","protocol":1}\r\n'
+_STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage": "file", "retention": "limits"}
+
+
+class Nats:
+    """See `bench.peers.system.System`."""
+
+    def __init__(self) -> None:
+        durability = "page cache of a majority; fsync every 2 minutes"
+        self.traits = Traits("nats-lazy", f"nats-server {fetch.NATS}", durability, warm_s=5.0, batches=False)
+        self.processes = Processes()
+        self._binary = fetch.nats()
+        self._home = Path()
+        self._nodes: list[Node] = []
+
+    def start(self, directory: Path) -> None:
+        """Waits until the stream has a leader, READY_S at most. Raises NoLeader."""
+        self._home = directory
+        base = free_base_port(2 * NODES)
+        routes = ", ".join(f"nats://{HOST}:{base + NODES + number}" for number in range(NODES))
+        for number in range(NODES):
+            (directory / f"n{number}.conf").write_text(
+                f"server_name: n{number}\nlisten: {HOST}:{base + number}\n"
+                f"jetstream {{ store_dir: {directory / f'n{number}'} }}\n"
+                f"cluster {{ name: bench, listen: {HOST}:{base + NODES + number}, routes: [{routes}] }}\n"
+            )
+            self._nodes.append(Node(number, base + number, self._start(number)))
+        until = time.monotonic() + READY_S
+        while True:
+            try:
+                made = request(self._nodes[0].port, f"$JS.API.STREAM.CREATE.{TOPIC}", _STREAM)
+                if "error" not in made:
+                    self.leader()
+                    return
+                why = str(made["error"])
+            except (OSError, NoLeader) as error:
+                why = str(error)
+            if time.monotonic() > until or self.processes.ended():
+                raise NoLeader(f"nats did not start: {why}")
+            time.sleep(0.5)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The servers."""
+        return self._nodes
+
+    def leader(self) -> Node:
+        """The leader of the stream's Raft group, as the first server that answers tells."""
+        alive = set(self.processes.pids)
+        for asked in self._nodes:
+            if asked.pid not in alive:
+                continue
+            info = request(asked.port, f"$JS.API.STREAM.INFO.{TOPIC}", {})
+            name = info.get("cluster", {}).get("leader")
+            for node in self._nodes:
+                if name == f"n{node.number}" and node.pid in alive:
+                    return node
+        raise NoLeader("the stream has no leader")
+
+    def generator(self, load: Load) -> Generator:
+        """Publishes on one connection."""
+        return Publisher(load)
+
+    def restart(self, node: Node) -> None:
+        """Starts the server's process; it joins by itself."""
+        self._nodes[node.number] = node._replace(pid=self._start(node.number))
+
+    def stop(self) -> None:
+        """Ends the servers."""
+        self.processes.end()
+
+    def _start(self, number: int) -> int:
+        conf, log = self._home / f"n{number}.conf", self._home / f"n{number}.log"
+        return self.processes.start([str(self._binary), "-c", str(conf)], log)
+
+
+class Publisher(Window):
+    """A window of publishes."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__(load)
+        content = body(load.size)
+        self._frames = [
+            b"PUB %s %s%d %d\r\n%s\r\n" % (TOPIC.encode(), _INBOX, place, len(content), content)
+            for place in range(load.in_flight)
+        ]
+        self._pending = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets; the window is filled when the answer to PING says that the server has read all of it."""
+        super().connection_made(transport)
+        self.transport.write(_CONNECT + b"SUB %s* 1\r\nPING\r\n" % _INBOX)
+
+    def send(self, places: Iterable[int]) -> None:
+        """See Window."""
+        self.transport.write(b"".join([self._frames[place] for place in places]))
+
+    def data_received(self, data: bytes) -> None:
+        """Lines, and messages with a payload after the line."""
+        data = self._pending + data if self._pending else data
+        at, now = 0, time.perf_counter()
+        again: list[int] = []
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            if line.startswith(b"MSG "):
+                _, subject, _, length = line.split(b" ")
+                stop = end + 2 + int(length)
+                if stop + 2 > len(data):
+                    break
+                place = int(subject[len(_INBOX) :])
+                if self.settle(place, ok=data.find(b'"error"', end, stop) < 0, now=now):
+                    again.append(place)
+                at = stop + 2
+                continue
+            at = end + 2
+            if line == b"PING":
+                self.transport.write(b"PONG\r\n")
+            elif line == b"PONG":
+                self.begin()
+            elif line.startswith(b"-ERR"):
+                self.fail(line.decode())
+                return
+        self._pending = data[at:]
+        self.again(again, now)
+
+
+def request(port: int, subject: str, content: dict[str, Any], patience_s: float = 5.0) -> dict[str, Any]:
+    """One request of JetStream's API and its answer. Raises OSError."""
+    payload = json.dumps(content).encode()
+    with socket.create_connection((HOST, port), patience_s) as connection, connection.makefile("rb") as answers:
+        ask = b"SUB _INBOX.api 1\r\nPUB %s _INBOX.api %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)
+        connection.sendall(_CONNECT + ask)
+        while line := answers.readline():
+            if line.startswith(b"MSG "):
+                found: dict[str, Any] = json.loads(answers.read(int(line.split()[-1])))
+                return found
+            if line.startswith(b"-ERR"):
+                raise ConnectionError(line.decode().strip())
+    raise ConnectionError(f"no answer to {subject}")

@@ -1,0 +1,202 @@
+"""Alternating rounds: every system is continued in turn, measured under every load, and stopped again.
+
+All systems are started and warmed once. Between its turns a system stands still (SIGSTOP), so it takes neither CPU nor
+disk from the one that is measured, and its JIT-compiled code stays. What it left dirty in the page cache is written
+before the next turn (sync(2)). A turn counts only if the same leader led from its first to its last load.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from bench.bench_disk_floor import Floor
+from bench.peers import loads
+from bench.peers.system import Load, NoLeader, Node, System
+from raftmq.commands.bench_load import Result
+
+LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
+"""(body bytes, messages per request, requests in flight)."""
+SETTLE_S = 1.0
+LEADER_S = 40.0
+"""How long a system may be without a leader after it was continued."""
+TRIES = 3
+"""Turns that a system may begin in one round."""
+
+
+class Sample(NamedTuple):
+    """One load in one round."""
+
+    messages_per_second: float
+    cpu_us_per_message: float
+    """User and system time of all processes of the system."""
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    """Requests that were refused."""
+
+
+class Spread(NamedTuple):
+    """Of several rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Field:
+    """A system that takes part: what it was measured at, and which of its nodes are warm."""
+
+    def __init__(self, system: System, warm_s: float = 0.0) -> None:
+        """`warm_s`: how long a leader is warmed, instead of what the system's traits say."""
+        self.system = system
+        self.warm_s = warm_s or system.traits.warm_s
+        self.samples: dict[Load, list[Sample]] = {}
+        self.failed = ""
+        """Why it takes part no longer; empty if it does."""
+        self.memory_bytes = 0
+        """Resident memory of all its processes after its last turn."""
+        self._warm: set[int] = set()
+        self._leader: Node | None = None
+
+    @property
+    def name(self) -> str:
+        """As the report calls it."""
+        return self.system.traits.name
+
+    def start(self, directory: Path) -> None:
+        """Starts the system, warms its leader, and stops it until its first turn."""
+        directory.mkdir(parents=True)
+        self.system.start(directory)
+        self._leader = wait_for_leader(self.system)
+        self.warm()
+        self.system.processes.pause()
+
+    def warm(self) -> None:
+        """Puts load on the leader: for as long as it needs the first time, for a second when it led before."""
+        leader = self._leader
+        assert leader is not None, "a system is warmed after it was started"
+        seconds = 1.0 if leader.pid in self._warm else self.warm_s
+        loads.run(self.system, leader, Load(1024, 1, 256, seconds))
+        self._warm.add(leader.pid)
+
+    def resume(self) -> Node:
+        """Continues the system, its leader first so that its heartbeats are there when the others wake; returns it.
+
+        If another node leads now, it is warmed.
+        """
+        if self._leader is not None:
+            self.system.processes.resume(self._leader.pid)
+        self.system.processes.resume()
+        time.sleep(SETTLE_S)
+        now = wait_for_leader(self.system)
+        changed = now != self._leader
+        self._leader = now
+        if changed:
+            self.warm()
+        return now
+
+    def pause(self) -> None:
+        """Stops it and has the disk take what it wrote."""
+        self.memory_bytes = self.system.processes.memory_bytes()
+        self.system.processes.pause()
+        os.sync()
+
+    def turn(self, rows: Sequence[Load]) -> None:
+        """Continues, measures every load and stops; begins again if the leader changed meanwhile. Raises OSError."""
+        try:
+            for _ in range(TRIES):
+                leader = self.resume()
+                try:
+                    found = [(row, measure(self.system, leader, row)) for row in rows]
+                    stayed = wait_for_leader(self.system) == leader
+                except ConnectionError:  # a deposed leader, or a turn that began too early
+                    stayed = False
+                if stayed:
+                    break
+            else:
+                raise NoLeader(f"its leader changed during {TRIES} turns in a row")
+            for row, sample in found:
+                self.samples.setdefault(row, []).append(sample)
+        finally:
+            self.pause()
+
+
+def order(names: Sequence[str], number: int) -> list[str]:
+    """The order of round `number` (from 0): each system is first once in as many rounds, and every other round runs
+    backwards, so that no system always follows the same one."""
+    shift = number % len(names) if names else 0
+    turned = [*names[shift:], *names[:shift]]
+    return turned[::-1] if number % 2 else turned
+
+
+def wait_for_leader(system: System, patience_s: float = LEADER_S) -> Node:
+    """Polls until a node leads. Raises NoLeader."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return system.leader()
+        except (NoLeader, OSError) as error:
+            if time.monotonic() > until:
+                raise NoLeader(f"no leader within {patience_s:.0f} s: {error}") from error
+            time.sleep(0.1)
+
+
+def measure(system: System, leader: Node, row: Load) -> Sample:
+    """One load against the leader. Raises OSError."""
+    before = system.processes.cpu_seconds()
+    result = loads.run(system, leader, row)
+    return sample(result, system.processes.cpu_seconds() - before)
+
+
+def sample(result: Result, cpu_s: float) -> Sample:
+    """The figures of one run. Raises ConnectionError if nothing was acknowledged."""
+    if not result.messages:
+        raise ConnectionError(f"nothing was acknowledged, {result.errors} requests were refused")
+    return Sample(
+        result.messages / result.seconds,
+        cpu_s * 1e6 / result.messages,
+        percentile(result.latencies_ms, 0.5),
+        percentile(result.latencies_ms, 0.99),
+        result.errors,
+    )
+
+
+def percentile(ascending: Sequence[float], share: float) -> float:
+    """Of an ascending list that is not empty."""
+    return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least one value."""
+    return Spread(median(values), min(values), max(values))
+
+
+def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tell: Callable[[str], None]) -> None:
+    """Plays all rounds. A system that fails keeps what it was measured at before, and its end is told in `failed`."""
+    by_name = {field.name: field for field in fields}
+    for number in range(rounds):
+        floor.measure()
+        for name in order(list(by_name), number):
+            field = by_name[name]
+            if field.failed:
+                continue
+            tell(f"round {number + 1} of {rounds}: {name}")
+            rows = [Load(*row, seconds) for row in LOADS if row[1] == 1 or field.system.traits.batches]
+            attempt(field, lambda field=field, rows=rows: field.turn(rows), tell)
+
+
+def attempt(field: Field, action: Callable[[], None], tell: Callable[[str], None]) -> bool:
+    """Does something with a system; if that fails, the system ends and the run goes on. True if it went well."""
+    try:
+        action()
+    except (OSError, NoLeader) as error:
+        field.failed = f"{type(error).__name__}: {error}"
+        tell(f"{field.name} failed: {field.failed}")
+        field.system.stop()
+        return False
+    return True
