@@ -75,8 +75,7 @@ def fail_over(fields: list[Field], times: int, tell: Callable[[str], None]) -> l
             field.system.stop()
     for field in fields:
         if field.name in FAILOVER and times and not field.failed:
-            rounds.attempt(field, partial(_fail_over, field, times, found, tell), tell)
-            if field.failed:
+            if not rounds.attempt(field, partial(_fail_over, field, times, found, tell), tell):
                 found.append({"system": field.name, "fault": "any", "error": field.failed})
             field.system.stop()
     return found

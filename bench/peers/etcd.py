@@ -16,7 +16,7 @@ from bench.peers import fetch
 from bench.peers.grpc import UnaryCalls
 from bench.peers.loads import body
 from bench.peers.processes import Processes
-from bench.peers.system import HOST, NODES, Generator, Load, NoLeader, Node, Traits
+from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0

@@ -1,7 +1,7 @@
 """How long no send is acknowledged when the leader of a loaded cluster is killed (kill -9) or hangs (SIGSTOP).
 
 The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S a new connection to each
-other node sends one message; the first of them that is acknowledged ends the measurement. Timeouts are the system's own.
+other node sends one message; the first that is acknowledged ends the measurement. Timeouts are the system's own.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 from bench.peers import fetch
 from bench.peers.loads import Window, body
 from bench.peers.processes import Processes
-from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, NoLeader, Node, Traits
+from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0

@@ -117,7 +117,7 @@ class Processes:
 
 
 def ticks(stat: str) -> int:
-    """utime + stime + cutime + cstime of a line of /proc/PID/stat, whose second field may contain anything (proc(5))."""
+    """utime + stime + cutime + cstime of /proc/PID/stat (proc(5)); its second field, the name, may contain anything."""
     fields = stat.rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15])
 
@@ -170,7 +170,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 def _is_alive(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

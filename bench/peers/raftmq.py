@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers.processes import Processes
-from bench.peers.system import NODES, TOPIC, Generator, Load, NoLeader, Node, Traits
+from bench.peers.system import NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
 from cluster.config.local_layout import NodeRecord
 from cluster.errors import LocalError
 from raftmq.commands import bench_load

@@ -47,6 +47,7 @@ def document(
         "failover": [_with_spread(one) for one in failover],
         "floor": _floor(floor, rows),
         "memory_mib": {field.name: round(field.memory_bytes / 2**20) for field in fields},
+        "leader_changes": {field.name: field.leader_changes for field in fields},
         "versions": {field.name: field.system.traits.version for field in fields},
         "settings": dict(settings),
     }
@@ -73,7 +74,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         "p50 ms",
         "p99 ms",
         "refused",
-        "an acknowledged message is in",
+        "durability",
     )
     table = Table("batch", "in flight", "system", *heads, title="medians of alternating rounds")
     for each in measured:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.peers import fetch, loads
 from bench.peers.processes import Processes
-from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, NoLeader, Node, Traits
+from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
 from raftmq.commands import bench_load
 from raftmq.local.process import free_base_port
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from bench.bench_disk_floor import Floor
 from bench.peers import loads
-from bench.peers.system import Load, NoLeader, Node, System
+from bench.peers.system import Load, Node, NoLeader, System
 from raftmq.commands.bench_load import Result
 
 LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
@@ -60,6 +61,8 @@ class Field:
         """Why it takes part no longer; empty if it does."""
         self.memory_bytes = 0
         """Resident memory of all its processes after its last turn."""
+        self.leader_changes = 0
+        """Turns that found another leader than the turn before, or lost theirs."""
         self._warm: set[int] = set()
         self._leader: Node | None = None
 
@@ -97,6 +100,7 @@ class Field:
         changed = now != self._leader
         self._leader = now
         if changed:
+            self.leader_changes += 1
             self.warm()
         return now
 
@@ -114,8 +118,10 @@ class Field:
                 try:
                     found = [(row, measure(self.system, leader, row)) for row in rows]
                     stayed = wait_for_leader(self.system) == leader
-                except ConnectionError:  # a deposed leader, or a turn that began too early
+                except OSError:  # a deposed leader, or a turn that began too early
                     stayed = False
+                if gone := self.system.processes.ended():
+                    raise NoLeader(f"processes ended by themselves: {gone}")
                 if stayed:
                     break
             else:
@@ -127,9 +133,9 @@ class Field:
 
 
 def order(names: Sequence[str], number: int) -> list[str]:
-    """The order of round `number` (from 0): each system is first once in as many rounds, and every other round runs
-    backwards, so that no system always follows the same one."""
-    shift = number % len(names) if names else 0
+    """The order of round `number` (from 0): rounds come in pairs, the second one backwards, and each pair begins with
+    the next system. So each is first as often, and none always follows the same one."""
+    shift = number // 2 % len(names) if names else 0
     turned = [*names[shift:], *names[:shift]]
     return turned[::-1] if number % 2 else turned
 
@@ -187,7 +193,7 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
                 continue
             tell(f"round {number + 1} of {rounds}: {name}")
             rows = [Load(*row, seconds) for row in LOADS if row[1] == 1 or field.system.traits.batches]
-            attempt(field, lambda field=field, rows=rows: field.turn(rows), tell)
+            attempt(field, partial(field.turn, rows), tell)
 
 
 def attempt(field: Field, action: Callable[[], None], tell: Callable[[str], None]) -> bool:

@@ -66,7 +66,7 @@ class Traits(NamedTuple):
 
 
 class System(Protocol):
-    """Three nodes of one product. Every method blocks; all raise OSError or NoLeader for what went wrong at run time."""
+    """Three nodes of one product. Every method blocks, and raises OSError or NoLeader for what went wrong."""
 
     traits: Traits
     processes: Processes

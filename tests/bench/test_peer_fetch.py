@@ -1,0 +1,65 @@
+"""Getting peers: what is half there is not used, and a peer that cannot be had says why instead of ending the run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import bench_peers
+from bench.peers import fetch
+from bench.peers.system import Unavailable
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def make(into: Path) -> None:
+        made.append(into)
+        (into / "binary").write_text("x")
+
+    for _ in range(2):
+        assert (fetch.once(tmp_path / "peer-1", make) / "binary").read_text() == "x"
+    assert len(made) == 1
+
+
+def test_half_a_download_is_made_again(tmp_path: Path) -> None:
+    def fail(into: Path) -> None:
+        (into / "half").write_text("x")
+        raise Unavailable("no network")
+
+    with pytest.raises(Unavailable):
+        fetch.once(tmp_path / "peer-1", fail)
+    assert not (tmp_path / "peer-1").exists()
+    place = fetch.once(tmp_path / "peer-1", lambda into: (into / "whole").touch())
+    assert [path.name for path in place.iterdir()] == ["whole"]
+
+
+def test_a_tool_that_is_missing_is_named() -> None:
+    with pytest.raises(Unavailable, match="Go is not installed"):
+        fetch.tool("no-such-command", "Go")
+
+
+def test_a_command_that_fails_is_quoted() -> None:
+    code = "print('downloading'); print('[ERROR] no such artifact'); print('try -X'); raise SystemExit(1)"
+    with pytest.raises(Unavailable, match="no such artifact"):
+        fetch.run([sys.executable, "-c", code])
+    fetch.run([sys.executable, "-c", "print('an error in words, and all is well')"])
+
+
+def test_a_missing_peer_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_maven() -> Path:
+        raise Unavailable("Maven is not installed")
+
+    monkeypatch.setattr(fetch, "rocketmq", no_maven)
+    told: list[str] = []
+    fields, missing = bench_peers.get(["dledger", "raftmq"], told.append)
+    assert [field.name for field in fields] == ["raftmq"]
+    assert missing == {"dledger": "Maven is not installed"}
+
+
+def test_unknown_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTEMS", "raftmq,kafka")
+    with pytest.raises(SystemExit, match="kafka"):
+        bench_peers.chosen()

@@ -1,0 +1,216 @@
+"""The load generators for NATS and etcd: bytes as the server sends them, cut anywhere, and the window stays full."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import pytest
+
+from bench.peers import grpc
+from bench.peers.etcd import PUT, put, transaction
+from bench.peers.grpc import UnaryCalls, frame
+from bench.peers.loads import Window
+from bench.peers.nats import Publisher
+from bench.peers.system import Load
+
+LOAD = Load(8, 1, 2, 0.0)
+"""Two messages of eight bytes, and no more after the first answer."""
+ENDLESS = LOAD._replace(seconds=600.0)
+
+
+class Wire:
+    """A transport that keeps what was written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> bytes:
+        written, self.written = self.written, b""
+        return written
+
+
+def connect(window: Window) -> Wire:
+    wire = Wire()
+    window.connection_made(cast(Any, wire))  # a transport as far as a window uses one
+    return wire
+
+
+def feed(window: Window, data: bytes, cut: int) -> None:
+    """In pieces of `cut` bytes."""
+    for at in range(0, len(data), cut):
+        window.data_received(data[at : at + cut])
+
+
+def published(place: int, answer: bytes = b'{"stream":"bench","seq":1}') -> bytes:
+    return b"MSG _INBOX.bench.%d 1 %d\r\n%s\r\n" % (place, len(answer), answer)
+
+
+async def greeted(load: Load) -> tuple[Publisher, Wire]:
+    publisher = Publisher(load)
+    wire = connect(publisher)
+    assert wire.take().endswith(b"PING\r\n")
+    publisher.data_received(b'INFO {"server_id":"X"}\r\nPONG\r\n')
+    return publisher, wire
+
+
+async def test_nats_publishes_when_it_was_greeted() -> None:
+    _, wire = await greeted(LOAD)
+    body = bytes(range(8))
+    assert wire.take() == b"".join(
+        b"PUB bench _INBOX.bench.%d 8\r\n%s\r\n" % (place, body) for place in range(LOAD.in_flight)
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+async def test_nats_answers_are_counted(cut: int) -> None:
+    publisher, wire = await greeted(LOAD)
+    wire.take()
+    feed(publisher, published(1) + b"PING\r\n" + published(0, b'{"error":{"code":503}}'), cut)
+    await publisher.done
+    assert (publisher.acked, publisher.errors, len(publisher.latencies)) == (1, 1, 2)
+    assert wire.take() == b"PONG\r\n"
+
+
+async def test_nats_keeps_its_window_full() -> None:
+    publisher, wire = await greeted(ENDLESS)
+    wire.take()
+    publisher.data_received(published(1))
+    assert wire.take().startswith(b"PUB bench _INBOX.bench.1 8\r\n")
+    assert not publisher.done.done()
+
+
+async def test_nats_error_ends_the_run() -> None:
+    publisher, wire = await greeted(ENDLESS)
+    publisher.data_received(b"-ERR 'Maximum Payload Violation'\r\n")
+    with pytest.raises(ConnectionError, match="Maximum Payload"):
+        await publisher.done
+    assert wire.closed
+
+
+async def test_a_connection_that_is_lost_ends_the_run() -> None:
+    publisher, _ = await greeted(ENDLESS)
+    publisher.connection_lost(None)
+    with pytest.raises(ConnectionError):
+        await publisher.done
+
+
+def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
+    """(type, flags, stream, payload) of each."""
+    found, at = [], 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 3], "big")
+        kind, flags, stream = struct.unpack_from(">BBI", data, at + 3)
+        found.append((kind, flags, stream, data[at + 9 : at + 9 + length]))
+        at += 9 + length
+    assert at == len(data), "frames are whole"
+    return found
+
+
+def answer(stream: int) -> bytes:
+    """What etcd sends for a put: headers, a message, trailers."""
+    return (
+        frame(grpc.HEADERS, grpc.END_HEADERS, stream, b"\x88")
+        + frame(grpc.DATA, 0, stream, b"\x00\x00\x00\x00\x02\x0a\x00")
+        + frame(grpc.HEADERS, grpc.END_HEADERS | grpc.END_STREAM, stream, b"\x40")
+    )
+
+
+def refusal(stream: int) -> bytes:
+    """A call that failed: trailers alone."""
+    return frame(grpc.HEADERS, grpc.END_HEADERS | grpc.END_STREAM, stream, b"\x88")
+
+
+def calls(load: Load, message: bytes = b"m" * 8) -> tuple[UnaryCalls, Wire]:
+    window = UnaryCalls(load, PUT, lambda place: message)
+    return window, connect(window)
+
+
+async def test_grpc_greets_and_sends_each_call_on_a_stream_of_its_own() -> None:
+    _, wire = calls(LOAD)
+    written = wire.take()
+    assert written.startswith(grpc.PREFACE)
+    sent = frames(written[len(grpc.PREFACE) :])
+    assert [(kind, stream) for kind, _, stream, _ in sent] == [
+        (grpc.SETTINGS, 0),
+        (grpc.WINDOW_UPDATE, 0),
+        (grpc.HEADERS, 1),
+        (grpc.DATA, 1),
+        (grpc.HEADERS, 3),
+        (grpc.DATA, 3),
+    ]
+    assert PUT.encode() in sent[2][3]
+    assert sent[3] == (grpc.DATA, grpc.END_STREAM, 1, b"\x00\x00\x00\x00\x08" + b"m" * 8)
+
+
+@pytest.mark.parametrize("cut", [1, 11, 1000])
+async def test_grpc_answers_are_counted(cut: int) -> None:
+    window, _ = calls(LOAD._replace(in_flight=3))
+    reset = frame(grpc.RST_STREAM, 0, 5, bytes(4))
+    feed(window, frame(grpc.SETTINGS, 0, 0) + answer(3) + refusal(1) + reset, cut)
+    await window.done
+    assert (window.acked, window.errors) == (1, 2)
+
+
+async def test_grpc_keeps_its_window_full_and_answers_the_server() -> None:
+    window, wire = calls(ENDLESS)
+    wire.take()
+    window.data_received(frame(grpc.PING, 0, 0, b"12345678") + frame(grpc.SETTINGS, 0, 0) + answer(1))
+    sent = frames(wire.take())
+    assert (grpc.PING, grpc.ACK, 0, b"12345678") in sent
+    assert (grpc.SETTINGS, grpc.ACK, 0, b"") in sent
+    assert [stream for kind, _, stream, _ in sent if kind == grpc.HEADERS] == [5]
+
+
+def data_bytes(wire: Wire, stream: int) -> int:
+    return sum(len(payload) for kind, _, to, payload in frames(wire.take()) if kind == grpc.DATA and to == stream)
+
+
+async def test_grpc_waits_for_room_on_stream_and_connection() -> None:
+    """A message of 100,005 bytes: 65,535 are allowed at first, then what each of the two windows has room for."""
+    window, wire = calls(LOAD._replace(in_flight=1), b"m" * 100_000)
+    wire.written = wire.written[len(grpc.PREFACE) :]
+    assert data_bytes(wire, 1) == grpc.DEFAULT_WINDOW
+    window.data_received(frame(grpc.WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 20)))
+    assert data_bytes(wire, 1) == 0, "the connection has no room yet"
+    window.data_received(frame(grpc.WINDOW_UPDATE, 0, 0, struct.pack(">I", 10)))
+    assert data_bytes(wire, 1) == 10
+    window.data_received(frame(grpc.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 20)))
+    assert data_bytes(wire, 1) == 100_005 - grpc.DEFAULT_WINDOW - 10
+
+
+async def test_grpc_room_of_open_streams_follows_the_settings() -> None:
+    window, wire = calls(LOAD._replace(in_flight=1), b"m" * 70_000)
+    wire.written = wire.written[len(grpc.PREFACE) :]
+    data_bytes(wire, 1)
+    window.data_received(frame(grpc.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 20)))
+    assert data_bytes(wire, 1) == 0
+    more = struct.pack(">HI", grpc.INITIAL_WINDOW_SIZE, grpc.DEFAULT_WINDOW + 100)
+    window.data_received(frame(grpc.SETTINGS, 0, 0, more))
+    assert data_bytes(wire, 1) == 100
+
+
+async def test_grpc_goaway_ends_the_run() -> None:
+    window, wire = calls(ENDLESS)
+    window.data_received(frame(grpc.GOAWAY, 0, 0, bytes(8)))
+    with pytest.raises(ConnectionError, match="GOAWAY"):
+        await window.done
+    assert wire.closed
+
+
+def test_puts_of_a_transaction_have_keys_of_their_own() -> None:
+    one = put(7, 8)
+    assert one == b"\x0a\x0ebench/00000007\x12\x08" + bytes(range(8))
+    two = transaction(3, 8, 2)
+    assert b"bench/00000006" in two
+    assert b"bench/00000007" in two
+    # success (field 2) of { request_put (field 2) of the put }, twice
+    assert two.startswith(b"\x12" + bytes([len(one) + 2]) + b"\x12" + bytes([len(one)]))
+    assert len(put(0, 1024)) == 16 + 3 + 1024, "a length of two bytes"
