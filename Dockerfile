@@ -1,18 +1,20 @@
-# The runtime packages from the lock file, this package, and nothing that built them.
-FROM python:3.11-slim AS build
+# The runtime packages from the lock file, this package with its native kernel, and nothing that built them.
+# The image without -slim has the C compiler that the kernel needs; both have the same Python at the same place.
+FROM python:3.11 AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/raftmq
 WORKDIR /src
 COPY requirements/base.lock requirements/
 RUN /opt/raftmq/bin/pip install --require-hashes -r requirements/base.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY raftlog raftlog
 COPY statemachine statemachine
 COPY cluster cluster
 COPY raftmq raftmq
 COPY jepsen_like jepsen_like
 COPY pyspark_raftmq pyspark_raftmq
-RUN /opt/raftmq/bin/pip install --no-deps --no-build-isolation .
+RUN /opt/raftmq/bin/pip install --no-deps --no-build-isolation . \
+    && cd / && /opt/raftmq/bin/python -c 'from cluster import kernel; assert kernel.NAME == "native", kernel.WHY'
 
 FROM python:3.11-slim
 COPY --from=build /opt/raftmq /opt/raftmq

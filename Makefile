@@ -31,10 +31,10 @@ MUTANTS_ARGS ?=
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(STAMPS)/package  ## .venv with the runtime packages (base.lock) and this tree, editable
+setup: $(STAMPS)/kernel  ## .venv with the runtime packages (base.lock) and this tree, editable, with its native kernel
 setup-dev: $(STAMPS)/dev  ## the same, with test tools and Spark (dev.lock)
 
-demo: $(STAMPS)/package  ## three nodes, a killed leader, every message accounted for (DEMO_ARGS=...)
+demo: $(STAMPS)/kernel  ## three nodes, a killed leader, every message accounted for (DEMO_ARGS=...)
 	@$(BIN)/raftmq demo $(DEMO_ARGS)
 
 test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS processes (PYTEST_ARGS=...)
@@ -68,19 +68,19 @@ dead-code: $(STAMPS)/dev  ## names that nothing uses (vulture)
 arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 	@$(BIN)/python -m pytest -q tests/architecture
 
-sim-night: $(STAMPS)/package  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
+sim-night: $(STAMPS)/kernel  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
 	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)
 
 mutants: $(STAMPS)/dev  ## random changes of the product, judged by unit tests and simulator; resumable (MUTANTS_ARGS=...)
 	@$(BIN)/python -m jepsen_like.mutants $(MUTANTS_ARGS)
 
-bench: $(STAMPS)/package  ## throughput and latency of three local nodes (JSON=1 for JSON only)
+bench: $(STAMPS)/kernel  ## throughput and latency of three local nodes (JSON=1 for JSON only)
 	@JSON=$(JSON) $(BIN)/python bench/bench_cluster.py $(BENCH_ARGS)
 
-bench-compare: $(STAMPS)/package  ## the same on commit REV and on this tree, in turns (ROUNDS=5, JSON=1)
+bench-compare: $(STAMPS)/kernel  ## the same on commit REV and on this tree, in turns (ROUNDS=5, JSON=1)
 	@REV=$(REV) ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python bench/bench_compare.py
 
-bench-instructions: $(STAMPS)/package  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
+bench-instructions: $(STAMPS)/kernel  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
 	@BASE=$(BASE) JSON=$(JSON) $(BIN)/python bench/bench_instructions.py
 
 bench-peers: $(STAMPS)/package  ## RaftMQ beside DLedger, etcd and NATS in alternating rounds; fetches them (ROUNDS=5, JSON=1)
@@ -103,6 +103,7 @@ lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
+	@rm -f cluster/kernel/_native.*.so $(STAMPS)/kernel
 	@find . \( -name __pycache__ -o -name .ruff_cache \) -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and .venv with it
@@ -127,7 +128,13 @@ $(STAMPS)/package: pyproject.toml $(STAMPS)/base
 	@PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package
+# The step before has built it too, but pip keeps to itself what was missing or failed. Here a changed kernel is built anew.
+$(STAMPS)/kernel: setup.py cluster/kernel/_native.pyx $(STAMPS)/base | $(STAMPS)/package
+	@PYTHONWARNINGS=ignore $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+# Not newer than the kernel: a change of that installs no packages.
+$(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package | $(STAMPS)/kernel
 	@sh .ci/preflight disk 3 dev
 	@echo "setup: installing test tools and Spark (requirements/dev.lock); the first time takes minutes" >&2
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock

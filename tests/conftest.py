@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cluster import kernel
+
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")  # how long an example takes says nothing about the product
 
@@ -112,6 +114,11 @@ class NamedTests:
         narrowed = option.keyword or option.deselect or option.ignore or option.ignore_glob or option.maxfail
         narrowed = narrowed or option.collectonly or getattr(option, "lf", False) or getattr(option, "stepwise", False)
         return not narrowed and config.args_source is pytest.Config.ArgsSource.TESTPATHS and _PAGE.exists()
+
+
+def pytest_report_header() -> str:
+    """Which kernel the product uses in this run: RAFTMQ_KERNEL=python chooses."""
+    return f"kernel: {kernel.NAME}" + (f" ({kernel.WHY})" if kernel.WHY else "")
 
 
 def pytest_configure(config: pytest.Config) -> None:

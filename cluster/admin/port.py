@@ -63,6 +63,15 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     """Members that have not proven it to this node."""
 
 
+class KernelView(msgspec.Struct, frozen=True):
+    """Which form of the hot path this node runs: `cluster.kernel`."""
+
+    name: Literal["native", "python"]
+    version: int
+    why: str
+    """Why it is not the native one; empty if it is."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /v1/status`: the state of one node."""
 
@@ -113,6 +122,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     retention: dict[str, int | bool | str] = {}
     """[retention] as this node has it now."""
     versions: dict[str, str]
+    kernel: KernelView
     uptime_ms: int
 
 

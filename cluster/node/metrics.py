@@ -21,6 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from cluster import kernel
 from cluster.admin.port import NodeStatus
 from cluster.broker.group_lag import LagMetrics
 from cluster.broker.relay_metrics import RelayMetrics
@@ -33,6 +34,7 @@ from cluster.repair.metrics import RepairMetrics
 from cluster.replication.mode_metrics import ModeMetrics
 from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
+from cluster.runtime.versions import versions
 from cluster.state.recovery_metrics import RecoveryMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from statemachine.broker_state import BrokerState
@@ -53,6 +55,7 @@ class NodeMetrics:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self._leader_seen: int = 0
+        self._define_build()
         self._define_raft()
         self._define_lanes()
         self._define_clients()
@@ -286,6 +289,10 @@ class NodeMetrics:
         self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic")
         self._topics = gauge("rocketmq_topic_number", "Number of topics")
         self._groups = gauge("rocketmq_consumer_group_number", "Number of consumer groups")
+
+    def _define_build(self) -> None:
+        build = self._gauge("raftmq_build_info", "1; the labels tell what runs", "version", "python", "kernel")
+        build.labels(versions()["raftmq"], versions()["python"], kernel.NAME).set(1)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self.registry)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
+from cluster import kernel
+from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.broker.group_members import Members
 from cluster.members.quorum import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
@@ -64,6 +65,7 @@ def status(node: OwnPort) -> NodeStatus:
         disk=node.disk.view(),
         retention=settings_of(node.config.retention),
         versions=versions(),
+        kernel=KernelView(kernel.NAME, kernel.VERSION, kernel.WHY),
         secret=_secret(node),
         uptime_ms=node.services.monotonic_ms() - node.started_ms,
     )

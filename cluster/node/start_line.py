@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cluster import kernel
 from cluster.runtime.versions import versions
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ def tell(node: Node) -> None:
         ]
     )
     logger.info(
-        "node %d of cluster %s (%s) serves: raftmq %s, python %s; %s; directory %s; term %d, log up to index %d, "
-        "applied up to %d; voters %s",
+        "node %d of cluster %s (%s) serves: raftmq %s, python %s, %s kernel; %s; directory %s; term %d, "
+        "log up to index %d, applied up to %d; voters %s",
         node.node_id,
         config.cluster.name,
         identity.cluster_uuid,
         used["raftmq"],
         used["python"],
+        kernel.NAME,
         ports,
         node.storage.directory.path,
         raft.term,
@@ -39,3 +41,5 @@ def tell(node: Node) -> None:
         raft.applied_index,
         ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
     )
+    if kernel.WHY:
+        logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)

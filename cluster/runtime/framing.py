@@ -5,9 +5,7 @@ A frame that arrives in many reads is kept as a list of pieces and joined once: 
 
 from __future__ import annotations
 
-import struct
-
-_LENGTH = struct.Struct(">i")
+from cluster.kernel import frames
 
 
 class FrameTooLargeError(ValueError):
@@ -57,22 +55,12 @@ class FrameBuffer:
                 return b"", []
             data = b"".join(self._pieces)
             self._pieces.clear()
-        frames: list[tuple[int, int]] = []
-        at, end = 0, len(data)
-        needed = 4
-        while end - at >= 4:
-            (length,) = _LENGTH.unpack_from(data, at)
-            if not 0 <= length <= self.limit:
-                self.buffered = self.needed = 0
-                raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}")
-            stop = at + 4 + length
-            if stop > end:
-                needed = 4 + length
-                break
-            frames.append((at + 4, stop))
-            at = stop
-        self.buffered = end - at
-        self.needed = needed if self.buffered else 0
+        found, at, length = frames(data, self.limit)
+        if length is not None and not 0 <= length <= self.limit:
+            self.buffered = self.needed = 0
+            raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}")
+        self.buffered = len(data) - at
+        self.needed = (4 if length is None else 4 + length) if self.buffered else 0
         if self.buffered:
             self._pieces.append(data[at:] if at else data)
-        return data, frames
+        return data, found

@@ -37,6 +37,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         for style, lines in (("yellow", mode_lines(view)), ("red", alarm_lines(view)), ("yellow", notes)):
             for line in lines:
                 out.print(line, markup=False, style=style, soft_wrap=True)
+        for line in kernel_lines(view):
+            out.print(line, markup=False, soft_wrap=True)
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
@@ -124,6 +126,18 @@ def link_lines(view: ClusterView) -> list[str]:
         for node in view.nodes
         for link in (node.status or {}).get("links", ())
         if link["finding"]
+    ]
+
+
+def kernel_lines(view: ClusterView) -> list[str]:
+    """One line per kernel in use, the native one first: which nodes run it and, if it is not the native one, why."""
+    nodes: dict[tuple[str, str], list[int]] = {}
+    for node in view.nodes:
+        if kernel := (node.status or {}).get("kernel"):
+            nodes.setdefault((kernel["name"], kernel["why"]), []).append(node.record.id)
+    return [
+        f"{name} kernel: node {', '.join(map(str, sorted(ids)))}" + (f" ({why})" if why else "")
+        for (name, why), ids in sorted(nodes.items())
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ def test_workflows_need_no_secret_and_may_only_read() -> None:
     for path in WORKFLOWS:
         assert load(path)["permissions"] == {"contents": "read"}
         assert "secrets." not in path.read_text()
+
+
+def test_the_suite_runs_with_both_kernels() -> None:
+    """One of the machines has no compiler. The kernel in Python is then the only one, as it is for its users."""
+    jobs = [job for path in WORKFLOWS for job in load(path)["jobs"].values()]
+    compilers = [job.get("env", {}).get("CC") for job in jobs if {"run": ".ci/run"} in job["steps"]]
+    assert compilers == [None, "none"]
+    assert shutil.which("none") is None
 
 
 def test_ci_runs_the_oldest_python_that_is_supported() -> None:

@@ -36,6 +36,7 @@ ROOMS = (
     "peer",
     "runtime",
     "config",
+    "kernel",
     "errors",
     "wire",
 )
@@ -75,6 +76,8 @@ def small_tree(tmp_path: Path) -> Path:
         ("cluster/broker", "import msgspec", "The broker knows no protocol"),
         ("cluster/runtime", "if TYPE_CHECKING:\n    import cluster.node", "The rooms of the server"),
         ("cluster/wire", "import cluster.runtime", "The rooms of the server"),
+        ("cluster/kernel", "import cluster.runtime", "The rooms of the server"),
+        ("cluster/kernel", "import time", "The kernel knows bytes and numbers"),
         ("cluster/wire", "import asyncio", "What goes over the wire stands alone"),
         ("raftmq/client", "import cluster.remoting", "The client knows of a node only"),
         ("raftmq/client", "import raftlog.storage", "The client knows of a node only"),

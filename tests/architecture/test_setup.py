@@ -6,9 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.kernels import can_compile
 
 ROOT = Path(__file__).parents[2]
 PREFLIGHT = ROOT / ".ci" / "preflight"
@@ -101,10 +104,73 @@ def test_the_cpp_client_does_not_load(bin_dir: Path) -> None:
     assert preflight(bin_dir, "librocketmq", "python").returncode == 0
 
 
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """What setup.py needs to build the kernel."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(
+        ROOT / "cluster/kernel", tmp_path / "cluster/kernel", ignore=shutil.ignore_patterns("*.so", "__*__")
+    )
+    return tmp_path
+
+
+def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
+    """What was built, and what was said. It succeeds in any case."""
+    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=tree, env=os.environ | variables, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return list(tree.glob("cluster/kernel/_native.*.so")), done.stderr
+
+
+@pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+def test_the_kernel_is_built_beside_its_source_and_again_when_that_changes(tree: Path) -> None:
+    built, said = build_kernel(tree)
+    assert (len(built), said) == (1, "")
+    assert sorted(path.name for path in (tree / "cluster/kernel").glob("_native.*")) == sorted(
+        ["_native.pyi", "_native.pyx", built[0].name]
+    )
+    first = built[0].read_bytes()
+    with (tree / "cluster/kernel/_native.pyx").open("a") as source:
+        source.write("\nADDED = 1\n")
+    (again,), said = build_kernel(tree)
+    assert said == ""
+    assert again.read_bytes() != first
+    assert b"ADDED" in again.read_bytes()
+
+
+def test_without_a_compiler_the_setup_succeeds_and_says_what_is_missing(tree: Path) -> None:
+    built, said = build_kernel(tree, CC="no-such-compiler -O9")
+    assert built == []
+    assert said.splitlines() == [
+        "setup: no C compiler (no-such-compiler) was found: the kernel in Python is used, which takes more CPU time"
+    ]
+
+
+@pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+@pytest.mark.parametrize("fails", ["Cython", "compiler"])
+def test_a_kernel_that_does_not_compile_is_not_passed_over_in_silence(tree: Path, bin_dir: Path, fails: str) -> None:
+    if fails == "Cython":
+        (tree / "cluster/kernel/_native.pyx").write_text("cdef int x = undeclared\n")
+        built, said = build_kernel(tree)
+        words = "undeclared name not builtin"
+    else:
+        put(bin_dir, "cc", "echo a hundred lines before; echo internal compiler error >&2; exit 1")
+        built, said = build_kernel(tree, CC=str(bin_dir / "cc"))
+        words = "internal compiler error"
+    assert built == []
+    assert "setup: the native kernel was not built: " in said
+    assert words in said
+    (log,) = re.findall(r"everything that was printed is in (\S+)", said)
+    assert words in Path(log).read_text()
+
+
 def plan_of(target: str, folder: Path) -> str:
     """What `make TARGET` would run on a fresh clone."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, folder)
+    (folder / "cluster/kernel").mkdir(parents=True)
+    shutil.copy(ROOT / "cluster/kernel/_native.pyx", folder / "cluster/kernel")
     shutil.copytree(ROOT / "requirements", folder / "requirements")
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     return subprocess.run(

@@ -44,9 +44,10 @@ ANY_NUMBER = {"__init__", "__main__", "errors"}
 
 
 def imports() -> dict[str, set[str]]:
-    """Module -> modules of the product that it imports, for annotations too."""
+    """Module -> modules of the product that it imports, for annotations too. The graph does not see what is compiled: a
+    package that imports its own compiled module seems to import itself."""
     graph = grimp.build_graph(*PRODUCT, cache_dir=None)
-    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    return {module: graph.find_modules_directly_imported_by(module) - {module} for module in graph.modules}
 
 
 def circles(edges: dict[str, set[str]]) -> list[frozenset[str]]:

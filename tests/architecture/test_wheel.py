@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -12,21 +14,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kernels import can_compile
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = {"raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
-BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*", "build", "dist", "*.egg-info")
+BUILD = "import sys; from setuptools.build_meta import build_sdist, build_wheel; {}(sys.argv[1])"
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*", "build", "dist", "*.egg-info", "*.so")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Built from a copy, without network: the backend is the installed setuptools."""
     folder = tmp_path_factory.mktemp("wheel")
+    return zipfile.ZipFile(build("build_wheel", folder))
+
+
+def build(what: str, folder: Path, **variables: str) -> Path:
+    """Built from a copy, without network: the backend is the installed setuptools."""
     shutil.copytree(ROOT, folder / "tree", ignore=LEFT_OUT)
-    command = [sys.executable, "-W", "ignore", "-c", BUILD, str(folder)]
-    subprocess.run(command, cwd=folder / "tree", check=True, capture_output=True, timeout=100)
-    (path,) = folder.glob("raftmq-*.whl")
-    return zipfile.ZipFile(path)
+    command = [sys.executable, "-W", "ignore", "-c", BUILD.format(what), str(folder)]
+    env = os.environ | variables
+    subprocess.run(command, cwd=folder / "tree", env=env, check=True, capture_output=True, timeout=100)
+    (path,) = folder.glob("raftmq-*")
+    return path
 
 
 def test_it_holds_the_product_packages_only(wheel: zipfile.ZipFile) -> None:
@@ -39,9 +48,29 @@ def test_it_holds_every_module(wheel: zipfile.ZipFile) -> None:
     assert modules - set(wheel.namelist()) == set()
 
 
+def test_it_holds_the_native_kernel_and_not_its_source(wheel: zipfile.ZipFile) -> None:
+    """Where the compiler is missing, tests/architecture/test_setup.py tells what is built."""
+    suffixes = {Path(name).suffix for name in wheel.namelist() if name.startswith("cluster/kernel/_native")}
+    assert suffixes == {".pyi"} | ({".so"} if can_compile() else set())
+    assert ("-none-any" in Path(str(wheel.filename)).name) is not can_compile()
+
+
+def test_without_a_compiler_it_is_for_any_platform(tmp_path: Path) -> None:
+    path = build("build_wheel", tmp_path, CC="no-such-compiler")
+    assert path.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(path).namelist() if name.endswith((".so", ".pyx"))]
+
+
+def test_the_source_distribution_holds_the_kernels_source(tmp_path: Path) -> None:
+    """Even one that was made where nothing can be compiled."""
+    with tarfile.open(build("build_sdist", tmp_path, CC="no-such-compiler")) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {"setup.py", "pyproject.toml", "cluster/kernel/_native.pyx", "cluster/kernel/_native.pyi"} <= names
+
+
 def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
     """Whatever lies in a product package and is not code is there to be read at run time."""
-    skipped = {".py", ".pyc", ".toml"}
+    skipped = {".py", ".pyc", ".pyx", ".so", ".toml"}
     data = {
         path.relative_to(ROOT).as_posix()
         for package in PRODUCT

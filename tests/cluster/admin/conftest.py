@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
-from cluster.admin.port import LoadStatus, MemberView, NodeStatus, PeerStatus
+from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
 from cluster.config.config import Config
@@ -121,6 +121,7 @@ class FakeNode:
             ),
             limits={"message_bytes_max": self.config.limits.message_bytes_max},
             versions={"raftmq": "1"},
+            kernel=KernelView("native", 1, ""),
             uptime_ms=1500,
         )
 

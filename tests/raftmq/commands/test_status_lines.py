@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cluster.replication.modes import SURVIVES, ModesView
-from raftmq.commands.status import mode_lines
+from raftmq.commands.status import kernel_lines, mode_lines
 
 
 def lines_of(**fields: Any) -> list[str]:
@@ -46,3 +46,12 @@ def test_a_weak_mode_tells_its_loss_window(level: str) -> None:
     (line,) = lines_of(level=level, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=True)
     for part in ("node 2", f"level {level}", "ASYNC_FLUSH", "transient store pool", "at most 4 log entries", "now 3"):
         assert part in line
+
+
+def test_the_kernel_of_each_node_is_named() -> None:
+    """A node of an older version does not tell."""
+    native, forced = {"name": "native", "version": 1, "why": ""}, {"name": "python", "version": 1, "why": "so wished"}
+    told = {3: {"kernel": native}, 2: {"kernel": forced}, 1: {"kernel": native}, 4: {}, 5: None}
+    nodes = [SimpleNamespace(record=SimpleNamespace(id=id), status=status) for id, status in told.items()]
+    lines = kernel_lines(SimpleNamespace(nodes=nodes))  # type: ignore[arg-type]
+    assert lines == ["native kernel: node 1, 3", "python kernel: node 2 (so wished)"]
