@@ -291,7 +291,13 @@ class NodeMetrics:
         self._groups = gauge("rocketmq_consumer_group_number", "Number of consumer groups")
 
     def _define_build(self) -> None:
-        build = self._gauge("raftmq_build_info", "1; the labels tell what runs", "version", "python", "kernel")
+        build = self._gauge(
+            "raftmq_build_info",
+            "Always 1; the labels name the versions of RaftMQ and Python, and the kernel in use",
+            "version",
+            "python",
+            "kernel",
+        )
         build.labels(versions()["raftmq"], versions()["python"], kernel.NAME).set(1)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
