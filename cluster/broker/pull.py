@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple, Protocol
 
 from cluster.broker.refusal import Refused
@@ -41,7 +41,7 @@ class PullWish(NamedTuple):
     """The client drops what does not fit its tags by itself."""
 
 
-class PullOutcome(Enum):
+class PullOutcome(IntEnum):
     """What became of a pull that was not refused."""
 
     FOUND = auto()

@@ -74,6 +74,7 @@ class NodeMetrics:
         """Of all topics, deleted ones too."""
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
+        self._pulled: dict[str, Counter] = {}
 
     # --- fed per batch ---------------------------------------------------------------------------------------------
 
@@ -134,7 +135,10 @@ class NodeMetrics:
 
     def pulled(self, outcome: str) -> None:
         """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
-        self._pulls.labels(outcome).inc()
+        counter = self._pulled.get(outcome)
+        if counter is None:
+            counter = self._pulled[outcome] = self._pulls.labels(outcome)
+        counter.inc()
 
     def queried(self, kind: str, outcome: str) -> None:
         """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""

@@ -61,6 +61,10 @@ class ReplyPath:
         """Queues bytes for the client."""
         raise NotImplementedError
 
+    def write_parts(self, head: bytes, body: bytes) -> None:
+        """The same of a frame in two parts, of which the second may be large."""
+        self.write(head + body)
+
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Whether an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the client
         is gone by then."""

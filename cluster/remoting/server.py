@@ -37,6 +37,7 @@ from cluster.wire.codec import (
     check_header_size,
     decode_header,
     encode_frame,
+    encode_head,
     ext_of,
 )
 from cluster.wire.codes import ResponseCode
@@ -104,20 +105,26 @@ class RemotingRequest:
             return
         self._answered = True
         try:
-            frame = self._encode(code, remark, ext, body)
+            head = self._encode(code, remark, ext, len(body))
         except Exception as error:
             logger.exception("an answer to request code %d cannot be encoded", self.code)
-            frame = self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, b"")
-        self.connection.write(frame)
+            head, body = (
+                self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, 0),
+                b"",
+            )
+        if body:
+            self.connection.write_parts(head, body)
+        else:
+            self.connection.write(head)
 
-    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body: bytes) -> bytes:
-        return encode_frame(
+    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
+        return encode_head(
             code,
             self.opaque,
             FLAG_RESPONSE,
+            body_size,
             ext=ext,
             remark=remark,
-            body=body,
             serialize_type=self._serialize_type,
             language="JAVA",
         )
@@ -194,6 +201,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_halted",
         "_loop",
         "_out",
+        "_out_is_large",
         "_pauses",
         "_rooms",
         "_said_goodbye",
@@ -214,6 +222,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._buffer = FrameBuffer(frame_max)
         self._loop = loop
         self._out: list[bytes] = []
+        self._out_is_large = False
+        """Joining it would copy large bodies."""
         self._said_goodbye = False
         self._transport: asyncio.Transport | None = None
         self._unsent = self.room.share()
@@ -410,14 +420,29 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if self._is_over():
                 self._halt()
 
+    def write_parts(self, head: bytes, body: bytes) -> None:
+        """See `ReplyPath`. A large body is not copied on its way to the socket."""
+        if len(body) <= COUNTED_BYTES:
+            self.write(head + body)
+        else:
+            self.write(head)
+            self.write(body)
+            self._out_is_large = True
+
     def _flush(self) -> None:
         out, self._out = self._out, []
+        large, self._out_is_large = self._out_is_large, False
         if self.closed or self._transport is None or self._said_goodbye or not out:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self.handed += len(data)
-        self._transport.write(data)
-        if self._clogged or self._unsent.held or len(data) > CLOGGED_BYTES:
+        if large:
+            size = sum(map(len, out))
+            self._transport.writelines(out)
+        else:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            size = len(data)
+            self._transport.write(data)
+        self.handed += size
+        if self._clogged or self._unsent.held or size > CLOGGED_BYTES:
             self.count_unsent()
 
     def count_unsent(self) -> None:

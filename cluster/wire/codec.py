@@ -70,6 +70,7 @@ class Header(msgspec.Struct, gc=False):
 
 _decode_header = msgspec.json.Decoder(Header, strict=False).decode
 _decode_ext = msgspec.json.Decoder(dict[str, Any] | None).decode
+_decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -101,6 +102,13 @@ def decode_header(serialize_type: int, data: bytes) -> Header:
 
 def ext_of(header: Header) -> dict[str, str]:
     """The ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
+    try:
+        texts = _decode_texts(header.extFields)  # as Java and Go write them
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    else:
+        if len(texts) <= EXT_FIELDS_MAX:
+            return texts
     try:
         fields = _decode_ext(header.extFields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -176,7 +184,34 @@ def encode_frame(
     language: str = "PYTHON",
     version: int = VERSION_SENT,
 ) -> bytes:
-    """A whole frame. `extFields` is always present: the Java producer reads it without a null check.
+    """A whole frame. See `encode_head`."""
+    head = encode_head(
+        code,
+        opaque,
+        flag,
+        len(body),
+        ext=ext,
+        remark=remark,
+        serialize_type=serialize_type,
+        language=language,
+        version=version,
+    )
+    return head + body if body else head
+
+
+def encode_head(
+    code: int,
+    opaque: int,
+    flag: int,
+    body_size: int,
+    *,
+    ext: dict[str, str] | None = None,
+    remark: str | None = None,
+    serialize_type: int = JSON,
+    language: str = "PYTHON",
+    version: int = VERSION_SENT,
+) -> bytes:
+    """A frame up to its body. `extFields` is always present: the Java producer reads it without a null check.
 
     A `%` in the remark leaves as U+FF05: the C++ client prints remarks as a printf format, and the name of a retry
     topic (`%RETRY%sales`) makes it follow a wild pointer.
@@ -198,8 +233,7 @@ def encode_frame(
                 "version": version,
             }
         )
-    prefix = _PREFIX.pack(4 + len(header) + len(body), serialize_type << 24 | len(header))
-    return b"".join((prefix, header, body))
+    return _PREFIX.pack(4 + len(header) + body_size, serialize_type << 24 | len(header)) + header
 
 
 def _encode_binary(

@@ -1,0 +1,85 @@
+"""How answers reach the transport: small ones joined, large bodies as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.config.config import LimitsSection
+from cluster.remoting.rooms import COUNTED_BYTES, Rooms
+from cluster.remoting.server import Dispatch, RemotingConnection
+
+LARGE = bytes(COUNTED_BYTES + 1)
+
+
+class Quiet(Dispatch):
+    """Takes every connection."""
+
+    def __init__(self) -> None:
+        self.rooms = Rooms(LimitsSection(), asyncio.get_running_loop().call_soon)
+
+    def on_open(self, connection: RemotingConnection) -> bool:
+        return True
+
+    def watch(self, connection: RemotingConnection) -> None:
+        pass
+
+
+class Recorder(asyncio.Transport):
+    """Keeps what it is given, a list for each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[bytes]] = []
+
+    def write(self, data: Any) -> None:
+        self.calls.append([data])
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.calls.append(list(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+@pytest.fixture
+async def made() -> tuple[RemotingConnection, Recorder]:
+    connection = RemotingConnection(Quiet(), "broker", 1 << 20, asyncio.get_running_loop())
+    transport = Recorder()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+async def test_a_large_body_is_not_copied_and_keeps_its_place(made: tuple[RemotingConnection, Recorder]) -> None:
+    connection, transport = made
+    connection.write(b"before")
+    connection.write_parts(b"head", LARGE)
+    connection.write(b"behind")
+    await asyncio.sleep(0)
+    (parts,) = transport.calls
+    assert parts == [b"before", b"head", LARGE, b"behind"]
+    assert parts[2] is LARGE
+    assert connection.handed == sum(map(len, parts))
+    connection.write(b"a")
+    connection.write(b"b")
+    await asyncio.sleep(0)
+    assert transport.calls[1:] == [[b"ab"]], "what follows is joined again"
+
+
+async def test_small_bodies_are_joined(made: tuple[RemotingConnection, Recorder]) -> None:
+    connection, transport = made
+    connection.write_parts(b"head", b"body")
+    connection.write_parts(b"head", LARGE[1:])
+    await asyncio.sleep(0)
+    assert transport.calls == [[b"headbodyhead" + LARGE[1:]]]
+
+
+async def test_a_large_body_is_counted_until_it_is_taken(made: tuple[RemotingConnection, Recorder]) -> None:
+    connection, transport = made
+    connection.write_parts(b"head", LARGE)
+    assert connection.room.taken >= len(LARGE)
+    await asyncio.sleep(0)
+    assert connection.room.taken == 0, "the transport keeps nothing"
+    assert len(transport.calls) == 1
