@@ -15,7 +15,7 @@ PIP := TMPDIR=$(CURDIR)/$(VENV)/.tmp $(BIN)/python -m pip --disable-pip-version-
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --build-deps-for=editable
 
-# Set PYTHON to choose another interpreter; otherwise the first one found that is new enough.
+# Set PYTHON to choose another interpreter; otherwise the fastest on PATH that is new enough (.ci/preflight).
 PYTHON ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
@@ -112,10 +112,11 @@ distclean: clean  ## clean, and .venv with it
 # --- setting up ---------------------------------------------------------------------------------
 
 $(STAMPS)/python:
-	@sh .ci/preflight python "$(PYTHON)"
 	@sh .ci/preflight disk 1 base
-	@echo "setup: making $(VENV)" >&2
-	@"$$(sh .ci/preflight which "$(PYTHON)")" -m venv $(VENV)
+	@python="$$(sh .ci/preflight which "$(PYTHON)")"; \
+		sh .ci/preflight python "$$python"; \
+		echo "setup: making $(VENV)" >&2; \
+		"$$python" -m venv $(VENV)
 	@mkdir -p $(STAMPS) $(VENV)/.tmp && touch $@
 
 $(STAMPS)/base: requirements/base.lock | $(STAMPS)/python
@@ -137,7 +138,7 @@ $(STAMPS)/kernel: setup.py cluster/kernel/_native.pyx $(STAMPS)/base | $(STAMPS)
 $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/package | $(STAMPS)/kernel
 	@sh .ci/preflight disk 3 dev
 	@echo "setup: installing test tools and Spark (requirements/dev.lock); the first time takes minutes" >&2
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.lock
+	@$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.lock
 	@touch $@
 
 # The foreign clients get environments of their own, .venv/compat/{cpp,js,java,go}: tests/compat runs them as processes.

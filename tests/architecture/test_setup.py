@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ def assert_three_lines(result: subprocess.CompletedProcess[str], what: str, to_t
 
 OLD = 'case "$2" in *version_info*) exit 1;; esac; echo "Python 3.9.2"'
 GOOD = "exit 0"
+BROKEN = "exit 127"
 NO_VENV = 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac'
 
 
@@ -62,17 +64,110 @@ def test_python_is_too_old(bin_dir: Path) -> None:
     assert_three_lines(preflight(bin_dir, "python"), "Python 3.9.2", "python3.11-venv")
 
 
+def put_python(
+    path: Path, times_ns: str, *, version: str = "3.11.4", headers: str = "headers", file: str | None = None
+) -> str:
+    """An interpreter that takes the times given for the reference loop, one after the other; returns its file.
+    `file`: the one behind it, if it is a link or a shim."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    locked = "locked" if version.startswith("3.11.") else "-"
+    put(
+        path.parent,
+        path.name,
+        f"""case "$*" in
+*sysconfig*) printf '%s\\t%s\\t%s\\t%s\\n' {version} {locked} {headers} '{file or path}' ;;
+*python_speed.py) set -- {times_ns}
+  turn=0; while read -r _; do turn=$((turn + 1)); done <'{path}.log'
+  echo run >>'{path}.log'; shift $turn; echo "${{1:-none}}" ;;
+esac""",
+    )
+    Path(f"{path}.log").touch()
+    return str(path)
+
+
+def which(bin_dir: Path, *folders: Path) -> tuple[str, str]:
+    """The interpreter that preflight takes with these folders after bin_dir on PATH, and what it says about it."""
+    path = ":".join(map(str, [bin_dir, *folders]))
+    command = [str(bin_dir / "sh"), str(PREFLIGHT), "which"]
+    result = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True, timeout=30)
+    return result.stdout.removesuffix("\n"), result.stderr
+
+
 def test_a_newer_python_beside_an_old_one_is_taken(bin_dir: Path) -> None:
     put(bin_dir, "python3", OLD)
-    put(bin_dir, "python3.12", GOOD)
-    assert preflight(bin_dir, "which").stdout == "python3.12\n"
+    newer = put_python(bin_dir / "python3.12", "", version="3.12.1")
+    assert which(bin_dir) == (newer, f"setup: taking {newer} (3.12.1)\n")
     assert preflight(bin_dir, "python").returncode == 0
 
 
+def test_the_fastest_python_is_taken(bin_dir: Path, tmp_path: Path) -> None:
+    first = put_python(bin_dir / "python3", "4000 1900 1900")
+    put_python(tmp_path / "a" / "python3.11", "1800 1800 1800")
+    fastest = put_python(tmp_path / "b c" / "python3", "2000 1000 3000")
+    taken, said = which(bin_dir, tmp_path / "a", tmp_path / "b c")
+    assert taken == fastest
+    assert said == f"setup: taking {fastest} (3.11.4): it runs plain code 1.90 times as fast as {first} (3.11.4)\n"
+
+
+@pytest.mark.parametrize(("time_ns", "is_taken"), [(909, True), (910, False)])
+def test_another_python_is_taken_only_if_a_tenth_faster(bin_dir: Path, time_ns: int, is_taken: bool) -> None:
+    first = put_python(bin_dir / "python3", "1000 1000 1000")
+    other = put_python(bin_dir / "python3.11", f"{time_ns} 1000 1000")
+    taken, said = which(bin_dir)
+    assert taken == (other if is_taken else first)
+    if not is_taken:
+        assert said == f"setup: taking {first} (3.11.4): none of the other 1 on PATH is faster by a tenth\n"
+
+
+def test_names_of_one_python_are_measured_once(bin_dir: Path, tmp_path: Path) -> None:
+    file = put_python(bin_dir / "python3", "1000 1000 1000")
+    put_python(tmp_path / "shims" / "python3", "1 1 1", file=file)
+    put(bin_dir, "python3.12", BROKEN)
+    assert which(bin_dir, tmp_path / "shims") == (file, f"setup: taking {file} (3.11.4)\n")
+    assert Path(f"{file}.log").read_text() == ""  # there was nothing to compare with
+
+
+def test_a_faster_python_that_the_lock_files_are_not_for_is_left(bin_dir: Path) -> None:
+    put_python(bin_dir / "python3", "10 10 10", version="3.12.1")
+    locked = put_python(bin_dir / "python3.11", "1000 1000 1000")
+    assert which(bin_dir)[0] == locked
+
+
+@pytest.mark.parametrize("compiler", [None, "cc", "gcc"])
+def test_headers_count_where_a_compiler_is(bin_dir: Path, compiler: str | None) -> None:
+    bare = put_python(bin_dir / "python3", "10 10 10", headers="-")
+    complete = put_python(bin_dir / "python3.11", "1000 1000 1000")
+    if compiler:
+        put(bin_dir, compiler, GOOD)
+    assert which(bin_dir)[0] == (complete if compiler else bare)
+
+
+def test_a_faster_python_without_venv_is_left(bin_dir: Path) -> None:
+    put(bin_dir, "python3", NO_VENV)
+    able = put_python(bin_dir / "python3.11", "1000 1000 1000")
+    assert which(bin_dir)[0] == able
+
+
+@pytest.mark.parametrize("first_runs", [True, False])
+def test_a_python_that_cannot_run_the_loop_is_not_the_fastest(bin_dir: Path, first_runs: bool) -> None:
+    first = put_python(bin_dir / "python3", "1000 1000 1000" if first_runs else "")
+    second = put_python(bin_dir / "python3.11", "" if first_runs else "1000 1000 1000")
+    assert which(bin_dir)[0] == (first if first_runs else second)
+
+
+def test_this_python_describes_itself_and_runs_the_reference_loop(bin_dir: Path, tmp_path: Path) -> None:
+    (bin_dir / "python3").symlink_to(sys.executable)
+    put_python(tmp_path / "slow" / "python3", "9999999999 9999999999 9999999999")
+    taken, said = which(bin_dir, tmp_path / "slow")
+    assert taken == os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
+    assert f"({platform.python_version()}): none of the other 1 on PATH is faster" in said
+
+
 def test_a_python_asked_for_is_not_replaced(bin_dir: Path) -> None:
-    put(bin_dir, "python3", GOOD)
+    put_python(bin_dir / "python3", "")
     put(bin_dir, "mine", OLD)
-    assert preflight(bin_dir, "which", "mine").stdout == "mine\n"
+    asked_for = preflight(bin_dir, "which", "mine")
+    assert (asked_for.stdout, asked_for.stderr) == ("mine\n", "")
     assert_three_lines(preflight(bin_dir, "python", "mine"), "mine: Python 3.9.2", "PYTHON=")
 
 
