@@ -1,7 +1,8 @@
-"""The hot path twice: compiled (`_native.pyx`), and in Python (`_python.py`) for where there is no compiler.
+"""The hot path compiled: each function or class in `_native.pyx` has a twin in Python, which it replaces where it was
+built.
 
-One of them is chosen when this package is imported. Callers take its functions from here and cannot tell which it is.
-Both work on bytes and numbers alone: they know no connection, clock or loop.
+`@twin` marks the twins. They are the reference: both answer any input alike, byte for byte and error for error, and
+tests/cluster/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, they run themselves.
 """
 
 from __future__ import annotations
@@ -10,21 +11,17 @@ import hashlib
 import os
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from cluster.kernel import _python
-
+VERSION = 1
+"""Of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
 VARIABLE = "RAFTMQ_KERNEL"
-"""Environment variable: `python` takes the Python kernel although there is a native one."""
+"""Environment variable: `python` takes the twins although there is a native module."""
+TWINS: dict[str, Any] = {}
+"""The twins by name, those that were replaced too, of the modules imported so far."""
 
-
-class Kernel(Protocol):
-    """What both modules have; mypy compares both with it."""
-
-    VERSION: int
-
-    def frames(self, data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | None]:
-        """See `_python.frames`."""
+_Twin = TypeVar("_Twin")
 
 
 class Choice(NamedTuple):
@@ -33,36 +30,36 @@ class Choice(NamedTuple):
     name: Literal["native", "python"]
     why: str
     """Why not the native one; empty if it is."""
-    module: Kernel
+    module: ModuleType | None
+    """The native one."""
 
 
 def choose() -> Choice:
     """The native kernel, unless RAFTMQ_KERNEL=python or it cannot be used."""
     if os.environ.get(VARIABLE) == "python":
-        return Choice("python", f"{VARIABLE}=python", _python)
+        return Choice("python", f"{VARIABLE}=python", None)
     try:
         return Choice("native", "", native())
     except ImportError as error:
-        return Choice("python", str(error), _python)
+        return Choice("python", str(error), None)
 
 
-def native() -> Kernel:
-    """The native kernel. Raises ImportError, whose text says why it cannot be used: it was not built, does not load, or
+def native() -> ModuleType:
+    """The native module. Raises ImportError, whose text says why it cannot be used: it was not built, does not load, or
     was built from another tree."""
     try:
         from cluster.kernel import _native
-    except ImportError as error:
+    except Exception as error:  # a module of another tree may fail in any way
         raise ImportError(_not_imported(error)) from error
-    if _native.VERSION != _python.VERSION:
-        text = f"the native kernel has version {_native.VERSION}, the Python kernel {_python.VERSION}: run make setup"
-        raise ImportError(text)
+    if _native.VERSION != VERSION:
+        raise ImportError(f"the native kernel has version {_native.VERSION}, not {VERSION}: run make setup")
     source = Path(__file__).with_name("_native.pyx")  # not in a wheel, whose parts come from one build
     if source.exists() and hashlib.sha256(source.read_bytes()).hexdigest() != _native.SOURCE:
         raise ImportError("the native kernel was built from another _native.pyx: run make setup")
     return _native
 
 
-def _not_imported(error: ImportError) -> str:
+def _not_imported(error: Exception) -> str:
     built = list(Path(__file__).parent.glob("_native.*.so"))
     if not built:
         return "the native kernel was not built; `make setup` builds it, or says what it lacks"
@@ -71,7 +68,14 @@ def _not_imported(error: ImportError) -> str:
     return f"the native kernel was built for another Python ({built[0].name}): run make setup"
 
 
-NAME, WHY, _kernel = choose()
-VERSION = _kernel.VERSION
+NAME, WHY, _module = choose()
 
-frames = _kernel.frames
+
+def twin(python: _Twin) -> _Twin:
+    """Decorates a function or class: the native one of the same name takes its place if the native kernel is in use."""
+    name: str = python.__name__  # type: ignore[attr-defined]
+    TWINS[name] = python
+    if _module is None:
+        return python
+    replacement: _Twin = getattr(_module, name)
+    return replacement

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The kernel, compiled. What each function computes is said in `_python.py`, its twin.
+"""The kernel, compiled. Each name has a twin in Python, marked by `cluster.kernel.twin`, which says what it computes.
 
 The directives above take out the checks of Python: every index into bytes is checked by the code that computes it.
 """
@@ -24,7 +24,7 @@ cdef inline int32_t _int32(const unsigned char* at) noexcept:
 
 
 def frames(bytes data not None, Py_ssize_t limit):
-    """See `_python.frames`."""
+    """See `cluster.runtime.framing.frames`."""
     cdef const unsigned char* start = data
     cdef Py_ssize_t at = 0, end = len(data), stop
     cdef int32_t length

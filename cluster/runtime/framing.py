@@ -5,11 +5,34 @@ A frame that arrives in many reads is kept as a list of pieces and joined once: 
 
 from __future__ import annotations
 
-from cluster.kernel import frames
+import struct
+
+from cluster.kernel import twin
+
+_LENGTH = struct.Struct(">i")
 
 
 class FrameTooLargeError(ValueError):
     """The announced length is negative or above the limit: the peer's fault, the connection is closed."""
+
+
+@twin
+def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | None]:
+    """The complete frames at the beginning of `data`: each is `int32 L`, then L bytes, 0 <= L <= limit.
+
+    Returns (start, stop) of the L bytes of each, where the first byte behind them is, and the L that is announced
+    there: of a frame that is incomplete or out of bounds. None: fewer than four bytes are left.
+    """
+    found: list[tuple[int, int]] = []
+    at, end = 0, len(data)
+    while end - at >= 4:
+        (length,) = _LENGTH.unpack_from(data, at)
+        stop = at + 4 + length
+        if not 0 <= length <= limit or stop > end:
+            return found, at, length
+        found.append((at + 4, stop))
+        at = stop
+    return found, at, None
 
 
 class FrameBuffer:

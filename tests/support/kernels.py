@@ -1,18 +1,28 @@
-"""What a test needs to run a function of both kernels."""
+"""What a test needs to run the native kernel and its twins beside each other."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
+import pkgutil
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
+import cluster
 from cluster import kernel
-from cluster.kernel import Kernel, _python
 
 ROOT = Path(__file__).parents[2]
+
+
+class Pair(NamedTuple):
+    """One name of the kernel: whatever goes in, the same comes out of both."""
+
+    native: Any
+    python: Any
 
 
 @functools.cache
@@ -31,13 +41,20 @@ def can_compile() -> bool:
     return not setup_script().missing()
 
 
-def kernel_named(name: str) -> Kernel:
-    """The native one may be missing only where it cannot be built: then the test is skipped."""
-    if name == "python":
-        return _python
+def native_kernel() -> ModuleType:
+    """It may be missing only where it cannot be built: then the test is skipped."""
     try:
         return kernel.native()
     except ImportError as error:
         if can_compile():
             pytest.fail(str(error))
         pytest.skip(f"{setup_script().missing()}: the native kernel is not tested")
+
+
+@functools.cache
+def twins() -> dict[str, Any]:
+    """All twins, by name: every module that may have one is imported."""
+    for module in pkgutil.walk_packages(cluster.__path__, "cluster."):
+        if not module.name.startswith("cluster.kernel."):
+            importlib.import_module(module.name)
+    return dict(kernel.TWINS)

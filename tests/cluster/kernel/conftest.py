@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from cluster.kernel import Kernel
-from tests.support.kernels import kernel_named
+from tests.support.kernels import Pair, native_kernel, twins
 
 
 @pytest.fixture(params=["native", "python"])
-def each_kernel(request: pytest.FixtureRequest) -> Kernel:
-    """One after the other, for examples with a known answer."""
-    return kernel_named(request.param)
-
-
-class BothKernels(NamedTuple):
-    """For a comparison: whatever goes in, the same comes out."""
-
-    native: Kernel
-    python: Kernel
+def each_kernel(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """For examples with a known answer, which run with one kernel after the other: each_kernel("frames")."""
+    return twins().__getitem__ if request.param == "python" else native_kernel().__getattribute__
 
 
 @pytest.fixture(scope="session")
-def both_kernels() -> BothKernels:
-    """Skipped where the native one cannot be built; a failure where it could be."""
-    return BothKernels(kernel_named("native"), kernel_named("python"))
+def both_kernels() -> Callable[[str], Pair]:
+    """For a comparison: both_kernels("frames").
+
+    Skipped where the native one cannot be built; a failure where it could be.
+    """
+    module = native_kernel()
+    return lambda name: Pair(getattr(module, name), twins()[name])

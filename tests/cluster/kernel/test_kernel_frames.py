@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.kernel import Kernel
-from tests.cluster.kernel.conftest import BothKernels
+from tests.support.kernels import Pair
 
 LIMIT = 300
 
@@ -27,8 +29,10 @@ LIMIT = 300
         (b"\0\0\0\0\x7f\xff\xff\xff", [(4, 4)], 4, (1 << 31) - 1),
     ],
 )
-def test_frames(each_kernel: Kernel, data: bytes, found: list[tuple[int, int]], at: int, length: int | None) -> None:
-    assert each_kernel.frames(data, LIMIT) == (found, at, length)
+def test_frames(
+    each_kernel: Callable[[str], Any], data: bytes, found: list[tuple[int, int]], at: int, length: int | None
+) -> None:
+    assert each_kernel("frames")(data, LIMIT) == (found, at, length)
 
 
 PREFIX = st.integers(-2, LIMIT + 2) | st.integers(-(1 << 31), (1 << 31) - 1)
@@ -37,6 +41,7 @@ BROKEN = st.builds(lambda length, body: length.to_bytes(4, "big", signed=True) +
 
 
 @given(st.lists(PIECE | BROKEN, max_size=6).map(b"".join), st.integers(0, 6), st.sampled_from([0, 3, LIMIT, 1 << 40]))
-def test_both_find_the_same(both_kernels: BothKernels, data: bytes, missing: int, limit: int) -> None:
+def test_both_find_the_same(both_kernels: Callable[[str], Pair], data: bytes, missing: int, limit: int) -> None:
     data = data[: len(data) - missing]
-    assert both_kernels.native.frames(data, limit) == both_kernels.python.frames(data, limit)
+    native, python = both_kernels("frames")
+    assert native(data, limit) == python(data, limit)
