@@ -202,9 +202,9 @@ class Failures(Asker):
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             self._next[place] = max(self._next[place], int(answer.ext["nextBeginOffset"]))
         elif answer.code == ResponseCode.SUCCESS:
-            for message in decode_messages(answer.body):
-                self._next[place] = message.queue_offset + 1
-                await self._handle(message, rng)
+            messages = decode_messages(answer.body)
+            self._next[place] = messages[-1].queue_offset + 1
+            await asyncio.gather(*(self._handle(message, rng) for message in messages))  # as threads of a consumer do
 
     async def _handle(self, message: Message, rng: random.Random) -> None:
         message_id = id_of(message.body)

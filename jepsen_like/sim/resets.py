@@ -1,9 +1,10 @@
 """Resets of a group's offsets while it consumes (docs/adr/0053): each holds until the consumer knows of it.
 
 One consumer pulls, commits in every way there is, loses its connection or its memory and comes back, sometimes late; an
-operator resets its queues meanwhile. From the answer to a reset until somebody has pulled from its offset, the
-committed offset is that of the reset, whatever is committed; after that it is one that was committed since. In the end
-every reset has been followed, the consumer is at the end of every queue, and its commits count again.
+operator resets its queues meanwhile, now and then just as the consumer follows the reset before. From the answer to a
+reset until somebody has pulled from its offset, the committed offset is that of the reset, whatever is committed; after
+that it is one that was committed since. In the end every reset has been followed, the consumer is at the end of every
+queue, and its commits count again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from raftmq.client.message import decode_messages
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
 ANSWER_LOST = 0.3
 """Of the answers that move a consumer: its connection ends before it has read them."""
+CORRECTED = 0.6
+"""Of the others: the queue is reset once more while the consumer follows."""
 COMMITS_ALONG = 1
 """Bit of a pull's sysFlag."""
 
@@ -58,6 +61,10 @@ class ResetJudge:
         """Queue -> offset -> until when it was pulled from; for ever if no answer came."""
 
     # --- the operator ------------------------------------------------------------------------------------------------
+
+    def may_ask(self, queue: int) -> bool:
+        """Whether the next reset can be judged: no other one is under way, or undecided."""
+        return queue not in self._asking and queue not in self.unsure
 
     def asks(self, queue: int) -> None:
         """A reset is about to be asked for."""
@@ -160,15 +167,28 @@ class Resets(Asker):
             queue = rng.randrange(QUEUES)
             if connection is None or connection.closed:
                 connection = await self._dial(rng, "an operator of resets")
-            if connection is None or queue in self.judge.unsure:
+            if connection is None or not self.judge.may_ask(queue):
                 continue
             if rng.random() < 0.5:
                 await self._reset(connection, queue, rng.randrange(self._ends(TOPIC, queue) + 1))
                 await asyncio.sleep(rng.choice((0.0, 0.05, 0.2)))
-            asked_s = self.host.loop.now
-            known, offset = await committed(self.host, connection, GROUP, TOPIC, queue)
-            if known:
-                self.judge.read(queue, asked_s, offset)
+            await self._look(connection, queue)
+
+    async def _look(self, connection: RawConnection, queue: int) -> None:
+        asked_s = self.host.loop.now
+        known, offset = await committed(self.host, connection, GROUP, TOPIC, queue)
+        if known:
+            self.judge.read(queue, asked_s, offset)
+
+    async def corrects(self, queue: int, rng: random.Random, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """Resets the queue once more, if nobody does so already, while something else happens; then looks at it."""
+        connection = await self._dial(rng, "an operator who corrects himself")
+        if connection is not None and self.judge.may_ask(queue):
+            offset = rng.randrange(self._ends(TOPIC, queue) + 1)
+            await asyncio.gather(self._reset(connection, queue, offset), meanwhile())
+            await self._look(connection, queue)
+        if connection is not None:
+            connection.transport.abort()
 
     async def _reset(self, connection: RawConnection, queue: int, offset: int) -> None:
         self.judge.asks(queue)
@@ -291,8 +311,16 @@ class Session:
                 self._connection.transport.abort()
                 return
             self._next[queue] = int(answer.ext["nextBeginOffset"])
+            if self._rng.random() < CORRECTED and not self._all.stopped:
+                await self._all.corrects(queue, self._rng, partial(self._follow, queue))
         elif answer.code == ResponseCode.SUCCESS:
             self._next[queue] = max([offset, *(message.queue_offset + 1 for message in decode_messages(answer.body))])
+
+    async def _follow(self, queue: int) -> None:
+        """Goes on from a reset, about when another one is proposed, and commits what it has read."""
+        await asyncio.sleep(self._rng.choice((0.0, 0.002, 0.005)))
+        await self._pull(queue, along=False)
+        await self._commit(queue)
 
 
 def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:

@@ -11,6 +11,8 @@ from jepsen_like.sim.options import draw
 from jepsen_like.sim.resets import ResetJudge
 from jepsen_like.sim.scripted import play
 from statemachine import offset_resets
+from statemachine.commands import CommandResult
+from statemachine.stage import Stage
 
 SCRIPT = "nodes 3 resets=1\nlead 1\ndemand 8\nkill 1\nwait 2\nstart 1\nsettle\n"
 
@@ -35,9 +37,24 @@ def never_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetResets, "known", lambda self, group, queue, reset: None)
 
 
+def ends_the_next_one_too(patch: pytest.MonkeyPatch) -> None:
+    end = offset_resets.OffsetResets.end
+
+    def end_any(self: offset_resets.OffsetResets, stage: Stage, group: str, rows: list[list[int]]) -> CommandResult:
+        current = self._current(group)
+        told = [[topic, queue, current[topic, queue].number] for topic, queue, _ in rows if (topic, queue) in current]
+        return end(self, stage, group, told)
+
+    patch.setattr(offset_resets.OffsetResets, "end", end_any)
+
+
 @pytest.mark.parametrize(
     ("breaks", "checker"),
-    [(lets_commits_through, "resets"), pytest.param(never_ends, "liveness", marks=pytest.mark.slow)],
+    [
+        (lets_commits_through, "resets"),
+        (ends_the_next_one_too, "resets"),
+        pytest.param(never_ends, "liveness", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +116,18 @@ def test_a_pull_on_its_way_may_end_the_reset() -> None:
     judge.reset_to(3)
     judge.commits(0, 8)
     assert judge.reads(8)
+
+
+def test_one_reset_at_a_time_is_judged() -> None:
+    judge = Judged()
+    may = [judge.may_ask(0)]
+    judge.asks(0)
+    may.append(judge.may_ask(0))
+    judge.answered(0, 5, done=True, undecided=False)
+    may.append(judge.may_ask(0))
+    judge.asks(0)
+    judge.answered(0, 5, done=False, undecided=True)
+    assert [*may, judge.may_ask(0)] == [True, False, True, False]
 
 
 def test_what_is_undecided_is_not_judged() -> None:
