@@ -96,6 +96,12 @@ class NodeMetrics:
         self._append_seconds.observe(seconds)
         self._append_bytes.inc(size_bytes)
 
+    def appended_inline(self, stalled: bool) -> None:
+        """One of these drains ran on the event loop; `stalled`: it took so long that the lane has the next ones."""
+        self._appends_inline.inc()
+        if stalled:
+            self._append_stalls.inc()
+
     def applied(self, entries: int, seconds: float) -> None:
         """One drain of the apply lane."""
         self._apply_seconds.observe(seconds)
@@ -268,6 +274,10 @@ class NodeMetrics:
             "raftmq_append_seconds", "Duration of one write to the log, fdatasync included", SYNC_BUCKETS
         )
         self._append_bytes = self._counter("raftmq_append_bytes", "Bytes made durable in the log")
+        self._appends_inline = self._counter("raftmq_appends_inline", "Writes to the log done on the event loop")
+        self._append_stalls = self._counter(
+            "raftmq_append_stalls", "Writes to the log that held the event loop for more than 1 ms"
+        )
         self._apply_seconds = self._histogram(
             "raftmq_apply_seconds", "Duration of applying one run of entries", SYNC_BUCKETS
         )

@@ -337,6 +337,7 @@ class Node:
             reserved=self.disk.reserved,
             on_persisted=self._on_persisted,
             on_applied=self.driver.on_applied,
+            on_inline=self.metrics.appended_inline,
         )
 
     def _connect(self) -> None:

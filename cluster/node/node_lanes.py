@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.node.failpoint_seams import FailpointLane
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
+from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane
 from cluster.replication.apply_runner import ApplyRunner
 from cluster.runtime.chores import Every
@@ -34,19 +36,21 @@ class NodeLanes:
         reserved: Callable[[], str],
         on_persisted: Callable[[Persisted], None],
         on_applied: Callable[[Applied], None],
+        on_inline: Callable[[bool], object],
     ) -> None:
-        """`reserved`: why messages may not be written now, "" if they may; any thread."""
+        """`reserved`: why messages may not be written now, "" if they may; any thread. `on_inline`: see AppendRunner."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state)
-        runner = apply_runner = context.environment.runner
-        if failpoints.enabled:  # a point that holds apply must hold a thread, not the loop
+        runner = append_runner = apply_runner = context.environment.runner
+        if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop
             apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")
         else:
+            append_runner = context.environment.append_runner or partial(AppendRunner, on_inline=on_inline)
             apply_runner = context.environment.apply_runner or ApplyRunner
         prepare_lane = PrepareLane(log, clock.monotonic_s, reserved)
-        self.append: LaneRunner[PersistJob] = runner("append", append_lane, loop, on_persisted, fail)
+        self.append: LaneRunner[PersistJob] = append_runner("append", append_lane, loop, on_persisted, fail)
         self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
         self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
         self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)

@@ -33,6 +33,8 @@ class PersistJob(NamedTuple):
 
 RETRY = PersistJob(None, (), ())
 """A job without work of its own: retries the jobs that were put aside for lack of space."""
+MARK = PersistJob(None, (), ())
+"""A job without work of its own: writes the sync mark, unless the append that comes with it does so anyway."""
 
 
 class Persisted(NamedTuple):
@@ -45,6 +47,8 @@ class Persisted(NamedTuple):
     seconds: float
     parked: str = ""
     """Why jobs are put aside; "" if none are."""
+    taken: int = 0
+    """Jobs that were handed to this drain, RETRY and MARK as well."""
 
 
 class Log(Protocol):
@@ -126,16 +130,21 @@ class AppendLane:
         """Persists the jobs that were put aside, then the whole batch."""
         start = self._clock()
         work = self._work
+        marks = False
         for job in batch:
-            if job is not RETRY:
+            if job is MARK:
+                marks = True
+            elif job is not RETRY:
                 work.add(job)
+        if marks and not work.jobs:
+            self.idle()
         try:
             self._persist(work)
         except OutOfSpaceError as error:
             votes = [] if work.hard_state is not None else work.take_votes()
-            return Persisted(None, votes, 0, 0, self._clock() - start, str(error))
+            return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
         self._work = _Work()
-        return Persisted(work.last, work.messages, work.jobs, work.written, self._clock() - start)
+        return Persisted(work.last, work.messages, work.jobs, work.written, self._clock() - start, "", len(batch))
 
     def _persist(self, work: _Work) -> None:
         """Writes term and vote first: no frame of a term is on disk before the term."""

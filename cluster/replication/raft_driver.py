@@ -3,6 +3,7 @@
 Rules of this file:
 - Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
 - Writes of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in lane order.
+  A lane that does small work on the loop reports before `submit` returns: the same turn then goes on with it.
 - Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
 - A lane failure is final: the node stops taking part, and its peers continue without it.
 """
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
 """As many entries are applied without waiting for more, also on a follower."""
+ROUNDS_MAX = 4
+"""How often one turn goes on with what its own lanes reported before others get the loop: each round may be a sync."""
 
 
 class Transport(Protocol):
@@ -79,6 +82,8 @@ class RaftDriver:
         self._ticks = 0
         self._closed_peers: list[NodeId] = []
         self._turn_queued = False
+        self._turning = False
+        """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._jobs_out = 0
@@ -141,15 +146,15 @@ class RaftDriver:
         self.wake()
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """The append lane finished a drain."""
+        """The append lane finished a drain, perhaps within the turn that gave it the work."""
         self._persisted.append(persisted)
-        if not self._turn_queued:
+        if not (self._turn_queued or self._turning):
             self.wake()
 
     def on_applied(self, applied: Applied) -> None:
-        """The apply lane finished a drain."""
+        """The apply lane finished a drain, perhaps within the turn that gave it the work."""
         self._applied.append(applied)
-        if not self._turn_queued:
+        if not (self._turn_queued or self._turning):
             self.wake()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
@@ -176,15 +181,22 @@ class RaftDriver:
         if self._stopped:
             return
         self.turns += 1
+        self._turning = True
         try:
-            self._step_inputs()
-            if self._reads_new:
-                self._start_reads()
-            self._proposer.flush(self.raw)
-            while self.raw.has_ready():
-                self._handle(self.raw.ready())
+            for _ in range(ROUNDS_MAX):
+                self._step_inputs()
+                if self._reads_new:
+                    self._start_reads()
+                self._proposer.flush(self.raw)
+                while self.raw.has_ready():
+                    self._handle(self.raw.ready())
+                if not (self._persisted or self._applied):
+                    break  # a lane that worked on the loop has reported: the next round acts on it
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
+        self._turning = False
+        if self._persisted or self._applied:
+            self.wake()
 
     def fail(self, error: BaseException) -> None:
         """Stops permanently: a storage error, or an impossible state."""

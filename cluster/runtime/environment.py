@@ -76,6 +76,8 @@ class Environment:
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None
     """Where apply runs; None: `cluster.replication.apply_runner`."""
+    append_runner: RunnerFactory | None = None
+    """Where the log is written; None: `cluster.replication.append_runner`."""
     entropy: Callable[[int], bytes] = os.urandom
     """So many random bytes."""
     boot_id: Callable[[], bytes] = boot_id

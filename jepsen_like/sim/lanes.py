@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.loop import SimLoop
@@ -181,3 +182,67 @@ class SimApplyLane(SimLane):
             self._watcher.on_drained(self.name, [job], done)
             self._on_done(done)
             self._watcher.on_reported(self.name, [job], done)
+
+
+class SimPace:
+    """A `cluster.replication.append_runner.Pace` by chance. A disk that becomes slow is met once on the loop, as the
+    product meets it: the whole process stands still for the length of the drain."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        inline: float,
+        speed: DiskSpeed,
+        slow: Callable[[], float],
+        stall: Callable[[float], None],
+    ) -> None:
+        """`inline`: how often a drain that may run on the loop does; `slow()`: the factor on every delay now; `stall`
+        lets the process stand still for so many seconds."""
+        self._rng, self._inline, self._speed, self._slow, self._stall = rng, inline, speed, slow, stall
+        self._was_slow = False
+
+    def quick(self, now_s: float) -> bool:
+        """See Pace."""
+        factor = self._slow()
+        was_slow, self._was_slow = self._was_slow, factor > 1
+        if (was_slow and self._was_slow) or self._rng.random() >= self._inline:
+            return False
+        if self._was_slow:
+            self._stall(self._rng.uniform(*self._speed.drain_s) * factor)
+        return True
+
+    def note(self, seconds: float) -> None:
+        """See Pace."""
+
+    def note_inline(self, seconds: float, now_s: float) -> bool:
+        """See Pace."""
+        return False
+
+
+class WatchedAppends:
+    """The append lane as the loop drains it: the watcher hears of these drains as it does of a SimLane's."""
+
+    def __init__(self, lane: Lane[PersistJob, Persisted], watcher: LaneWatcher, alive: Callable[[], bool]) -> None:
+        """`alive()`: whether the process is."""
+        self._lane, self._watcher, self._alive = lane, watcher, alive
+        self._last: tuple[Sequence[PersistJob], Persisted] | None = None
+
+    def drain(self, batch: Sequence[PersistJob]) -> Persisted:
+        """See Lane. Raises PowerCut if the process is gone: what follows in its turn never happened."""
+        self._watcher.on_draining("append", batch)
+        try:
+            done = self._lane.drain(batch)
+        except PowerCut:
+            self._watcher.on_power_cut()
+            raise
+        self._watcher.on_drained("append", batch, done)
+        if not self._alive():
+            raise PowerCut("the process is gone")
+        self._last = batch, done
+        return done
+
+    def reported(self, done: Persisted) -> None:
+        """The node has heard of a drain, of this kind or another."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._watcher.on_reported("append", *last)

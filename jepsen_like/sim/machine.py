@@ -33,12 +33,14 @@ from cluster.node.life import NodeLife
 from cluster.node.node import Node
 from cluster.peer.keyring import encode
 from cluster.peer.secret import MARK, SECRET, mark_of
+from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.replication.append_runner import AppendRunner
 from cluster.runtime.environment import Environment
 from cluster.runtime.lanes import Lane
 from cluster.state.opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
-from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane
+from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, WatchedAppends
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
@@ -230,6 +232,7 @@ class Machine:
             clock=self.clock,
             runner=self._lane,
             apply_runner=self._lane,
+            append_runner=self._append_runner if self.options.append_inline else self._lane,
             serves_admin=False,
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),
@@ -399,6 +402,39 @@ class Machine:
         made.stepped, made.holds_lock = options.stepped, self._holds_lock
         self._lanes.append(made)
         return made
+
+    def _append_runner(
+        self,
+        name: str,
+        lane: Lane[PersistJob, Persisted],
+        loop: Any,
+        on_done: Callable[[Persisted], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> AppendRunner:
+        """The product's, over a SimLane in the place of its thread."""
+        process = self.process
+        assert process is not None
+        rng = random.Random(self.rng.random())
+        speed = DiskSpeed(self.options.disk_s, (0.0, 0.0))
+        pace = SimPace(rng, self.options.append_inline, speed, partial(self._factor, name), self._stall)
+        inline = WatchedAppends(lane, LaneEvents(self, process), lambda: process.alive)
+
+        def done(persisted: Persisted) -> None:
+            on_done(persisted)
+            inline.reported(persisted)
+
+        return AppendRunner(name, lane, loop, done, on_failure, thread=self._lane, pace=pace, inline=inline.drain)
+
+    def _stall(self, seconds: float) -> None:
+        """The process stands still for so long, as in a system call that does not return."""
+        process = self.process
+        if process is not None and not process.paused:
+            process.paused = True
+            self.loop.call_outside(seconds, self._go_on, process)
+
+    def _go_on(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.loop.resume(process)
 
     def lane_kind(self, name: str) -> type[SimLane]:
         """What carries out the lane of that name."""

@@ -78,6 +78,8 @@ class Options(NamedTuple):
     disk_s: tuple[float, float]
     apply_s: tuple[float, float]
     apply_inline: float
+    append_inline: float
+    """How often an append that may be written on the loop is (`cluster.replication.append_runner`); 0: never."""
     skew_ms: int
     fault_phase_s: float
     fault_every_s: float
@@ -190,6 +192,7 @@ def draw(seed: int) -> Options:
         disk_s=(disk, disk * rng.choice((2, 6))),
         apply_s=(0.0001, rng.choice((0.0005, 0.003, 0.02))),
         apply_inline=stream(seed, "inline").choice((0.0, 0.5, 1.0)),
+        append_inline=stream(seed, "append").choice((0.0, 0.5, 1.0)),
         skew_ms=rng.choice((0, 100, 400)),
         fault_phase_s=rng.choice((6.0, 8.0, 10.0)),
         fault_every_s=rng.choice((0.4, 0.7, 1.0)),
@@ -214,8 +217,8 @@ _CALM: dict[str, Any] = {
     "append_bytes_max": 1 << 20, "batch_bytes_max": 8192, "batch_messages_max": 4096, "batches_inflight_max": 4,
     "node_inflight_bytes_max": 128 << 20, "offsets_flush_ms": 100, "deadline_ms": 3000, "leader_wait_ms": 1000,
     "latency_s": (0.0005, 0.001), "split": 0.0, "disk_s": (0.001, 0.001), "apply_s": (0.0005, 0.0005),
-    "apply_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1, "queues": 1,
-    "body_max": 40, "think_s": 0.03,
+    "apply_inline": 0.0, "append_inline": 0.0, "skew_ms": 0, "weights": (), "producers": 2, "window": 3, "foreign": 1,
+    "queues": 1, "body_max": 40, "think_s": 0.03,
 }  # fmt: skip
 
 

@@ -44,6 +44,20 @@ def test_every_run_of_apply_is_compared_and_none_needs_a_thread(inline: str) -> 
     assert threading.active_count() == threads
 
 
+def test_a_lone_append_is_written_on_the_loop_and_a_slow_disk_stalls_it_once() -> None:
+    """On the lane an append takes 50 ms; on the loop nothing, but once as long as the slow disk does: 500 ms."""
+
+    def taken_s(inline: str, slow: str) -> float:
+        began = f"nodes 3 append_inline={inline} disk_s=0.05..0.05 idle_mark_ms=1000\nlead 1\nsend 3\n{slow}"
+        before = looked(began, lambda stage: stage.loop.now)
+        return looked(f"{began}send 3\n", lambda stage: stage.loop.now) - before
+
+    assert taken_s("0.0", "") > 0.15
+    assert taken_s("1.0", "") < 0.05
+    slow = "slow 1 10\nslow 2 10\nslow 3 10\n"
+    assert 0.5 < taken_s("1.0", slow) < taken_s("0.0", slow)
+
+
 @pytest.mark.parametrize(
     ("script", "told"),
     [

@@ -1,0 +1,199 @@
+"""Decides where the log is written: on its lane, except that a lone small append is written and synced on the loop.
+
+Passing an append to the lane and back costs two thread switches, some futex calls, an eventfd and a turn of the loop.
+On a fast disk that is more than the append itself, and beside a lone message nothing is done in the meantime. So a
+small append is done at once on the loop while the disk is quick (`DiskPace`) and the lane has no work.
+
+The promises are those of the lane: `AppendLane.drain` is called for the same jobs in the same order, and what depends
+on a job leaves only when the drain has returned. Nothing here can be acknowledged earlier than on the lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.replication.append_lane import MARK, Persisted, PersistJob
+from cluster.runtime.lanes import Lane, ThreadLaneRunner
+from raftlog.types import FLAG_ROLL
+
+if TYPE_CHECKING:
+    from cluster.runtime.environment import RunnerFactory
+
+INLINE_BYTES_MAX = 32 * 1024
+"""An append of more bytes goes to the lane: the loop has other work meanwhile."""
+QUICK_S = 0.000_5
+"""A drain is quick if it lasts at most this long: about what passing a job to the lane and back takes on busy cores."""
+SCORE_MAX = 32
+SCORE_INLINE = 16
+"""Quick drains score 1, others cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
+SCORE_COST = 2
+SLOW_S = 0.001
+"""A drain on the loop that takes longer is a stall."""
+STALL_SHARE = 0.02
+"""Of the time, what stalls may take from the loop beyond SLOW_S each."""
+STALL_BURST_S = 0.010
+"""And at once, before the lane does all work again."""
+
+
+class DiskPace:
+    """Whether the disk is quick enough to wait for it on the event loop.
+
+    Two rules. Most drains of late were quick, wherever they ran; nothing is known at first, so the first ones run on
+    the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And stalls are
+    paid from a budget of STALL_SHARE of the time and at most STALL_BURST_S: what a drain on the loop takes beyond
+    SLOW_S is taken from it, and while it is overdrawn the lane has the work. So a disk that hangs for a second holds
+    the loop once, and then not again for 50 s; no rule could cut that one short.
+    """
+
+    __slots__ = ("_budget_s", "_paid_s", "_score")
+
+    def __init__(self) -> None:
+        self._score = 0
+        self._budget_s = STALL_BURST_S
+        self._paid_s = 0.0
+        """When the budget was brought up to date last."""
+
+    def quick(self, now_s: float) -> bool:
+        """Whether the next drain may run on the loop."""
+        if self._score < SCORE_INLINE:
+            return False
+        return self._budget_s >= 0 or self._budget_s + (now_s - self._paid_s) * STALL_SHARE >= 0
+
+    def note(self, seconds: float) -> None:
+        """A drain with a sync took so long."""
+        if seconds <= QUICK_S:
+            self._score = min(SCORE_MAX, self._score + 1)
+        else:
+            self._score = max(0, self._score - SCORE_COST)
+
+    def note_inline(self, seconds: float, now_s: float) -> bool:
+        """A drain on the loop took so long, and ended now; True if it was a stall."""
+        self.note(seconds)
+        if seconds <= SLOW_S:
+            return False
+        saved_s = self._budget_s + (now_s - self._paid_s) * STALL_SHARE
+        self._budget_s = min(STALL_BURST_S, saved_s) - (seconds - SLOW_S)
+        self._paid_s = now_s
+        return True
+
+
+class Pace(Protocol):
+    """Decides when the loop may drain; see DiskPace."""
+
+    def quick(self, now_s: float) -> bool:
+        """Whether the next drain may run on the loop."""
+
+    def note(self, seconds: float) -> None:
+        """A drain with a sync took so long."""
+
+    def note_inline(self, seconds: float, now_s: float) -> bool:
+        """A drain on the loop took so long, and ended now; True if it was a stall."""
+
+
+class AppendRunner:
+    """A `lanes.LaneRunner` for the append lane. Event loop only, but for `close`."""
+
+    def __init__(
+        self,
+        name: str,
+        lane: Lane[PersistJob, Persisted],
+        loop: asyncio.AbstractEventLoop,
+        on_done: Callable[[Persisted], None],
+        on_failure: Callable[[BaseException], None],
+        *,
+        thread: RunnerFactory = ThreadLaneRunner,
+        pace: Pace | None = None,
+        inline: Callable[[Sequence[PersistJob]], Persisted] | None = None,
+        on_inline: Callable[[bool], object] = lambda stalled: None,
+    ) -> None:
+        """See `lanes.ThreadLaneRunner`, but `on_done` may be called before `submit` returns. `thread`: what runs the
+        lane when this does not; `pace`: None for a DiskPace; `inline`: drains on the loop, None for the lane's own
+        method. `on_inline` is told of each drain on the loop, and whether it was a stall."""
+        self._drain = inline or lane.drain
+        self._loop = loop
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._on_inline = on_inline
+        self._pace = pace or DiskPace()
+        self._on_thread = 0
+        """Jobs given to the thread and not reported yet. Invariant: 0 whenever the loop drains, so that two threads
+        never write the log, and no job overtakes another."""
+        self._parked = False
+        """The lane has put jobs aside: what follows waits behind them, on the thread."""
+        self._failed = False
+        self._next_index = -1
+        """Of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
+        # The mark is this runner's task from now on: a thread that writes one by itself could meet a drain on the loop.
+        self._mark_after_s, lane.idle_after_s = lane.idle_after_s, None
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._worked_s = 0.0
+        """When the log was written last, in the loop's time."""
+        self._runner = thread(name, lane, loop, self._from_thread, self._fail)
+
+    def submit(self, job: PersistJob) -> None:
+        """Writes the job, here or on the thread."""
+        if self._failed:
+            return
+        small = self._is_small(job)
+        if job.entries:
+            self._next_index = job.entries[-1].index + 1
+        if self._on_thread or self._parked or not small or not self._pace.quick(self._loop.time()):
+            self._to_thread(job)
+            return
+        try:
+            done = self._drain([job])
+        except Exception as error:  # noqa: BLE001 - as on the thread: whatever it is, the node must hear of it
+            self._fail(error)
+            return
+        self._on_inline(self._pace.note_inline(done.seconds, self._loop.time() + done.seconds))
+        self._done(done)
+
+    def close(self) -> None:
+        """Finishes what is on the thread. Any thread, once nothing is submitted any more."""
+        self._runner.close()
+
+    def _is_small(self, job: PersistJob) -> bool:
+        """One write and one sync of a few pages: no vote, no cut, no new file."""
+        entries = job.entries
+        if not entries or job.hard_state is not None or entries[0].index != self._next_index:
+            return False
+        size = entries[-1].end_position - entries[0].position
+        return size <= INLINE_BYTES_MAX and not any(entry.flags & FLAG_ROLL for entry in entries)
+
+    def _to_thread(self, job: PersistJob) -> None:
+        self._on_thread += 1
+        self._runner.submit(job)
+
+    def _from_thread(self, done: Persisted) -> None:
+        self._on_thread -= done.taken
+        if not (done.jobs or done.messages or done.parked):
+            return  # nothing but a mark
+        if done.bytes_written:
+            self._pace.note(done.seconds)
+        self._done(done)
+
+    def _done(self, done: Persisted) -> None:
+        self._parked = bool(done.parked)
+        self._worked_s = self._loop.time()
+        if self._mark_timer is None and self._mark_after_s is not None:
+            self._mark_timer = self._loop.call_later(self._mark_after_s, self._mark)
+        self._on_done(done)
+
+    def _mark(self) -> None:
+        """Has the sync mark written if nothing was for long enough. One timer runs on while work comes: to set it anew
+        for each job would cost each of them a system call."""
+        self._mark_timer = None
+        assert self._mark_after_s is not None
+        if self._failed or self._on_thread or self._parked:
+            return  # the report of what is on the thread sets the timer
+        rest_s = self._worked_s + self._mark_after_s - self._loop.time()
+        if rest_s > 0:
+            self._mark_timer = self._loop.call_later(rest_s, self._mark)
+        else:
+            self._to_thread(MARK)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._on_failure(error)
