@@ -38,7 +38,7 @@ class NodeLanes:
         on_applied: Callable[[Applied], None],
         on_inline: Callable[[bool], object],
     ) -> None:
-        """`reserved`: why messages may not be written now, "" if they may; any thread. `on_inline`: see AppendRunner."""
+        """`reserved`: why messages may not be written, "" if they may; any thread. `on_inline`: see AppendRunner."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s)
