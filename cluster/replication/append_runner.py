@@ -125,12 +125,11 @@ class AppendRunner:
         self._failed = False
         self._next_index = -1
         """Of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
-        # The mark is this runner's task from now on: a thread that writes one by itself could meet a drain on the loop.
-        self._mark_after_s, lane.idle_after_s = lane.idle_after_s, None
+        self._mark_after_s = lane.idle_after_s
         self._mark_timer: asyncio.TimerHandle | None = None
         self._worked_s = 0.0
         """When the log was written last, in the loop's time."""
-        self._runner = thread(name, lane, loop, self._from_thread, self._fail)
+        self._runner = thread(name, _NeverIdle(lane), loop, self._from_thread, self._fail)
 
     def submit(self, job: PersistJob) -> None:
         """Writes the job, here or on the thread."""
@@ -197,3 +196,15 @@ class AppendRunner:
     def _fail(self, error: BaseException) -> None:
         self._failed = True
         self._on_failure(error)
+
+
+class _NeverIdle:
+    """The lane on its thread, which writes no mark by itself: it could meet a drain on the loop."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, lane: Lane[PersistJob, Persisted]) -> None:
+        self.drain = lane.drain
+
+    def idle(self) -> None:
+        """Nothing to do: AppendRunner asks for the mark."""
