@@ -116,7 +116,7 @@ class Running:
         loop = asyncio.get_running_loop()
         self.runner = AppendRunner(
             "append",
-            lane,  # type: ignore[arg-type]
+            lane,
             loop,
             self.done.append,
             self.failed.append,
