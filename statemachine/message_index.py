@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
-from zlib import crc32
 
+from raftlog.crc import crc32
 from statemachine import keys
 from statemachine.kv import INDEX, KV
 from statemachine.stage import Stage

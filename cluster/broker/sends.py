@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
-from zlib import crc32
 
 from cluster.broker.command_levels import raising
 from cluster.broker.delays import Delays, addressed, without
@@ -28,6 +27,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX
+from raftlog.crc import crc32
 from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
 from statemachine.payload import RowKind
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import NamedTuple
-from zlib import crc32
+
+from raftlog.crc import crc32
 
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
 
 import msgspec
 from google_crc32c import value as crc32c
@@ -18,6 +17,7 @@ from google_crc32c import value as crc32c
 from cluster.replication.message_head import MessageHead, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
+from raftlog.crc import crc32
 from statemachine.commands import Command, pack, unpack
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode

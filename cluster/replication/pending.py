@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from typing import Protocol
-from zlib import crc32
 
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import Done, ProposeResult
+from raftlog.crc import crc32
 from raftlog.types import EntryId, EntryType
 from statemachine import payload
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, join, pack_bare

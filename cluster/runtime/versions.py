@@ -11,7 +11,7 @@ from importlib import metadata
 def versions() -> dict[str, str]:
     """Name -> version of RaftMQ, Python and the libraries that touch data."""
     found = {"python": platform.python_version()}
-    for name in ("raftmq", "rocksdict", "uvloop", "msgspec", "msgpack"):
+    for name in ("raftmq", "rocksdict", "uvloop", "msgspec", "msgpack", "zlib-ng"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
