@@ -26,7 +26,7 @@ NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test coverage test-compat compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test coverage test-compat compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ bench-compare: $(STAMPS)/kernel  ## the same on commit REV and on this tree, in 
 
 bench-instructions: $(STAMPS)/kernel  ## instructions per message, here and where this branch began (BASE=..., JSON=1); needs valgrind
 	@BASE=$(BASE) JSON=$(JSON) $(BIN)/python bench/bench_instructions.py
+
+bench-wake: $(STAMPS)/kernel  ## calls, switches and CPU per message at 1 in flight, and with many connections (ROUNDS=3, JSON=1)
+	@ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python bench/bench_wake.py
 
 bench-peers: $(STAMPS)/package  ## RaftMQ beside DLedger, etcd and NATS in alternating rounds; fetches them (ROUNDS=5, JSON=1)
 	@SYSTEMS=$(SYSTEMS) ROUNDS=$(ROUNDS) JSON=$(JSON) $(BIN)/python -m bench.bench_peers

@@ -111,11 +111,13 @@ def batch_body(size: int, batch: int) -> bytes:
     return one * batch
 
 
-async def _run(host: str, port: int, load: tuple[str, int, int, int, float, str, int]) -> Result:
+async def _run(host: str, port: int, connections: int, load: tuple[str, int, int, int, float, str, int]) -> Result:
     loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_connection(lambda: Load(*load), host, port)
-    await asyncio.wait_for(protocol.done, load[4] + 30)
-    return Result(protocol.acked, protocol.elapsed, sorted(protocol.latencies), protocol.errors)
+    loads = [(await loop.create_connection(lambda: Load(*load), host, port))[1] for _ in range(connections)]
+    await asyncio.wait_for(asyncio.gather(*(each.done for each in loads)), load[4] + 30)
+    latencies = sorted(latency for each in loads for latency in each.latencies)
+    seconds = max(each.elapsed for each in loads)
+    return Result(sum(each.acked for each in loads), seconds, latencies, sum(each.errors for each in loads))
 
 
 def run(
@@ -129,7 +131,8 @@ def run(
     seconds: float,
     properties: str = "",
     queues: int = 4,
+    connections: int = 1,
 ) -> Result:
-    """Runs one load to its end; see Load."""
+    """Runs one load to its end; see Load. Each of the connections has `in_flight` requests out."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(host, port, (topic, size, batch, in_flight, seconds, properties, queues)))
+        return runner.run(_run(host, port, connections, (topic, size, batch, in_flight, seconds, properties, queues)))

@@ -1,0 +1,231 @@
+"""`make bench-wake`: what a message costs three nodes when few are in flight, and when many connections send one each.
+
+First the system calls, voluntary switches and CPU of each node per message at 1 in flight, and the share of its appends
+that were done on the event loop (ADR 0056): on a busy machine few are. System calls need `perf` and the right to count
+them; without it the table has only what /proc tells. Then connections x in flight, RaftMQ and
+an echo server (bench/echo.py) in alternating ROUNDS (3): CPU per message, what of it belongs to the leader and to a
+follower, and p50. `ratio` is the CPU beside that of one connection with as many in flight, medians of the rounds.
+
+With JSON=1 only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is how long each load lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_cluster import cpu_seconds, percentile
+from load import Result, run
+from rich.console import Console
+from rich.table import Table
+
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+HERE = Path(__file__).parent
+SECONDS = float(os.environ.get("SECONDS_PER_ROW") or "2")
+ROUNDS = int(os.environ.get("ROUNDS") or "3")
+LOADS = [(1, 512), (16, 32), (128, 4), (500, 1)]
+"""(connections, requests in flight on each). The first is what the others are compared with."""
+CALLS = ("futex", "epoll_pwait", "read", "write", "writev", "pwritev2", "fdatasync")
+EVENTS = [*(f"syscalls:sys_enter_{call}" for call in CALLS), "raw_syscalls:sys_enter"]
+BODY_BYTES = 1024
+
+
+class Target(NamedTuple):
+    """A system under load."""
+
+    name: str
+    port: int
+    pids: list[int]
+    """The leader's first."""
+    admin: tuple[str, ...] = ()
+    """Where each node serves its metrics."""
+
+
+def load(port: int, connections: int, in_flight: int, seconds: float = SECONDS) -> Result:
+    """One load. Ends the benchmark if a send is refused."""
+    result = run(
+        "127.0.0.1",
+        port,
+        topic="bench",
+        size=BODY_BYTES,
+        batch=1,
+        in_flight=in_flight,
+        seconds=seconds,
+        connections=connections,
+    )
+    if result.errors:
+        raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+    return result
+
+
+# --- one in flight ----------------------------------------------------------------------------------------------------
+
+
+def switches(pid: int) -> int:
+    """Voluntary context switches of all threads so far."""
+    texts = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+
+
+def appends(url: str) -> tuple[float, float]:
+    """Writes to a node's log so far: all, and those on its event loop."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    found = dict(line.split() for line in lines if line.startswith("raftmq_append") and "{" not in line)
+    return float(found["raftmq_append_seconds_count"]), float(found["raftmq_appends_inline_total"])
+
+
+@contextmanager
+def counted(pids: list[int], into: Path) -> Iterator[bool]:
+    """Counts the system calls of each process into a file of its own; False if perf cannot."""
+    perf = shutil.which("perf")
+    if perf is None:
+        yield False
+        return
+    command = [perf, "stat", "-x;", "-e", ",".join(EVENTS)]
+    running = [
+        subprocess.Popen([*command, "-p", str(pid), "-o", str(into / str(pid))], stderr=subprocess.DEVNULL)
+        for pid in pids
+    ]
+    time.sleep(1.0)  # it attaches
+    try:
+        yield all(process.poll() is None for process in running)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+def calls_of(file: Path, messages: int) -> dict[str, float]:
+    """Call -> how often per message."""
+    found = {}
+    for line in file.read_text().splitlines():
+        fields = line.split(";")
+        if len(fields) > 2 and fields[0].isdigit():
+            name = "all calls" if fields[2].startswith("raw") else fields[2].split("enter_")[1]
+            found[name] = round(int(fields[0]) / messages, 2)
+    return found
+
+
+def wake(cluster: Target) -> list[dict[str, Any]]:
+    """A row for each node. The figures of /proc are from a load that nobody counts: counting costs CPU."""
+    load(cluster.port, 1, 1)
+    written = [appends(url) for url in cluster.admin]
+    before = [(cpu_seconds([pid]), switches(pid)) for pid in cluster.pids]
+    result = load(cluster.port, 1, 1)
+    after = [(cpu_seconds([pid]), switches(pid)) for pid in cluster.pids]
+    grown = [(now[0] - was[0], now[1] - was[1]) for now, was in zip(map(appends, cluster.admin), written, strict=True)]
+    rows: list[dict[str, Any]] = []
+    for number, ((cpu, slept), (cpu_after, slept_after)) in enumerate(zip(before, after, strict=True)):
+        rows.append(
+            {
+                "node": "follower" if number else "leader",
+                "cpu_us": round((cpu_after - cpu) * 1e6 / result.messages, 1),
+                "on the loop": round(grown[number][1] / grown[number][0], 2),
+                "switches": round((slept_after - slept) / result.messages, 2),
+                "p50_ms": round(percentile(result.latencies_ms, 0.5), 2),
+            }
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        with counted(cluster.pids, Path(directory)) as counts:
+            result = load(cluster.port, 1, 1)
+        for row, pid in zip(rows, cluster.pids, strict=True):
+            row["calls"] = calls_of(Path(directory, str(pid)), result.messages) if counts else {}
+    return rows
+
+
+# --- many connections -------------------------------------------------------------------------------------------------
+
+
+def measured(target: Target, connections: int, in_flight: int) -> dict[str, float]:
+    """One load on one system."""
+    before = [cpu_seconds([pid]) for pid in target.pids]
+    result = load(target.port, connections, in_flight)
+    spent = [(cpu_seconds([pid]) - was) * 1e6 / result.messages for pid, was in zip(target.pids, before, strict=True)]
+    return {
+        "cpu_us": sum(spent),
+        "leader_us": spent[0],
+        "follower_us": sum(spent[1:]) / max(1, len(spent) - 1),
+        "p50_ms": percentile(result.latencies_ms, 0.5),
+    }
+
+
+def connections_table(targets: list[Target]) -> list[dict[str, Any]]:
+    """All loads on all systems in turns, medians of the rounds."""
+    found: dict[tuple[str, tuple[int, int]], list[dict[str, float]]] = {}
+    for number in range(ROUNDS):
+        for shape in LOADS:
+            for target in targets if number % 2 else targets[::-1]:
+                found.setdefault((target.name, shape), []).append(measured(target, *shape))
+    rows = []
+    for target in targets:
+        base = 0.0
+        for shape in LOADS:
+            rounds = found[target.name, shape]
+            row: dict[str, Any] = {"system": target.name, "connections": shape[0], "in_flight_each": shape[1]}
+            row |= {name: round(median(each[name] for each in rounds), 2) for name in rounds[0]}
+            base = base or row["cpu_us"]
+            rows.append(row | {"ratio": round(row["cpu_us"] / base, 2) if base else 0.0})
+    return rows
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def report(one: list[dict[str, Any]], many: list[dict[str, Any]]) -> None:
+    """Prints the tables."""
+    if os.environ.get("JSON"):
+        print(json.dumps({"wake": one, "connections": many}))
+        return
+    names = [*(name for name in one[0] if name != "calls"), *one[0]["calls"]]
+    table = Table(*names, title="1 in flight, per message")
+    for row in one:
+        table.add_row(*[str(row.get(name, row["calls"].get(name, ""))) for name in names])
+    Console(width=140).print(table)
+    table = Table(*many[0], title=f"connections x in flight, medians of {ROUNDS} rounds in turns")
+    for row in many:
+        table.add_row(*[str(value) for value in row.values()])
+    Console(width=140).print(table)
+
+
+def main() -> None:
+    """Starts a cluster in a temporary directory and the echo server, measures, ends both."""
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = LocalCluster(Path(directory) / "data")
+        base_port = free_base_port(13)
+        cluster.up(3, base_port=base_port)
+        echo = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(base_port + 12)])
+        try:
+            leader = cluster.view().leader
+            nodes = sorted(cluster.nodes, key=lambda node: node.id != leader)
+            admin = tuple(f"http://127.0.0.1:{node.admin_port}" for node in nodes)
+            raftmq = Target("raftmq", nodes[0].broker_port, [node.pid for node in nodes], admin)
+            load(raftmq.port, 1, 16, 1.0)
+            one = wake(raftmq)
+            many = connections_table([raftmq, Target("echo", base_port + 12, [echo.pid])])
+        finally:
+            echo.terminate()
+            echo.wait()
+            cluster.down()
+    report(one, many)
+
+
+if __name__ == "__main__":
+    main()
