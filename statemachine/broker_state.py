@@ -23,7 +23,7 @@ from statemachine.consumer_offsets import ConsumerOffsets
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
 from statemachine.half_messages import HalfMessages
-from statemachine.kv import KV, META, KVError
+from statemachine.kv import CQ, INDEX, KV, META, KVError
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
 from statemachine.offset_resets import OffsetReset, OffsetResets
@@ -35,7 +35,7 @@ from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
-from statemachine.trim import TrimMark, TrimState, highest
+from statemachine.trim import Slice, Sweep, TrimMark, TrimState, highest
 from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
@@ -153,6 +153,11 @@ class BrokerState:
     def trim_mark(self) -> TrimMark:
         """The beginning of the log, and the TRIM that set it."""
         return self._trim.mark
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The cut that is being carried out, slice by slice; None most of the time."""
+        return self._trim.sweep
 
     @property
     def trim_position(self) -> int:
@@ -341,9 +346,28 @@ class BrokerState:
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
         """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `_parts`."""
         trim = decode_trim(entry.payload)
-        self._trim.set(stage, trim, entry)
-        self._queues.trim(stage, trim.position, highest(trim.queues))
-        self._index.trim(stage, trim.position)
+        if isinstance(trim, Slice):
+            sweep = self._trim.sweep
+            if sweep is not None and sweep.index == trim.cut:  # else it came twice, or late: nothing is left to do
+                self._sweep(stage, sweep, trim.rows, entry)
+        elif trim.sliced:
+            self._trim.begin(stage, trim, entry)
+        else:
+            self._trim.set(stage, trim.position, trim.first_index, entry)
+            self._queues.trim(stage, trim.position, highest(trim.queues))
+            self._index.trim(stage, trim.position)
+
+    def _sweep(self, stage: Stage, sweep: Sweep, rows_max: int, entry: Entry) -> None:
+        """The next slice of a sweep: of the queues, after them of the index."""
+        if sweep.family == CQ:
+            at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max)
+            self._trim.go_on(stage, INDEX if at is None else CQ, at or keys.FIRST)
+            return
+        at = self._index.trim_slice(stage, sweep.position, sweep.at, rows_max)
+        if at is None:
+            self._trim.end(stage, entry)
+        else:
+            self._trim.go_on(stage, INDEX, at)
 
     # -- commands
 

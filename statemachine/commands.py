@@ -28,6 +28,7 @@ with a result. Only a command that a client sent may be answered with an error; 
   from level 3 on; the level also stands for runs of messages that are carried forward (payload.RowKind)
     recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered;
                     the position is where it was first stored
+  level 4 stands for a TRIM that is carried out in slices (trim.py)
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ END_HALVES = "end_halves"
 CHECK_HALVES = "check_halves"
 RECALL_TIMER = "recall_timer"
 
-LEVEL = 3
+LEVEL = 4
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
@@ -70,6 +71,8 @@ RESETS_LEVEL = 2
 """`reset_offsets`, `end_resets`."""
 RECALL_LEVEL = 3
 """`recall_timer`."""
+SWEEP_LEVEL = 4
+"""A TRIM of the formats CUT and SLICE."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 

@@ -50,18 +50,24 @@ class _Tail:
 
 
 class _Rows:
-    """A walk over all rows of all queues; the rest of a long queue is skipped."""
+    """A walk over the rows of all queues from a key on; the rest of a long queue is skipped."""
 
-    __slots__ = ("_kv", "_scan", "row")
+    __slots__ = ("_kv", "_left", "_scan", "row")
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, start: bytes, count_max: int) -> None:
         self._kv = kv
-        self._scan = kv.scan(CQ, keys.FIRST, keys.LAST)
-        self.row = next(self._scan, None)
+        self._left = count_max
+        self._scan = kv.scan(CQ, start, keys.LAST)
+        self.step()
+
+    def is_spent(self) -> bool:
+        """As many rows were read as were to be, or a few more: the walk may end."""
+        return self._left <= 0
 
     def step(self) -> None:
         """Moves to the next row."""
         self.row = next(self._scan, None)
+        self._left -= 1
 
     def leave(self, queue: Queue) -> None:
         """Moves to the first row of the next queue: it is often near, and a seek costs as much as several steps."""
@@ -147,24 +153,42 @@ class ConsumeQueues:
             self._tails_bytes -= self._tails.pop(queue).bytes
             self._touched.pop(queue, None)
 
-    def trim(self, stage: Stage, position: int, wanted: Mapping[Queue, int]) -> None:
+    def trim(
+        self,
+        stage: Stage,
+        position: int,
+        wanted: Mapping[Queue, int],
+        start: bytes = keys.FIRST,
+        rows_max: int = keys.U64_MAX,
+    ) -> bytes | None:
         """Moves the first offset of every queue to its first message at or above `position` of the log, for queues in
         `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it are removed.
 
+        Begins at the key `start` and reads at most `rows_max` rows, or some STEPS_MAX more. Returns the key to go on
+        at, None at the end; a queue that is left in the middle begins with the chunk there.
+
         Reads rows as they are in the store: `stage` must hold no other change of a queue.
         """
-        rows = _Rows(self._kv)
-        while rows.row is not None:
+        rows = _Rows(self._kv, start, rows_max)
+        resumed = len(start) > keys.CQ_BOUNDS_KEY_SIZE
+        while rows.row is not None and not rows.is_spent():
             queue = keys.cq_queue(rows.row[0])
             first, base, before = 0, 0, None
             if len(rows.row[0]) == keys.CQ_BOUNDS_KEY_SIZE:
                 before = rows.row[1]
-                first, base = keys.CQ_BOUNDS.unpack(before)
                 rows.step()
-            new, kept, gone = _split(rows, queue, base, position, max(first, wanted.get(queue, 0)))
+            elif resumed:
+                before = self._kv.get(CQ, keys.cq_bounds_key(*queue))
+            if before is not None:
+                first, base = keys.CQ_BOUNDS.unpack(before)
+            resumed = False
+            new, kept, gone = _split(rows, queue, base, position, first, max(first, wanted.get(queue, 0)))
             if new != first:
                 self._move(stage, queue, new, kept, gone, before)
+            if rows.row is not None and rows.is_spent() and gone and keys.cq_queue(rows.row[0]) == queue:
+                break  # in the middle of it
             rows.leave(queue)
+        return None if rows.row is None else rows.row[0]
 
     def _move(
         self, stage: Stage, queue: Queue, new: int, kept: int, gone: list[tuple[bytes, bytes]], before: bytes | None
@@ -235,7 +259,7 @@ def _position_at(chunk: bytes, item: int) -> int:
 
 
 def _split(
-    rows: _Rows, queue: Queue, base: int, position: int, at_least: int
+    rows: _Rows, queue: Queue, base: int, position: int, first_offset: int, at_least: int
 ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
     """(first offset to keep, base of the chunk that it is in, chunks below that); `rows` stands on the first chunk."""
     gone: list[tuple[bytes, bytes]] = []
@@ -246,6 +270,8 @@ def _split(
         if base > at_least and _position_at(chunk, count - 1) >= position:
             below = bisect_left(range(count), position, key=lambda item, data=chunk: _position_at(data, item))  # type: ignore[misc]
             return max(at_least, first + below), first, gone
+        if rows.is_spent() and gone:
+            return max(first_offset, first), first, gone
         gone.append(rows.row)
         rows.step()
     return base, base, gone

@@ -8,6 +8,9 @@
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
              "trim"                                                        trim row (below)
+             "sweep"                                                       sweep row (below), while one is under way
+             "sweep_at"                                                    "cq" or "index" | 00 | key in that family:
+                                                                           the rows below it are swept
              "level"                                                       u32, commands that every member knows
              "timer_front"                                                 value of timer's "c" | due_ms u64 |
                                                                            position u64 of its first "d", FF.. for none
@@ -46,6 +49,9 @@
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
     trim row (32 bytes)
       position u64 | first_index u64: where the log begins | index u64 | timestamp_ms u64 of the TRIM that said so
+    sweep row (24 bytes, and 16 for each queue that is trimmed further)
+      position u64 | first_index u64: the cut | index u64 of the TRIM that named it
+      topic_id u32 | queue_id u32 | min_offset u64
     half row (28 bytes)
       topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
 
@@ -70,6 +76,8 @@ NEXT_TOPIC_ID_KEY = b"next_topic_id"
 MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"
 TRIM_KEY = b"trim"
+SWEEP_KEY = b"sweep"
+SWEEP_AT_KEY = b"sweep_at"
 LEVEL_KEY = b"level"
 TIMER_FRONT_KEY = b"timer_front"
 
@@ -81,6 +89,8 @@ PRODUCER = struct.Struct(">QQQ")
 UNIQUE_VALUE = struct.Struct(">IQQQ")
 INDEX_BUCKET = struct.Struct(">QQ")
 TRIM = struct.Struct(">QQQQ")
+SWEEP = struct.Struct(">QQQ")
+SWEEP_QUEUE = struct.Struct(">IIQ")
 CQ_BOUNDS = struct.Struct(">QQ")
 TIMER_COUNTS_KEY = b"c"
 TIMER_QUEUE = struct.Struct(">II")

@@ -114,9 +114,21 @@ class MessageIndex:
 
     def trim(self, stage: Stage, position: int) -> None:
         """Drops the buckets of segments below `position`, where one begins; the open bucket always stays."""
-        if self._open is not None:
-            position = min(position, self._open.base)
-        stage.delete_range(INDEX, *keys.index_trim_range(position))
+        stage.delete_range(INDEX, *keys.index_trim_range(self._end_of_trim(position)))
+
+    def trim_slice(self, stage: Stage, position: int, start: bytes, rows_max: int) -> bytes | None:
+        """Drops at most `rows_max` rows of these buckets, from the key `start` on. Returns the key to go on at, None at
+        the end. A reader that finds a bucket in part misses only what is below `position`."""
+        end = keys.index_trim_range(self._end_of_trim(position))[1]
+        for count, (key, value) in enumerate(self._kv.scan(INDEX, start, end)):
+            if count == rows_max:
+                return key
+            stage.delete(INDEX, key)
+            stage.before[INDEX].setdefault(key, value)
+        return None
+
+    def _end_of_trim(self, position: int) -> int:
+        return position if self._open is None else min(position, self._open.base)
 
     def publish(self) -> None:
         """Publishes the run's records; called when its batch is written."""

@@ -1,26 +1,39 @@
-"""The payload of a TRIM entry, and what is remembered of the last one.
+"""The payloads of TRIM entries, and what is remembered of them.
 
 A TRIM moves the beginning of the log, for every replica at the same entry: messages below `position` are no longer part
 of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
 rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end.
 
-msgpack map, keys in this order: {"format": 1, "position": u64, "first_index": u64, "reason": str, "queues":
-[[topic_id, queue_id, min_offset], ...]}. `queues` lists queues that are trimmed further than `position` requires.
+A TRIM has one of three formats, each a msgpack map with its keys in this order:
+
+    1  {"format", "position": u64, "first_index": u64, "reason": str, "queues": [[topic_id, queue_id, min_offset], ...]}
+       Does everything in one entry. `queues` lists queues that are trimmed further than `position` requires.
+    2  the same keys. Only names the cut: a *sweep* begins. From level 4 on (docs/adr/0057).
+    3  {"format", "cut": u64, "rows": u32}. A slice of the sweep that the entry with the index `cut` began: walks over
+       at most `rows` rows, or a few more, and removes what lies below the cut.
+
+A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
+a queue moves in the slice that removes its rows. The log begins at the cut once the last slice is applied: until then
+rows that were not swept yet refer to the log below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgpack
 
 from raftlog.types import Entry
 from statemachine import keys
-from statemachine.kv import KV, META
+from statemachine.kv import CQ, KV, META
 from statemachine.stage import Stage
 
-FORMAT = 1
+WHOLE, CUT, SLICE = 1, 2, 3
+FORMAT = SLICE
+"""The newest."""
+SLICE_ROWS_MIN = 4
+"""A slice gets on by at least one row."""
 
 QueueMin = tuple[int, int, int]
 """(topic_id, queue_id, min_offset)."""
@@ -38,10 +51,34 @@ class Trim(NamedTuple):
     reason: str
     """For people: why the leader trimmed."""
     queues: tuple[QueueMin, ...] = ()
+    sliced: bool = False
+    """Rows go in the slices that follow."""
+
+
+class Slice(NamedTuple):
+    """The next part of the sweep that the TRIM at index `cut` began."""
+
+    cut: int
+    rows: int
+
+
+class Sweep(NamedTuple):
+    """A cut that is being carried out."""
+
+    position: int
+    first_index: int
+    index: int  # type: ignore[assignment]
+    """Of the TRIM that names it."""
+    family: str
+    """Whose rows are gone through."""
+    at: bytes
+    """Rows of the family below this key are done."""
+    queues: Mapping[tuple[int, int], int]
+    """(topic_id, queue_id) -> the offset that it is trimmed to at least."""
 
 
 class TrimMark(NamedTuple):
-    """The beginning of the log, as the last TRIM that moved it set it."""
+    """The beginning of the log, as the last TRIM that moved it set it: a whole one, or the last slice of a sweep."""
 
     position: int
     first_index: int
@@ -54,11 +91,15 @@ class TrimMark(NamedTuple):
 NOT_TRIMMED = TrimMark(0, 0, -1, 0)
 
 
-def encode(trim: Trim) -> bytes:
+def encode(trim: Trim | Slice) -> bytes:
     """The payload."""
-    packed: bytes = msgpack.packb(
+    packed: bytes
+    if isinstance(trim, Slice):
+        packed = msgpack.packb({"format": SLICE, "cut": trim.cut, "rows": trim.rows})
+        return packed
+    packed = msgpack.packb(
         {
-            "format": FORMAT,
+            "format": CUT if trim.sliced else WHOLE,
             "position": trim.position,
             "first_index": trim.first_index,
             "reason": trim.reason,
@@ -68,14 +109,18 @@ def encode(trim: Trim) -> bytes:
     return packed
 
 
-def decode(payload: bytes) -> Trim:
+def decode(payload: bytes) -> Trim | Slice:
     """Decodes the payload. Raises TrimError."""
     try:
         fields = msgpack.unpackb(payload)
-        if type(fields) is not dict or fields.get("format") != FORMAT:
-            raise TrimError(f"not a TRIM of format {FORMAT}: was it written by a newer RaftMQ?")
+        kind = fields.get("format") if type(fields) is dict else None
+        if kind == SLICE:
+            return Slice(_number(fields["cut"]), max(SLICE_ROWS_MIN, _number(fields["rows"])))
+        if kind not in (WHOLE, CUT):
+            raise TrimError(f"not a TRIM of format {WHOLE} to {FORMAT}: was it written by a newer RaftMQ?")
         queues = tuple((_number(t), _number(q), _number(offset)) for t, q, offset in fields["queues"])
-        return Trim(_number(fields["position"]), _number(fields["first_index"]), str(fields["reason"]), queues)
+        position, first_index = _number(fields["position"]), _number(fields["first_index"])
+        return Trim(position, first_index, str(fields["reason"]), queues, kind == CUT)
     except (KeyError, TypeError, ValueError) as error:
         raise TrimError(f"not the payload of a TRIM: {error}") from error
 
@@ -87,20 +132,59 @@ def _number(value: object) -> int:
 
 
 class TrimState:
-    """The row of the last TRIM. `mark` is replaced as a whole: any thread may read it."""
+    """The rows of the last TRIM and of a sweep. `mark` and `sweep` are replaced as wholes: any thread may read them."""
 
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
+        self.sweep = self._staged_sweep = _load_sweep(kv)
 
-    def set(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """The log begins at `trim.position` from `entry` on, unless it begins above already."""
-        if trim.position > self._staged.position:
-            self._staged = TrimMark(trim.position, trim.first_index, entry.index, entry.timestamp_ms)
+    def set(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
+        """The log begins at `position` from `entry` on, unless it begins above already."""
+        if position > self._staged.position:
+            self._staged = TrimMark(position, first_index, entry.index, entry.timestamp_ms)
             stage.put(META, keys.TRIM_KEY, keys.TRIM.pack(*self._staged))
+
+    def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
+        """A sweep begins, unless one is under way: then the leader did not know, and will decide again."""
+        if self._staged_sweep is not None:
+            return
+        sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues))
+        queues = b"".join([keys.SWEEP_QUEUE.pack(*queue, offset) for queue, offset in sweep.queues.items()])
+        stage.put(META, keys.SWEEP_KEY, keys.SWEEP.pack(*sweep[:3]) + queues)
+        self._go_on(stage, sweep)
+
+    def go_on(self, stage: Stage, family: str, at: bytes) -> None:
+        """The sweep has come so far."""
+        assert self._staged_sweep is not None
+        self._go_on(stage, self._staged_sweep._replace(family=family, at=at))
+
+    def _go_on(self, stage: Stage, sweep: Sweep) -> None:
+        self._staged_sweep = sweep
+        stage.put(META, keys.SWEEP_AT_KEY, sweep.family.encode() + b"\0" + sweep.at)
+
+    def end(self, stage: Stage, entry: Entry) -> None:
+        """The sweep is over: no row refers to the log below the cut."""
+        sweep = self._staged_sweep
+        assert sweep is not None
+        self.set(stage, sweep.position, sweep.first_index, entry)
+        self._staged_sweep = None
+        stage.delete(META, keys.SWEEP_KEY)
+        stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
         """Publishes the run's change; called when its batch is written."""
-        self.mark = self._staged
+        self.mark, self.sweep = self._staged, self._staged_sweep
+
+
+def _load_sweep(kv: KV) -> Sweep | None:
+    """The sweep as the store has it."""
+    row, place = kv.get(META, keys.SWEEP_KEY), kv.get(META, keys.SWEEP_AT_KEY)
+    if row is None or place is None:
+        return None
+    family, _, at = place.partition(b"\0")
+    position, first_index, index = keys.SWEEP.unpack_from(row)
+    queues = highest(list(keys.SWEEP_QUEUE.iter_unpack(row[keys.SWEEP.size :])))
+    return Sweep(position, first_index, index, family.decode(), at, queues)
 
 
 def load_mark(kv: KV) -> TrimMark:

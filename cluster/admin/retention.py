@@ -37,6 +37,7 @@ async def run_retention(call: Call) -> RetentionRun:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if entry is not None:
         await _applied(call, entry.term, entry.index)
+        await comes_true(lambda: port.state.sweep is None, _APPLY_WAIT_S)
     return RetentionRun(
         node=port.config.node.id,
         term=entry.term if entry else None,
@@ -45,6 +46,7 @@ async def run_retention(call: Call) -> RetentionRun:
         position=port.state.trim_position,
         reason=decision.reason,
         held_by=decision.held,
+        sweeping=port.state.sweep is not None,
     )
 
 

@@ -329,6 +329,7 @@ class Node:
                 report_damage=self.services.report_damage,
                 metrics=self.metrics.retention,
             ),
+            raising=self.services.raising,
         )
         self._lanes = NodeLanes(
             context,

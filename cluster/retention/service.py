@@ -24,13 +24,14 @@ from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pin_alarm import PinAlarm
 from cluster.retention.pinned import Gather, Slice
 from cluster.retention.policy import Decision
+from cluster.retention.sweeper import Raising, Sweeper
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.types import Entry, EntryId, EntryType, Role
-from statemachine.trim import Trim, TrimMark, decode, encode
+from statemachine.trim import Trim, decode
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +63,10 @@ class Retention:
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
         carrier: Carrier | None = None,
+        raising: Raising | None = None,
     ) -> None:
         """`writes_open`: whether this node leads and takes writes. Without a `carrier`, what waits stays where it
-        is."""
+        is. `raising`: see Services; without it a TRIM is one entry."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
@@ -78,6 +80,7 @@ class Retention:
         self._metrics = metrics
         self._writes_open = writes_open
         self._carrier = carrier
+        self._sweeper = Sweeper(context, state, self._leads, raising)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._lane = RetentionLane(
@@ -128,12 +131,14 @@ class Retention:
         if self._files and not self._removing and now_ms >= self._file_due_ms:
             self._removing = True
             self._runner.submit(Remove((self._files[0],)))
+        self._sweeper.go_on()
         if not self._looking and (now_ms >= self._due_ms or (self._settled() and (self._asked or self._more))):
             self._look(now_ms)
 
     def _settled(self) -> bool:
-        """The TRIM that this node proposed is applied, or is of a term that is over."""
-        return self._raw.applied_index >= self._proposed.index or self._raw.term != self._proposed.term
+        """The TRIM that this node proposed is applied, or is of a term that is over; and no sweep is under way."""
+        decided = self._raw.applied_index >= self._proposed.index or self._raw.term != self._proposed.term
+        return decided and not self._sweeper.busy
 
     def _leads(self) -> bool:
         return self._raw.role is Role.LEADER and self._writes_open()
@@ -144,7 +149,8 @@ class Retention:
         consumers = now_ms >= self._consumers_due_ms
         if consumers:
             self._consumers_due_ms = now_ms + CONSUMERS_EVERY_MS
-        self._answering, self._asked = self._asked, []
+        if self._settled() or not self._leads():
+            self._answering, self._asked = self._asked, []
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
         leads = self._leads() and self._settled()
         now = self._raw.log_time_ms() if leads else 0
@@ -205,13 +211,12 @@ class Retention:
         if decision.count and decision.position > position:
             position, first_index = decision.position, decision.first_index
         reason = decision.reason or "age of topics"
-        payload = encode(Trim(position, first_index, reason, tuple(found.queues)))
         try:
-            entry = self._raw.propose(EntryType.TRIM, payload, self._raw.log_time_ms())
+            entry = self._sweeper.cut(Trim(position, first_index, reason, tuple(found.queues)))
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("the log is not trimmed now: %s", error)
             return None
-        self._proposed, self._more = entry.id, decision.more
+        self._proposed, self._more = entry, decision.more
         self._wake()
         logger.info(
             "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
@@ -226,7 +231,7 @@ class Retention:
                 "group %s had not consumed %d of the messages that retention removes from topic %s", group, count, topic
             )
         self._metrics.unread(sum(found.unread.values()))
-        return entry.id
+        return entry
 
     def _carry(self, held: Held | None) -> None:
         """Has what waits stored further on, if it is in the way and that frees more than it writes."""
@@ -247,19 +252,20 @@ class Retention:
     # --- every node --------------------------------------------------------------------------------------------------
 
     def on_applied(self, entries: Iterable[Entry]) -> None:
-        """Has files go soon after a TRIM was applied."""
+        """Has files go soon after the log was trimmed."""
         for entry in entries:
             if entry.type == EntryType.TRIM:
                 trim = decode(entry.payload)
-                self._marks.append(TrimMark(trim.position, trim.first_index, entry.index, entry.timestamp_ms))
-                self._metrics.trimmed(trim.reason)
-                logger.info(
-                    "TRIM at index %d: the log begins at position %d (%s)",
-                    entry.index,
-                    self._state.trim_position,
-                    trim.reason,
-                )
-                self._due_ms = self._clock.monotonic_ms()
+                if isinstance(trim, Trim):
+                    self._metrics.trimmed(trim.reason)
+                    logger.info("TRIM at index %d: to position %d (%s)", entry.index, trim.position, trim.reason)
+                self._sweeper.go_on()
+                if not self._sweeper.busy:
+                    self._due_ms = self._clock.monotonic_ms()
+        mark = self._state.trim_mark
+        if mark.index > self._marks[-1].index:
+            self._marks.append(mark)
+            logger.info("the log begins at position %d, as of index %d", mark.position, mark.index)
 
     def _let_go(self, found: Survey) -> None:
         """Makes the log forget the files that are no longer needed."""
@@ -366,6 +372,7 @@ class Retention:
             log_held_by=decision.held if decision and self._leads() else "",
             pinned_position=pin.position if pin else None,
             pinned_since_ms=pin.stored_ms if pin else None,
+            sweeping=state.sweep is not None,
             pinned_timers=state.timers.counts.pending,
             pinned_halves=state.halves.pending.count,
             pinned_message_bytes=state.timers.counts.pending_bytes + state.halves.pending.bytes,

@@ -41,6 +41,8 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     """Why they are still there; "" if they are about to go."""
     log_held_by: str
     """On the leader: what stands in the way of giving up more; "" if there is no reason for more."""
+    sweeping: bool = False
+    """A TRIM is being carried out, slice by slice: the log begins further on once it is."""
     pinned_position: int | None = None
     """Of the lowest message that waits for its time or its transaction; null if none does. The log is kept from there
     on."""
@@ -81,7 +83,9 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     """So many go now; more follow by themselves if one TRIM does not take them all."""
     position: int
-    """Where the log begins then."""
+    """Where the log begins then, or now if `sweeping`."""
+    sweeping: bool = False
+    """Not all of its slices are applied yet."""
     reason: str
     held_by: str
     """What stands in the way of more."""

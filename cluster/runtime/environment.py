@@ -25,6 +25,8 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Of log applied since the newest checkpoint: then there is another one."""
 CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
+SWEEP_ROWS = 512
+"""Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
 LOCK_TTL_MS = 60_000
 """How long a queue lock lasts, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
 
@@ -87,6 +89,8 @@ class Environment:
     """See `cluster.state.checkpointer`."""
     lock_ttl_ms: int = LOCK_TTL_MS
     """See `broker.queue_locks`."""
+    sweep_rows: int = SWEEP_ROWS
+    """See `cluster.retention.sweeper`."""
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""

@@ -60,6 +60,8 @@ LIVE_ROWS = b"live"
 START_WALL_MS = 1_700_000_000_000
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
+SWEEP_ROWS = 8
+"""Few, so that sweeps are met in the middle."""
 LOCK_TTL_MS = 4000
 """Of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks differ by."""
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
@@ -239,6 +241,7 @@ class Machine:
             pid=lambda: len(self.processes),
             checkpoint_every_ms=self.options.checkpoint_every_ms,
             lock_ttl_ms=LOCK_TTL_MS,
+            sweep_rows=SWEEP_ROWS,
         )
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)

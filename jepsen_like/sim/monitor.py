@@ -323,6 +323,7 @@ class Monitor:
         """The node has heard."""
         if lane == "retention" and not self.black_box:
             self._trims.files(machine)
+            self._trims.goes_on(machine, self.loop.now)
         self.on_reported(machine, lane, batch, done)
 
     def closed(self, machine: Machine, node: Node) -> None:

@@ -14,7 +14,7 @@ from raftlog.types import Entry, EntryType
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM, RowKind, Run
-from statemachine.trim import decode
+from statemachine.trim import Slice, decode
 
 CHECKER = "pins"
 
@@ -112,7 +112,10 @@ class PinCheck:
         return 0
 
     def _trim(self, entry: Entry) -> None:
-        position = decode(entry.payload).position
+        trim = decode(entry.payload)
+        if isinstance(trim, Slice):
+            return
+        position = trim.position
         places = [(row.place, at) for at, row in self._timers.items()]
         places += [(place, at) for at, place in self._halves.items()]
         place, at = min(places, default=(position, 0))

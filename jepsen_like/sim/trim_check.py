@@ -2,13 +2,15 @@
 
 - A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
   first byte, or all of it older than `keep_ms` (log time), or a disk that fills up.
-- After each TRIM the first offset of every queue is that of its first message at or above the position.
+- After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
+  carried out in slices, a queue begins there or where it began before; a node whose sweep is over is judged by the end.
+- A sweep ends: a leader that takes writes goes on with it.
 - A node's files begin at or below the TRIM that its own older checkpoint knows, and every lease.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,11 +18,13 @@ from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.pin_check import PinCheck
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import payload
-from statemachine.trim import Trim, decode, highest
+from statemachine.trim import Slice, Trim, decode, highest
 
 Report = Callable[[str, str], None]
 Queue = tuple[int, int]
 """(topic id, queue id)."""
+SWEEP_PATIENCE_S = 5.0
+"""Simulated time without a slice, on one leader, that is too long."""
 
 
 class _Roll(NamedTuple):
@@ -39,6 +43,22 @@ class _Known(NamedTuple):
     """The first offset of every queue."""
 
 
+class _Cut(NamedTuple):
+    """What is to hold once a sweep is over, and what no queue may pass before."""
+
+    index: int  # type: ignore[assignment]
+    position: int
+    firsts: dict[Queue, int]
+
+
+class _Still(NamedTuple):
+    """How far a leader's sweep had come, since when, and where its log ended then."""
+
+    place: tuple[object, ...]
+    since_s: float
+    tail: int
+
+
 class TrimCheck:
     """Fed with what nodes apply; `report` takes the checker's name and what is wrong."""
 
@@ -53,6 +73,10 @@ class TrimCheck:
         deleted topic stay, for its id is never used again, and the node that applied this may be far ahead of it."""
         self._firsts: dict[Queue, int] = {}
         self._known: list[_Known] = []
+        self._cuts: list[_Cut] = []
+        self._over = -1
+        """Index of the newest of which some node has come to the end."""
+        self._still: _Still | None = None
         self.pins = PinCheck(report)
         self._began: dict[NodeId, tuple[object, int]] = {}
 
@@ -88,23 +112,63 @@ class TrimCheck:
         """The queues of a node begin where they should after the last TRIM that it has applied."""
         node = machine.node
         assert node is not None
-        if node.state.applied.index >= self._next:
+        self._note_end(machine)
+        applied = node.state.applied.index
+        if applied >= self._next:
             return  # a snapshot of a node that was ended before anybody heard what it had applied
-        at = bisect_left(self._known, node.state.applied.index + 1, key=lambda known: known[0])
-        for (topic_id, queue_id), first in (self._known[at - 1].firsts if at else {}).items():
-            found = node.state.min_offset(topic_id, queue_id)
-            if found != first and topic_id in node.state.topics_by_id:
+        at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
+        known = self._known[at - 1] if at else _Known(-1, 0, {})
+        cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]
+        for queue, highest_first in (cuts[-1] if cuts else known).firsts.items():
+            lowest_first = known.firsts.get(queue, 0)
+            found = node.state.min_offset(*queue)
+            if not lowest_first <= found <= highest_first and queue[0] in node.state.topics_by_id:
+                said = lowest_first if lowest_first == highest_first else f"{lowest_first} to {highest_first}"
                 self._report(
                     "retention",
-                    f"queue {queue_id} of topic {topic_id} begins at {found} on node {machine.node_id}, "
-                    f"the log says {first} as of index {self._known[at - 1].index}",
+                    f"queue {queue[1]} of topic {queue[0]} begins at {found} on node {machine.node_id}, "
+                    f"the log says {said} as of index {(cuts[-1] if cuts else known).index}",
                 )
+
+    def _note_end(self, machine: Machine) -> None:
+        """A node that has no sweep any more, and applied its beginning, says that it is over: from where its mark says
+        so. Whether that is true, `compare` finds out of every node, this one first."""
+        assert machine.node is not None
+        state = machine.node.state
+        done = [cut for cut in self._cuts if self._over < cut.index <= state.applied.index]
+        if not done or state.sweep is not None:
+            return
+        cut, mark = done[-1], state.trim_mark
+        index = mark.index if mark.position == cut.position and mark.index > cut.index else state.applied.index
+        ended = _Known(index, max(cut.position, self._position_as_of(index)), cut.firsts)
+        insort(self._known, ended, key=lambda known: known[0])
+        self._over = cut.index
+
+    def goes_on(self, machine: Machine, now_s: float) -> None:
+        """Called again and again: a leader that takes writes does not forget a sweep."""
+        node = machine.node
+        if node is None or node.state.sweep is None or not node.proposals.open:
+            return
+        sweep, tail = node.state.sweep, node.storage.directory.log.tail.index
+        place = (machine.node_id, node.raw.term, sweep.index, sweep.family, sweep.at)
+        if self._still is None or self._still.place != place:
+            self._still = _Still(place, now_s, tail)
+        applied = node.state.applied.index
+        if now_s - self._still.since_s > SWEEP_PATIENCE_S and (
+            applied == tail or applied > self._still.tail + 64  # none is on its way
+        ):
+            self._report(
+                "retention",
+                f"the sweep that began at index {sweep.index} stands still on node {machine.node_id}, which leads",
+            )
+            self._still = None
 
     def files(self, machine: Machine) -> None:
         """A node may have let go some files."""
         node = machine.node
         if node is None or node.installs.missing_bytes:
             return
+        self._note_end(machine)
         log, state = node.storage.directory.log, node.state
         known = self._began.get(machine.node_id)
         self._began[machine.node_id] = (node, log.first_position)
@@ -156,6 +220,8 @@ class TrimCheck:
 
     def _trim(self, machine: Machine, entry: Entry) -> None:
         trim = decode(entry.payload)
+        if isinstance(trim, Slice):
+            return
         if trim.position > 0:
             self._justify(machine, entry, trim)
         named = highest(trim.queues)
@@ -163,7 +229,10 @@ class TrimCheck:
             first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))
             self._firsts[queue] = max(first, self._firsts.get(queue, 0))
         position = max(trim.position, self._known[-1].position if self._known else 0)
-        self._known.append(_Known(entry.index, position, dict(self._firsts)))
+        if trim.sliced or (self._cuts and self._cuts[-1].index > self._over):
+            self._cuts.append(_Cut(entry.index, position, dict(self._firsts)))
+        else:
+            self._known.append(_Known(entry.index, position, dict(self._firsts)))
 
     def _justify(self, machine: Machine, entry: Entry, trim: Trim) -> None:
         position, first_index, reason = trim[:3]

@@ -60,7 +60,10 @@ def _told(ran: dict[str, Any]) -> str:
     if ran["index"] is None:
         return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
     what = f"{ran['segments']} segments" if ran["segments"] else "queues of topics with a shorter time"
-    return f"removed: {what} ({ran['reason'] or 'age of topics'}); the log begins at position {ran['position']}"
+    why = ran["reason"] or "age of topics"
+    if ran.get("sweeping"):
+        return f"being removed, slice by slice: {what} ({why}); the log begins at position {ran['position']} until then"
+    return f"removed: {what} ({why}); the log begins at position {ran['position']}"
 
 
 def _rules(view: dict[str, Any]) -> str:

@@ -83,6 +83,15 @@ class LogBuilder:
         said = trims.Trim(entry.position, entry.index, "age", queues)
         return self.add(EntryType.TRIM, trims.encode(said))
 
+    def cut(self, entry: Entry, *queues: trims.QueueMin) -> Entry:
+        """Has a sweep begin, at the end of which the log begins at `entry`."""
+        said = trims.Trim(entry.position, entry.index, "age", queues, sliced=True)
+        return self.add(EntryType.TRIM, trims.encode(said))
+
+    def slice(self, cut: Entry, rows: int) -> Entry:
+        """The next slice of the sweep that `cut` began."""
+        return self.add(EntryType.TRIM, trims.encode(trims.Slice(cut.index, rows)))
+
     def segments(self) -> list[Entry]:
         """The first entry of each segment."""
         return [entry for entry in self.entries if entry.flags & FLAG_ROLL]
@@ -102,6 +111,7 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
     next_id = 1
     sequences: dict[int, int] = {}
     waiting: list[list[int]] = []
+    cuts: list[Entry] = []
     for _ in range(length):
         log.now_ms += rng.choice([0, 0, 1, 50, 1000])
         step = rng.random()
@@ -127,11 +137,13 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
         elif step < 0.42:
             log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
         elif step < 0.48:
-            _drawn_trim(log, rng)
+            _drawn_trim(log, rng, cuts)
         elif step < 0.56:
             _drawn_timers(log, rng, sorted(ids.values()), waiting)
         else:
             _drawn_messages(log, rng, sorted(ids.values()), sequences)
+        if cuts and rng.random() < 0.7:
+            log.slice(rng.choice(cuts[-2:]), rng.choice([4, 5, 9, 30, 30]))
     return log.entries
 
 
@@ -172,10 +184,15 @@ def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: l
         log.messages(log.carried(rng.choice(waiting)[1], rng.choice([1, 2, 256])))
 
 
-def _drawn_trim(log: LogBuilder, rng: Random) -> None:
-    """To the beginning of some segment, also one trimmed before; of some queues more, also more than they have."""
+def _drawn_trim(log: LogBuilder, rng: Random, cuts: list[Entry]) -> None:
+    """To the beginning of some segment, also one trimmed before; of some queues more, also more than they have. Often a
+    sweep, also while one is under way."""
     queues = [(*queue, rng.randrange(end + 3)) for queue, end in sorted(log.ends.items()) if rng.random() < 0.2]
-    log.trim(rng.choice(log.segments()), *queues)
+    begin = rng.choice(log.segments())
+    if rng.random() < 0.3:
+        log.trim(begin, *queues)
+    else:
+        cuts.append(log.cut(begin, *queues))
 
 
 def all_rows(kv: KV) -> Rows:

@@ -52,6 +52,9 @@ def test_payloads_come_back_and_keys_have_one_order() -> None:
     for said in (trim.Trim(0, 0, ""), trim.Trim(2**63, 7, "age: 72 h", ((1, 2, 3), (4, 0, 2**40)))):
         assert trim.decode(trim.encode(said)) == said
     assert list(msgpack.unpackb(trim.encode(said))) == ["format", "position", "first_index", "reason", "queues"]
+    sliced = said._replace(sliced=True)
+    assert trim.decode(trim.encode(sliced)) == sliced
+    assert trim.decode(trim.encode(trim.Slice(7, 512))) == trim.Slice(7, 512)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,9 @@ def test_payloads_come_back_and_keys_have_one_order() -> None:
         b"\xc1",
         msgpack.packb([1]),
         msgpack.packb({"format": 2}),
+        msgpack.packb({"format": 3, "cut": 1}),
+        msgpack.packb({"format": 3, "cut": -1, "rows": 9}),
+        msgpack.packb({"format": 4}),
         msgpack.packb({"format": 1}),
         msgpack.packb({"format": 1, "position": -1, "first_index": 0, "reason": "", "queues": []}),
         msgpack.packb({"format": 1, "position": 1, "first_index": 0, "reason": "", "queues": [[1, 2]]}),
@@ -191,34 +197,68 @@ def test_a_position_above_the_open_bucket_leaves_it_whole(log: Any) -> None:
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_trim_hides_what_is_below_and_nothing_else(draw_log: Callable[[int, int], list[Entry]], seed: int) -> None:
-    """What is left of each queue is what it was before, and it begins where the TRIMs said."""
-    entries = draw_log(seed, 40)
+    """What is left of each queue is what it was before. It begins where the TRIMs said; during a sweep, there or
+    where it began before."""
     kv = MemoryKV()
     state = BrokerState(kv)
-    lowest: dict[tuple[int, int], int] = {}
-    whole: dict[tuple[int, int], dict[int, QueueItem]] = {}
+    model = Model()
     rng = Random(seed)
-    for entry in entries:
-        before = {queue: kept(state, *queue) for queue in queues_of(state)}
+    for entry in draw_log(seed, 40):
+        before, sweep = {queue: kept(state, *queue) for queue in queues_of(state)}, state.sweep
         state.apply([entry])
         for queue in queues_of(state):
             if entry.type != EntryType.TRIM:
-                whole.setdefault(queue, {}).update((item.queue_offset, item) for item in kept(state, *queue))
+                model.whole.setdefault(queue, {}).update((item.queue_offset, item) for item in kept(state, *queue))
         if entry.type == EntryType.TRIM:
-            said = trim.decode(entry.payload)
-            named = trim.highest(said.queues)
-            for queue, items in before.items():
-                end = state.max_offset(*queue)
-                above = next((item.queue_offset for item in items if item.position >= said.position), end)
-                lowest[queue] = max(lowest.get(queue, 0), above, min(named.get(queue, 0), end))
+            model.trimmed(trim.decode(entry.payload), before, state, sweep)
+        for queue in queues_of(state):
+            assert model.lowest.get(queue, 0) <= state.min_offset(*queue) <= model.target.get(queue, 0), queue
+        assert (state.sweep is None) <= (model.lowest == model.target)
         if rng.random() < 0.1:
-            state = BrokerState(kv)
+            sweep, state = state.sweep, BrokerState(kv)
+            assert state.sweep == sweep
             assert state.sums.totals == sums.count(kv)
     for queue in queues_of(state):
-        assert state.min_offset(*queue) == lowest.get(queue, 0), queue
+        first = state.min_offset(*queue)
         got = kept(state, *queue)
-        assert [item.queue_offset for item in got] == list(range(lowest.get(queue, 0), state.max_offset(*queue)))
-        assert got == [whole[queue][item.queue_offset] for item in got]
+        assert [item.queue_offset for item in got] == list(range(first, state.max_offset(*queue)))
+        assert got == [model.whole[queue][item.queue_offset] for item in got]
+
+
+class Model:
+    """Where queues begin, by what the entries say."""
+
+    def __init__(self) -> None:
+        self.lowest: dict[tuple[int, int], int] = {}
+        self.target: dict[tuple[int, int], int] = {}
+        """The same once the sweep is over."""
+        self.whole: dict[tuple[int, int], dict[int, QueueItem]] = {}
+
+    def trimmed(
+        self,
+        said: trim.Trim | trim.Slice,
+        before: dict[tuple[int, int], list[QueueItem]],
+        state: BrokerState,
+        sweep: trim.Sweep | None,
+    ) -> None:
+        """A TRIM was applied: `before` is what queues held, `sweep` what was under way."""
+        if isinstance(said, trim.Slice):
+            if state.sweep is None:
+                self.lowest = dict(self.target)
+            return
+        if said.sliced and sweep is not None:
+            assert state.sweep == sweep, "one at a time"
+            return
+        named = trim.highest(said.queues)
+        for queue, items in before.items():
+            end = state.max_offset(*queue)
+            above = next((item.queue_offset for item in items if item.position >= said.position), end)
+            first = max(above, min(named.get(queue, 0), end))
+            self.target[queue] = max(self.target.get(queue, 0), first)
+            if not said.sliced:
+                self.lowest[queue] = max(self.lowest.get(queue, 0), first)
+        if sweep is None and not said.sliced:
+            self.lowest = dict(self.target)
 
 
 def queues_of(state: BrokerState) -> list[tuple[int, int]]:
@@ -270,6 +310,70 @@ class Recording(MemoryKV):
     def write(self, batch: Batch) -> None:
         self.ops = list(batch.ops)
         super().write(batch)
+
+
+def test_a_sweep_reads_so_many_rows_in_an_entry_and_ends_where_one_trim_would(log: Any, rows_of: Any) -> None:
+    """10,000 queues, then one long one: what an entry does is bounded, and what is left is the same."""
+    log.command(["create_topic", {"name": "many", "read_queues": 10_000}, True])
+    for first in range(0, 20_000, 500):
+        log.messages(*(log.run(2, queue % 10_000, 1) for queue in range(first, first + 500)))
+    fill(log, [1] * 255 + [300] * 8)
+    middle = log.entries[-4]
+    whole, swept = Recording(), Recording()
+    one, state = applied(log, whole), applied(log, swept)
+    trimmed = log.trim(middle)
+    one.apply([trimmed])
+    assert len(whole.ops) > 10_000, "in one batch"
+    cut = log.add(EntryType.TRIM, trim.encode(trim.Trim(middle.position, middle.index, "age", sliced=True)))
+    state.apply([trimmed._replace(payload=cut.payload)])
+    slices, first_offset = 0, 0
+    while state.sweep is not None:
+        assert state.trim_position == 0, "rows that are left refer to what is below"
+        entry = log.slice(trimmed, 512)
+        state.apply([entry._replace(index=trimmed.index + 1 + slices)])
+        assert len(swept.ops) <= 2 * 512 + 16, "a row that goes, and where its queue begins"
+        assert first_offset <= state.min_offset(1, 0)
+        first_offset = state.min_offset(1, 0)
+        slices += 1
+    assert slices > 20_000 / 512
+    assert (state.trim_position, state.trim_index) == (middle.position, middle.index)
+    assert rows_of(swept)[CQ] == rows_of(whole)[CQ]
+    assert rows_of(swept)[INDEX] == rows_of(whole)[INDEX]
+    assert state.sums.totals == sums.count(swept)
+
+
+def test_a_slice_of_another_sweep_changes_nothing(log: Any) -> None:
+    later = fill(log, [30] * 3)[-1]
+    cut = log.cut(later)
+    state = applied(log)
+    sweep = state.sweep
+    assert sweep is not None
+    state.apply([log.slice(later, 99)])
+    assert state.sweep == sweep
+    state.apply([log.cut(log.entries[0])])
+    assert state.sweep == sweep, "one at a time: the leader decides again"
+    state.apply([log.slice(cut, 99), log.slice(cut, 99), log.slice(cut, 99)])
+    assert state.sweep is None
+    assert state.trim_position == later.position
+    assert state.trim_mark.index == log.entries[-2].index, "the slice that was the last"
+
+
+def test_queues_that_grow_or_come_during_a_sweep_keep_what_is_new(log: Any) -> None:
+    log.command(["create_topic", {"name": "b", "read_queues": 9}, True])
+    for queue in (1, 5):
+        fill(log, [1] * 20, queue_id=queue)
+    begin = fill(log, [1])[0]
+    cut = log.cut(begin)
+    state = applied(log)
+    state.apply([log.slice(cut, 10)])
+    assert 0 < state.min_offset(1, 1) < 20, "in the middle of a queue"
+    state.apply([log.messages(log.run(1, 0, 3), log.run(1, 1, 250), log.run(1, 3, 2), log.run(2, 0, 4))])
+    while state.sweep is not None:
+        state.apply([log.slice(cut, 10)])
+    assert [state.min_offset(1, queue) for queue in (0, 1, 3, 5)] == [0, 20, 0, 20]
+    assert state.min_offset(2, 0) == 0
+    assert [item.queue_offset for item in state.fetch(1, 1, 20, 999)] == list(range(20, 270))
+    assert len(state.fetch(2, 0, 0, 9)) == 4
 
 
 def test_queues_that_lose_nothing_are_not_written(log: Any) -> None:

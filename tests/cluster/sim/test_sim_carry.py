@@ -111,7 +111,7 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
         trimmed_beyond(sim, max(pins))
         pins.add(sim.leader().state.lowest_pinned_position() or 0)
     assert len(pins) > times
-    assert sim.leader().state.level == CARRY_LEVEL
+    assert sim.leader().state.level >= CARRY_LEVEL
     assert sim.leader().state.timers.earliest == due_ms
     again = message_at(sim.leader().running.services, position, waiting=True)
     assert again is not None, "it is found by the id that its producer was given"

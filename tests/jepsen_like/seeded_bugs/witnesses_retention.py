@@ -42,6 +42,12 @@ class Log:
     def trim(self, entry: Entry) -> Entry:
         return self.add(EntryType.TRIM, trim.encode(trim.Trim(entry.position, entry.index, "")))
 
+    def cut(self, entry: Entry) -> Entry:
+        return self.add(EntryType.TRIM, trim.encode(trim.Trim(entry.position, entry.index, "", sliced=True)))
+
+    def slice(self, cut: Entry, rows: int) -> Entry:
+        return self.add(EntryType.TRIM, trim.encode(trim.Slice(cut.index, rows)))
+
 
 def applied(log: Log) -> BrokerState:
     state = BrokerState(MemoryKV())
@@ -127,3 +133,45 @@ def witness_G08() -> None:
         bucket = index.bucket_below(entry.position + payload.MESSAGES_AT + 1)
         assert bucket is not None
         assert [entry.position + payload.MESSAGES_AT] in list(index.candidates(bucket, 1, b"k%d" % n)), n
+
+
+def witness_G09() -> None:
+    """The next leader goes on with a sweep."""
+    _clean("G09")
+
+
+def witness_G10() -> None:
+    """A sweep ends at the cut, whatever was stored since."""
+    log = Log()
+    log.store(10)
+    cut = log.cut(log.store(10))
+    log.store(10)
+    log.slice(cut, 99)
+    assert applied(log).min_offset(1, 0) == 10
+
+
+def witness_G11() -> None:
+    """A queue with more rows than a slice takes is swept to its end."""
+    log = Log()
+    for _ in range(40):
+        log.store(1)
+    cut = log.cut(log.store(1))
+    for _ in range(20):
+        log.slice(cut, 8)
+    state = applied(log)
+    assert state.sweep is None
+    assert state.min_offset(1, 0) == 40
+
+
+def witness_G12() -> None:
+    """A queue that comes while a sweep is under way keeps its messages."""
+    log = Log()
+    for _ in range(40):
+        log.store(1)
+    cut = log.cut(log.store(1))
+    log.slice(cut, 8)
+    log.store(5, queue_id=1)
+    for _ in range(20):
+        log.slice(cut, 8)
+    state = applied(log)
+    assert (state.min_offset(1, 0), state.min_offset(1, 1)) == (40, 0)
