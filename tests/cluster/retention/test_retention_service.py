@@ -29,6 +29,7 @@ from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
+from statemachine.trim import CUT, SLICE, WHOLE, Slice, Trim, decode, encode
 from tests.support.contexts import context_of
 from tests.support.node_kit import START_MS, Clock
 
@@ -210,6 +211,91 @@ async def test_what_expires_goes_from_the_queue_at_once_and_from_the_disk_when_b
     assert node.count("raftmq_segments_removed_total") == view.files_left
     assert node.count("raftmq_trims_total") == 1
     assert node.retention.view(1).files_left == 0
+
+
+def knows_slices(node: Node) -> list[int]:
+    """Has every member know slices; returns the formats of the TRIMs that are proposed from now on."""
+    state = node.storage.state
+    node.retention._sweeper._raising = lambda level: [] if state.level >= level else [[commands.RAISE_LEVEL, level]]
+    kinds: list[int] = []
+    propose = node.core.propose
+
+    def noting(kind: int, data: bytes, now_ms: int) -> Entry:
+        if kind == EntryType.TRIM:
+            said = decode(data)
+            kinds.append(SLICE if isinstance(said, Slice) else CUT if said.sliced else WHOLE)
+        entry: Entry = propose(kind, data, now_ms)
+        return entry
+
+    node.core.propose = noting
+    return kinds
+
+
+async def test_a_trim_goes_in_slices_and_files_go_when_it_is_over(make: Callable[..., Node]) -> None:
+    node = make()
+    kinds = knows_slices(node)
+    node.store(300)
+    node.checkpoint()
+    node.store(10)
+    node.checkpoint()
+    node.pass_ms(1500)
+    state = node.storage.state
+    assert state.level == commands.SWEEP_LEVEL, "raised in front of the cut"
+    assert kinds[:2] == [CUT, SLICE]
+    assert set(kinds[1:]) == {SLICE}, "nothing else is decided meanwhile"
+    assert not node.retention.view(1).sweeping
+    assert state.trim_position == node.files()[-1] > 0
+    assert state.trim_mark.index > node.storage.checkpointer.checkpoints.all()[0].manifest.mark.index
+    for _ in range(2):
+        node.store(1)
+        node.checkpoint()
+    node.pass_ms(500)
+    assert node.files() == [state.trim_position]
+
+
+async def test_a_leader_goes_on_with_a_sweep_that_it_finds_and_does_not_trim_meanwhile(
+    make: Callable[..., Node],
+) -> None:
+    node = make(ms=0, bytes_max=1)
+    kinds = knows_slices(node)
+    node.retention._leads = node.retention._sweeper._leads = lambda: False  # type: ignore[method-assign]
+    node.store(200)
+    node.checkpoint()
+    position = node.files()[1]
+    first_index = node.log.segment_at(position).previous.index + 1
+    node.core.propose(EntryType.COMMAND, commands.pack([[commands.RAISE_LEVEL, commands.SWEEP_LEVEL]]), 0)
+    node.core.propose(EntryType.TRIM, encode(Trim(position, first_index, "size", sliced=True)), 0)
+    node.pass_ms(300)
+    assert kinds == [CUT], "who does not lead leaves it alone"
+    assert node.retention.view(1).sweeping
+    asked = node.retention.run()
+    node.pass_ms(300)
+    node.core.refuses = True
+    node.retention._leads = node.retention._sweeper._leads = lambda: True  # type: ignore[method-assign]
+    node.pass_ms(300)
+    assert node.storage.state.sweep is not None
+    assert asked.result() is None, "it did not lead when it looked"
+    asked = node.retention.run()
+    node.core.refuses = False
+    node.pass_ms(100)
+    assert node.storage.state.sweep is None
+    assert node.storage.state.trim_position >= position
+    assert kinds[:2] == [CUT, SLICE]
+    node.pass_ms(300)
+    assert asked.result() is not None, "answered once it could be decided"
+
+
+async def test_a_trim_is_whole_while_a_member_does_not_know_slices(make: Callable[..., Node]) -> None:
+    node = make()
+    kinds = knows_slices(node)
+    node.retention._sweeper._raising = lambda level: NodeId(3)
+    node.store(300)
+    node.checkpoint()
+    node.store(10)
+    node.checkpoint()
+    node.pass_ms(1500)
+    assert set(kinds) == {WHOLE}
+    assert node.storage.state.level == 0
 
 
 async def test_after_a_restart_files_that_were_let_go_are_let_go_again(make: Callable[..., Node]) -> None:
