@@ -180,11 +180,6 @@ class Store:
         self.kv = RocksKV(self.path)
         return self.kv
 
-    def reopen(self) -> None:
-        """As after a restart."""
-        self.kv.close()
-        self.state = BrokerState(self._open())
-
     def add(self, kind: EntryType, data: bytes) -> Entry:
         """Applies an entry."""
         entry = make_entry(
