@@ -221,7 +221,10 @@ OTHERS = {
     "SECRET_REQUIRED": MARK_HEAD.split()[-1].decode(),
 }
 """Told in the table, tested apart."""
-ELSEWHERE = {"raftmq/local/status.py": "what a node answers"}
+ELSEWHERE = {
+    "raftmq/local/status.py": "what a node answers",
+    "cluster/kernel/__init__.py": "what the compiled module is built for: the twin is used instead",
+}
 """Modules with a version of something that is not kept."""
 
 
