@@ -31,7 +31,7 @@ class Workshop:
         """Fills `root`, an empty folder, and checks the types once, so that later checks look at one file."""
         self.root = root
         self._written_s = int(time.time()) + 1
-        make_copy(root, None)
+        make_copy(root, None, native=False)  # the native kernel would run in place of what is mutated
         shutil.copytree(SOURCE_ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns(*NOT_COPIED))
         shutil.copytree(SOURCE_ROOT / "docs", root / "docs")  # some tests compare a page with the code
         shutil.copy(SOURCE_ROOT / "pyproject.toml", root)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jepsen_like
 import raftlog
+from jepsen_like.seeded_bugs import kernels
 
 SOURCE_ROOT = Path(jepsen_like.__file__).resolve().parent.parent
 """The folder that holds the packages."""
@@ -48,6 +49,9 @@ class Bug:
     schedule: str
     """A script that kills it without any luck (`jepsen_like.script`)."""
     edits: tuple[Edit, ...]
+    kernel: str = ""
+    """`python`: it runs with the kernel in Python, since the native one never comes to the changed lines. Needed only
+    where no changed file has a `@twin`."""
 
 
 def load(path: Path) -> Bug:
@@ -64,9 +68,12 @@ def load(path: Path) -> Bug:
             fields["witness"],
             fields["schedule"],
             edits,
+            fields.get("kernel", ""),
         )
     except (tomllib.TOMLDecodeError, KeyError) as error:
         raise BugError(f"{path}: {error!r}") from error
+    if bug.kernel not in ("", "python"):
+        raise BugError(f"{path}: kernel is python, or not given")
     if bug.engine not in ENGINES or not bug.checkers or not edits:
         raise BugError(f"{path}: engine is one of {ENGINES}, checkers and edits are not empty")
     return bug
@@ -98,12 +105,20 @@ def require_copy(root: str) -> None:
         raise SystemExit(3)
 
 
-def make_copy(target: Path, bug: Bug | None) -> None:
-    """Copies the packages to `target`, with `bug` in them (None: as they are)."""
+def make_copy(target: Path, bug: Bug | None, *, native: bool = True) -> None:
+    """Copies the packages to `target`, with `bug` in them (None: as they are). `native`: with the native kernel, if it
+    was built and does not hide the bug. Raises BugError."""
     for package in PACKAGES:  # with what is compiled already: a worker starts twice as fast
         shutil.copytree(SOURCE_ROOT / package, target / package, ignore=shutil.ignore_patterns("static"))
-    for file, text in (patched(bug) if bug else {}).items():
+    texts = patched(bug, SOURCE_ROOT) if bug else {}
+    for file, text in texts.items():
         path = target / file
         path.write_text(text)
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()
+    try:
+        kernels.settle(target, texts, SOURCE_ROOT)
+    except kernels.KernelError as error:
+        raise BugError(f"{bug.id if bug else ''}: {error}") from error
+    if not native or (bug and bug.kernel == "python"):
+        kernels.remove(target)

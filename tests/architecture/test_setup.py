@@ -201,12 +201,11 @@ def test_the_cpp_client_does_not_load(bin_dir: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What setup.py needs to build the kernel."""
+    """What setup.py needs to build a kernel, which is a small one."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(
-        ROOT / "cluster/kernel", tmp_path / "cluster/kernel", ignore=shutil.ignore_patterns("*.so", "__*__")
-    )
+    (tmp_path / "cluster/kernel").mkdir(parents=True)
+    (tmp_path / "cluster/kernel/_native.pyx").write_text("VERSION = 1\n")
     return tmp_path
 
 
@@ -223,7 +222,7 @@ def test_the_kernel_is_built_beside_its_source_and_again_when_that_changes(tree:
     built, said = build_kernel(tree)
     assert (len(built), said) == (1, "")
     assert sorted(path.name for path in (tree / "cluster/kernel").glob("_native.*")) == sorted(
-        ["_native.pyi", "_native.pyx", built[0].name]
+        ["_native.pyx", built[0].name]
     )
     first = built[0].read_bytes()
     with (tree / "cluster/kernel/_native.pyx").open("a") as source:

@@ -1,0 +1,81 @@
+"""The kernel that a copy with a planted bug runs: the one that has the bug.
+
+A bug in a function that the native kernel replaces would never run beside it: the copy goes without. A bug in the
+native kernel itself has to be compiled: once, and kept by the content of its source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster import kernel
+
+SOURCE = "cluster/kernel/_native.pyx"
+BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
+"""What setuptools reads, beside the source."""
+_TIMEOUT_S = 600
+
+
+class KernelError(ValueError):
+    """The native kernel with the bug in it cannot be had here; the message says why."""
+
+
+def has_twin(text: str) -> bool:
+    """The native kernel replaces something in this Python file."""
+    return any(line.strip() == "@twin" for line in text.splitlines())
+
+
+def remove(copy: Path) -> None:
+    """The packages under `copy` run the kernel in Python."""
+    for path in copy.glob("cluster/kernel/_native.*.so"):
+        path.unlink()
+
+
+def settle(copy: Path, texts: Mapping[str, str], root: Path) -> None:
+    """Makes sure that the files changed in `copy` (name -> text) are what runs. `root`: the tree that was copied.
+
+    Raises KernelError if the native kernel was changed and cannot be built or used.
+    """
+    if SOURCE in texts:
+        remove(copy)
+        built = compiled(texts[SOURCE], root)
+        shutil.copy(built, copy / "cluster/kernel" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
+    elif any(has_twin(text) for file, text in texts.items() if file.endswith(".py")):
+        remove(copy)
+
+
+def compiled(source: str, root: Path) -> Path:
+    """The native module of this source, from `root`/build/kernels if it was compiled before. Raises KernelError."""
+    if os.environ.get(kernel.VARIABLE) == "python":
+        raise KernelError(f"the bug is in the native kernel, and {kernel.VARIABLE}=python excludes that one")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    kept = root / "build/kernels" / f"{hashlib.sha256(source.encode()).hexdigest()}{suffix}"
+    if kept.exists():
+        return kept
+    with tempfile.TemporaryDirectory(prefix="raftmq-kernel-") as name:
+        tree = Path(name)
+        try:
+            for file in BUILD_FILES:
+                shutil.copy(root / file, tree)
+        except FileNotFoundError as error:
+            raise KernelError(f"{error.filename} is not there: the kernel is built from a source tree only") from error
+        (tree / SOURCE).parent.mkdir(parents=True)
+        (tree / SOURCE).write_text(source)
+        command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        built = list(tree.glob("cluster/kernel/_native.*.so"))
+        if not built:
+            raise KernelError(f"the native kernel was not built: {done.stderr.strip()}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        half = kept.with_suffix(f".{os.getpid()}")  # several copies may be made at once: each renames a whole file
+        shutil.copy(built[0], half)
+        half.rename(kept)
+    return kept
