@@ -24,6 +24,7 @@ from bench.peers import failover, fetch, report, rounds
 from bench.peers.etcd import Etcd
 from bench.peers.nats import Nats
 from bench.peers.processes import ended_at_exit
+from bench.peers.pysyncobj import PySyncObj
 from bench.peers.raftmq import RaftMQ
 from bench.peers.rocketmq import TUNED, DLedger
 from bench.peers.rounds import Field
@@ -35,6 +36,7 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
     "etcd": Etcd,
     "nats-lazy": Nats,
+    "pysyncobj": PySyncObj,
 }
 FAILOVER = ("raftmq", "etcd", "dledger")
 
@@ -75,15 +77,10 @@ def fail_over(fields: list[Field], times: int, tell: Callable[[str], None]) -> l
             field.system.stop()
     for field in fields:
         if field.name in FAILOVER and times and not field.failed:
-            if not rounds.attempt(field, partial(_fail_over, field, times, found, tell), tell):
-                found.append({"system": field.name, "fault": "any", "error": field.failed})
+            if rounds.attempt(field, field.resume, tell):
+                found += failover.repeated(field.system, times, tell)
             field.system.stop()
     return found
-
-
-def _fail_over(field: Field, times: int, found: list[dict[str, Any]], tell: Callable[[str], None]) -> None:
-    field.resume()
-    found += failover.repeated(field.system, times, tell)
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ other node sends one message; the first that is acknowledged ends the measuremen
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -16,7 +14,7 @@ import uvloop
 
 from bench.peers import loads
 from bench.peers.rounds import wait_for_leader
-from bench.peers.system import Load, Node, System
+from bench.peers.system import Load, Node, NoLeader, System
 
 KILL, STOP = "kill -9", "SIGSTOP"
 FAULTS = (KILL, STOP)
@@ -31,43 +29,62 @@ LOADED_S = 1.5
 def once(system: System, fault: str) -> float:
     """One fault under load: seconds to the first acknowledged send at another node. All nodes run again afterwards.
 
-    Raises TimeoutError if there was none, NoLeader if no leader was there before or after.
+    Raises OSError (TimeoutError if no send was acknowledged), NoLeader if no leader was there before or after.
     """
     leader = wait_for_leader(system)
-    others = [node for node in system.nodes if node != leader]
-    load = threading.Thread(target=_load, args=(system, leader), daemon=True)
-    load.start()
-    time.sleep(LOADED_S)
-    began = time.monotonic()
-    if fault == KILL:
-        system.processes.kill(leader.pid)
-    else:
-        system.processes.pause(leader.pid)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            took = runner.run(first_acknowledged(system, others)) - began
+            return runner.run(_struck(system, leader, fault))
     finally:
         if fault == KILL:
             system.processes.reap(leader.pid)
             system.restart(leader)
         else:
             system.processes.resume(leader.pid)
-        load.join(loads.PATIENCE_S)
-    time.sleep(CALM_S)
-    wait_for_leader(system)
-    return took
+        wait_until_back(system, leader.number)
+        time.sleep(CALM_S)
+        wait_for_leader(system)
+
+
+def wait_until_back(system: System, number: int) -> None:
+    """Returns when the node answers a send, whether it takes it or refuses. Raises TimeoutError after PATIENCE_S."""
+    until = time.monotonic() + PATIENCE_S
+    while not loads.answers(system, system.nodes[number]):
+        if time.monotonic() > until:
+            raise TimeoutError(f"node {number} is not back after {PATIENCE_S:.0f} s")
+        time.sleep(0.2)
 
 
 def repeated(system: System, times: int, tell: Callable[[str], None]) -> list[dict[str, object]]:
-    """Every fault that many times; see `once` for errors."""
+    """Every fault that many times. The first failure ends it: "error" then says why, beside what was measured."""
     found: list[dict[str, object]] = []
     for fault in FAULTS:
         seconds: list[float] = []
+        found.append({"system": system.traits.name, "fault": fault, "seconds": seconds})
         for number in range(times):
             tell(f"failover {number + 1} of {times}: {system.traits.name}, {fault}")
-            seconds.append(round(once(system, fault), 3))
-        found.append({"system": system.traits.name, "fault": fault, "seconds": seconds})
+            try:
+                seconds.append(round(once(system, fault), 3))
+            except (OSError, NoLeader) as error:
+                found[-1]["error"] = f"{type(error).__name__}: {error}"
+                tell(f"{system.traits.name} failed: {found[-1]['error']}")
+                return found
     return found
+
+
+async def _struck(system: System, leader: Node, fault: str) -> float:
+    """Puts the leader under load, strikes, and looks for the next one; returns the seconds between the two."""
+    others = [node for node in system.nodes if node != leader]
+    async with loads.running(system, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
+        await asyncio.sleep(LOADED_S)
+        if not generator.acked:
+            raise ConnectionError(f"nothing was acknowledged before the {fault}")
+        began = time.monotonic()
+        if fault == KILL:
+            system.processes.kill(leader.pid)
+        else:
+            system.processes.pause(leader.pid)
+        return await first_acknowledged(system, others) - began
 
 
 async def first_acknowledged(system: System, nodes: Sequence[Node]) -> float:
@@ -93,8 +110,3 @@ async def first_acknowledged(system: System, nodes: Sequence[Node]) -> float:
         for task in list(probes):
             task.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
-
-
-def _load(system: System, leader: Node) -> None:
-    with contextlib.suppress(OSError):  # it ends when its leader does
-        loads.run(system, leader, Load(1024, 1, 512, PATIENCE_S + 2 * LOADED_S))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 import uvloop
@@ -95,7 +97,7 @@ def body(size: int) -> bytes:
 def run(system: System, node: Node, load: Load) -> Result:
     """Runs one load against one node to its end. Raises OSError (ConnectionError, TimeoutError)."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(system.generator, node.port, load, load.seconds + PATIENCE_S))
+        return runner.run(_run(system, node, load, load.seconds + PATIENCE_S))
 
 
 def takes_writes(system: System, node: Node, patience_s: float = 2.0) -> bool:
@@ -104,21 +106,45 @@ def takes_writes(system: System, node: Node, patience_s: float = 2.0) -> bool:
         return runner.run(acknowledges(system, node, patience_s))
 
 
-async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
-    """The same on the running loop."""
+def answers(system: System, node: Node, patience_s: float = 2.0) -> bool:
+    """Sends one message to the node; True if it was acknowledged or refused in time."""
     try:
-        return (await _run(system.generator, node.port, ONE, patience_s)).messages == 1
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(system, node, ONE, patience_s))
+    except OSError:
+        return False
+    return True
+
+
+async def acknowledges(system: System, node: Node, patience_s: float) -> bool:
+    """`takes_writes` on the running loop."""
+    try:
+        return (await _run(system, node, ONE, patience_s)).messages == 1
     except OSError:
         return False
 
 
-async def _run(make: Callable[[Load], Generator], port: int, load: Load, patience_s: float) -> Result:
-    loop = asyncio.get_running_loop()
-    generator = make(load)
+@asynccontextmanager
+async def running(system: System, node: Node, load: Load) -> AsyncIterator[Generator]:
+    """A generator at work on the running loop; its connection is cut when the block is left, whoever ended it."""
+    generator = system.generator(load)
+    generator.done.add_done_callback(_retrieve)
     # The generators are protocols; `Generator` names only what is read from them.
-    transport, _ = await loop.create_connection(lambda: cast(asyncio.Protocol, generator), HOST, port)
+    make = partial(cast, asyncio.Protocol, generator)
+    transport, _ = await asyncio.get_running_loop().create_connection(make, HOST, node.port)
     try:
-        await asyncio.wait_for(generator.done, patience_s)
+        yield generator
     finally:
         transport.abort()
+
+
+async def _run(system: System, node: Node, load: Load, patience_s: float) -> Result:
+    async with running(system, node, load) as generator:
+        await asyncio.wait_for(generator.done, patience_s)
     return Result(generator.acked, generator.elapsed, sorted(generator.latencies), generator.errors)
+
+
+def _retrieve(done: asyncio.Future[None]) -> None:
+    """Takes note of an error that nobody waits for: asyncio would print it."""
+    if not done.cancelled():
+        done.exception()

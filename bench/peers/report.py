@@ -94,12 +94,10 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         + (f"; raftmq at 1 in flight takes {floor['raftmq_ratio']} times that" if "raftmq_ratio" in floor else "")
     )
     if result["failover"]:
-        failover = Table("system", "fault", "median s", "low to high", title="to the first acknowledged send")
+        failover = Table("system", "fault", "median s", "low to high", "failed", title="to the first acknowledged send")
         for each in result["failover"]:
-            times = (
-                (f"{each['median']}", f"{each['low']} to {each['high']}") if "median" in each else (each["error"], "")
-            )
-            failover.add_row(each["system"], each["fault"], *times)
+            times = (f"{each['median']}", f"{each['low']} to {each['high']}") if "median" in each else ("", "")
+            failover.add_row(each["system"], each["fault"], *times, each.get("error", ""))
         console.print(failover)
     for each in result["rows"]:
         if "unavailable" in each:

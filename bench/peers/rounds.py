@@ -196,7 +196,7 @@ def play(fields: Sequence[Field], rounds: int, seconds: float, floor: Floor, tel
             attempt(field, partial(field.turn, rows), tell)
 
 
-def attempt(field: Field, action: Callable[[], None], tell: Callable[[str], None]) -> bool:
+def attempt(field: Field, action: Callable[[], object], tell: Callable[[str], None]) -> bool:
     """Does something with a system; if that fails, the system ends and the run goes on. True if it went well."""
     try:
         action()

@@ -1,4 +1,4 @@
-"""The load generators for NATS and etcd: bytes as the server sends them, cut anywhere, and the window stays full."""
+"""The load generators for NATS, etcd and pysyncobj: bytes as servers send them, cut anywhere; the window stays full."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from bench.peers import grpc
+from bench.peers import grpc, pysyncobj_node
 from bench.peers.etcd import PUT, put, transaction
 from bench.peers.grpc import UnaryCalls, frame
 from bench.peers.loads import Window
 from bench.peers.nats import Publisher
+from bench.peers.pysyncobj import ANSWER, ASK, FRAME, Proposer
 from bench.peers.system import Load
 
 LOAD = Load(8, 1, 2, 0.0)
@@ -214,3 +215,17 @@ def test_puts_of_a_transaction_have_keys_of_their_own() -> None:
     # success (field 2) of { request_put (field 2) of the put }, twice
     assert two.startswith(b"\x12" + bytes([len(one) + 2]) + b"\x12" + bytes([len(one)]))
     assert len(put(0, 1024)) == 16 + 3 + 1024, "a length of two bytes"
+
+
+async def test_pysyncobj_answers_are_counted_wherever_they_are_cut() -> None:
+    proposer = Proposer(LOAD)
+    wire = connect(proposer)
+    assert wire.take() == b"".join(FRAME.pack(place, 8) + bytes(range(8)) for place in range(2))
+    feed(proposer, ANSWER.pack(1, True) + ANSWER.pack(0, False), 3)
+    await proposer.done
+    assert (proposer.acked, proposer.errors) == (1, 1)
+
+
+def test_both_ends_of_the_front_of_pysyncobj_agree() -> None:
+    assert (pysyncobj_node.FRAME.format, pysyncobj_node.ANSWER.format) == (FRAME.format, ANSWER.format)
+    assert pysyncobj_node.ASK == ASK

@@ -190,7 +190,7 @@ def test_the_report_has_medians_of_rounds_and_the_ratio_to_the_floor(tmp_path: P
     one = Load(1024, 1, 1, 3.0)
     field.samples = {one: [Sample(rate, 10.0 * rate, 0.75, 2.0, 1) for rate in (100.0, 300.0, 110.0)]}
     faults = [{"system": "raftmq", "fault": "kill -9", "seconds": [0.3, 0.1, 0.2]}]
-    failed = {"system": "etcd", "fault": "any", "error": "none came back"}
+    failed = {"system": "etcd", "fault": "SIGSTOP", "seconds": [], "error": "none came back"}
     result = report.document([field], {}, [*faults, failed], {"p50_ms": 0.5}, {"rounds": 3})
     [row] = result["rows"]
     assert row["messages_per_second"] == {"median": 110, "low": 100, "high": 300}

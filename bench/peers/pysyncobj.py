@@ -1,0 +1,122 @@
+"""pysyncobj: three Python processes with journals, as tests/jepsen_like runs it; the front is ours (pysyncobj_node)."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.peers.loads import Window, body
+from bench.peers.processes import Processes
+from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits, Unavailable
+from raftmq.local.process import free_base_port
+
+READY_S = 30.0
+FRAME, ANSWER = struct.Struct(">II"), struct.Struct(">IB")
+ASK = 0xFFFFFFFF
+_PROGRAM = Path(__file__).with_name("pysyncobj_node.py")
+
+
+class PySyncObj:
+    """See `bench.peers.system.System`."""
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("pysyncobj") is None:
+            raise Unavailable("pysyncobj is not installed (make setup-dev)")
+        durability = "page cache of a majority; never synced"
+        self.traits = Traits("pysyncobj", version("pysyncobj"), durability, warm_s=3.0, batches=False)
+        self.processes = Processes()
+        self._home = Path()
+        self._base = 0
+        self._nodes: list[Node] = []
+
+    def start(self, directory: Path) -> None:
+        """Waits until a node leads, READY_S at most. Raises NoLeader."""
+        self._home, self._base = directory, free_base_port(2 * NODES)
+        self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
+        until = time.monotonic() + READY_S
+        while True:
+            try:
+                self.leader()
+            except NoLeader:
+                if time.monotonic() > until or self.processes.ended():
+                    raise
+                time.sleep(0.2)
+            else:
+                return
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes."""
+        return self._nodes
+
+    def leader(self) -> Node:
+        """The node that says that it leads."""
+        alive = set(self.processes.pids)
+        for node in self._nodes:
+            if node.pid in alive and leads(node.port):
+                return node
+        raise NoLeader("no node of pysyncobj leads")
+
+    def generator(self, load: Load) -> Generator:
+        """Frames of the front."""
+        return Proposer(load)
+
+    def restart(self, node: Node) -> None:
+        """Starts the node's process; it joins by itself."""
+        self._nodes[node.number] = node._replace(pid=self._start(node.number))
+
+    def stop(self) -> None:
+        """Ends the nodes."""
+        self.processes.end()
+
+    def _start(self, number: int) -> int:
+        addresses = [f"{HOST}:{self._base + NODES + each}" for each in range(NODES)]
+        own = addresses.pop(number)
+        journal = str(self._home / f"n{number}.journal")
+        command = [sys.executable, "-P", str(_PROGRAM), str(self._base + number), journal, own, *addresses]
+        return self.processes.start(command, self._home / f"n{number}.log")
+
+
+class Proposer(Window):
+    """A window of messages for the front."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__(load)
+        self._frames = [FRAME.pack(place, load.size) + body(load.size) for place in range(load.in_flight)]
+        self._pending = b""
+
+    def send(self, places: Iterable[int]) -> None:
+        """See Window."""
+        self.transport.write(b"".join([self._frames[place] for place in places]))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins: the front needs no greeting."""
+        super().connection_made(transport)
+        self.begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Answers of one size."""
+        data = self._pending + data if self._pending else data
+        now = time.perf_counter()
+        whole = len(data) // ANSWER.size * ANSWER.size
+        self._pending = data[whole:]
+        answers = ANSWER.iter_unpack(data[:whole])
+        self.again([place for place, ok in answers if self.settle(place, ok=bool(ok), now=now)], now)
+
+
+def leads(port: int) -> bool:
+    """Asks the front; False if nothing answers."""
+    try:
+        with socket.create_connection((HOST, port), 2.0) as connection:
+            connection.sendall(FRAME.pack(ASK, 0))
+            answer = connection.recv(ANSWER.size, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(answer) == ANSWER.size and bool(ANSWER.unpack(answer)[1])
