@@ -25,7 +25,7 @@ PARENT = [
     "time.sleep(600)",
 ]
 BENCHMARK = """
-import os, sys, time
+import sys
 from pathlib import Path
 from bench.peers.processes import Processes, ended_at_exit
 with ended_at_exit():
@@ -33,9 +33,8 @@ with ended_at_exit():
     pid = processes.start([sys.executable, "-c", "import time; time.sleep(600)"], Path(sys.argv[1]))
     processes.pause()
     print(pid, flush=True)
-    if sys.argv[2] == "raise":
-        raise RuntimeError("the benchmark failed")
-    time.sleep(600)
+    sys.stdin.readline()
+    raise RuntimeError("the benchmark failed")
 """
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +47,10 @@ def processes() -> Iterator[Processes]:
 
 
 def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for_line(log: Path) -> str:
@@ -130,12 +132,17 @@ def test_signals_are_given_back() -> None:
 @pytest.mark.parametrize("how", ["raise", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_nothing_stays_behind(how: str, tmp_path: Path) -> None:
     """A benchmark that fails, is interrupted or is killed leaves no node, not even one that is stopped."""
-    command = [sys.executable, "-c", BENCHMARK, str(tmp_path / "log"), how]
-    benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = [sys.executable, "-c", BENCHMARK, str(tmp_path / "log")]
+    pipe = subprocess.PIPE
+    benchmark = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
     with benchmark:
         assert benchmark.stdout is not None
         node = psutil.Process(int(benchmark.stdout.readline()))
-        if how != "raise":
+        if how == "raise":
+            assert benchmark.stdin is not None
+            benchmark.stdin.write("\n")
+            benchmark.stdin.flush()
+        else:
             benchmark.send_signal(signal.Signals[how])
     psutil.wait_procs([node], timeout=60)  # it is init's by then; its end is what we wait for
     assert not is_alive(node.pid)
