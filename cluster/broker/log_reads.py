@@ -19,6 +19,7 @@ GAP_BYTES = 8 << 10
 """Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
 its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
 
+_POSITION = struct.Struct(">Q24x")
 _POSITION_SIZE = struct.Struct(">QI20x")
 """Of a packed item."""
 
@@ -36,6 +37,8 @@ def read_body(services: Log, items: bytes, *, told: int = logging.ERROR) -> tupl
 
     One read for those that lie close together.
     """
+    if span_of(items) <= GAP_BYTES * (len(items) // ITEM.size):
+        return _read_run(services, items, told)
     parts: list[bytes] = []
     count = 0
     for run in _runs(items):
@@ -44,7 +47,7 @@ def read_body(services: Log, items: bytes, *, told: int = logging.ERROR) -> tupl
         count += intact
         if intact * ITEM.size < len(run):
             break
-    return parts[0] if len(parts) == 1 else b"".join(parts), count
+    return b"".join(parts), count
 
 
 def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
@@ -72,7 +75,7 @@ def is_here(services: Services, position: int) -> bool:
 
 def position_of(items: bytes, number: int = 0) -> int:
     """Where the message of one of packed items lies."""
-    position: int = _POSITION_SIZE.unpack_from(items, number * ITEM.size)[0]
+    position: int = _POSITION.unpack_from(items, number * ITEM.size)[0]
     return position
 
 
@@ -80,26 +83,14 @@ def span_of(items: bytes) -> int:
     """Bytes of the log from the first of packed items to the end of the last; 0 without any."""
     if not items:
         return 0
-    first, last_end = _ends_of(items)
-    return last_end - first
-
-
-def _ends_of(items: bytes) -> tuple[int, int]:
-    """Where the first message begins in the log, and where the last one ends."""
-    first, size = _POSITION_SIZE.unpack_from(items)
-    if len(items) > ITEM.size:
-        last, size = _POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)
-        return first, last + size
-    return first, first + size
+    last, size = _POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)
+    end: int = last + size
+    return end - position_of(items)
 
 
 def _runs(items: bytes) -> Iterator[bytes]:
     """The packed items, divided where more than GAP_BYTES lie between two of them."""
-    first, last_end = _ends_of(items)
-    if last_end - first <= GAP_BYTES * (len(items) // ITEM.size):
-        yield items  # the usual case needs no look at each
-        return
-    begin, end = 0, first
+    begin, end = 0, position_of(items)
     for number, (position, size) in enumerate(_POSITION_SIZE.iter_unpack(items)):
         if position - end > GAP_BYTES:
             yield items[begin * ITEM.size : number * ITEM.size]
@@ -109,9 +100,9 @@ def _runs(items: bytes) -> Iterator[bytes]:
 
 
 def _read_run(services: Log, items: bytes, told: int) -> tuple[bytes, int]:
-    first, last_end = _ends_of(items)
+    first = position_of(items)
     try:
-        block = services.read_log(first, last_end - first)
+        block = services.read_log(first, span_of(items))
     except (StorageError, OutOfRangeError):
         block = b""  # one by one then: what can be read is served
     body, count = body_of(items, block, first)
@@ -131,14 +122,14 @@ def _read_run(services: Log, items: bytes, told: int) -> tuple[bytes, int]:
 
 def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
     """One message, read a second time if it does not match. See `body_of`."""
-    position, end = _ends_of(item)
+    position, size = _POSITION_SIZE.unpack(item)
     try:
         for _ in range(2):
-            part, intact = body_of(item, services.read_log(position, end - position), position)
+            part, intact = body_of(item, services.read_log(position, size), position)
             if intact:
                 return part, intact
     except StorageError as error:
-        logger.log(told, "reading %d bytes at position %d: %s", end - position, position, error)
+        logger.log(told, "reading %d bytes at position %d: %s", size, position, error)
     except OutOfRangeError:
         pass  # see `is_here`
     return b"", 0

@@ -106,14 +106,16 @@ class Pulls:
         if wish.expression is not None:
             return message_filter(*wish.expression)
         group, topic = wish.group, wish.topic
-        known = [row[1:] for row in (self._members.subscription(group, topic),) if row is not None]
+        row = self._members.subscription(group, topic)
+        newest = None if row is None else row[1:]
         config = self._services.state.groups.get(group)
-        if config is not None and topic in config.subscriptions:
-            known.append(config.subscriptions[topic])
-        if not known:
+        stored = None if config is None else config.subscriptions.get(topic)
+        if stored is not None and (newest is None or stored[2] > newest[2]):
+            newest = stored
+        if newest is None:
             remark = f"group {group} has no subscription to {topic}; consumers send their subscriptions with heartbeats"
             raise Refused(Reason.NO_SUBSCRIPTION, remark)
-        expression_type, sub_string, version = max(known, key=lambda row: row[2])
+        expression_type, sub_string, version = newest
         if version < wish.subscription_version:
             if wish.compares_tags:
                 return None

@@ -6,12 +6,14 @@ Pure, without a call of ours per message: the way to make it cheaper is to compi
 from __future__ import annotations
 
 import struct
-from itertools import compress
-from operator import add, ne
+from itertools import accumulate, compress, pairwise
+from operator import ne
 
 import google_crc32c
 
-_POSITION_SIZE_CRC = struct.Struct(">QII16x")
+_POSITION = struct.Struct(">Q24x")
+_POSITION_SIZE = struct.Struct(">QI20x")
+_SIZE_CRC = struct.Struct(">8xII16x")
 """Of a packed item (`statemachine.payload.ITEM`)."""
 
 _crc32c = google_crc32c.value
@@ -25,20 +27,26 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     """
     if not items:
         return b"", 0
-    positions, sizes, checksums = zip(*_POSITION_SIZE_CRC.iter_unpack(items), strict=True)
-    ends = tuple(map(add, positions, sizes))
-    pieces = [block[at - first : end - first] for at, end in zip(positions, ends, strict=True)]
+    sizes, checksums = zip(*_SIZE_CRC.iter_unpack(items), strict=True)
+    position = _POSITION.unpack_from(items)[0]
+    last, last_size = _POSITION_SIZE.unpack_from(items, len(items) - _POSITION_SIZE.size)
+    begin, total = position - first, sum(sizes)
+    adjacent = begin >= 0 and last + last_size - position == total
+    if adjacent:  # where they are follows from their sizes alone, so what is checked is what is given
+        pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
+    else:
+        starts = [at - first for (at,) in _POSITION.iter_unpack(items)]
+        pieces = [block[at : at + size] for at, size in zip(starts, sizes, strict=True)]
     found = tuple(map(_crc32c, pieces))
-    lengths = tuple(map(len, pieces))
-    count = len(pieces)
-    if found != checksums or lengths != sizes:
+    if found == checksums and sum(map(len, pieces)) == total:
+        count = len(pieces)
+    else:
+        lengths = tuple(map(len, pieces))
         count = min(_first_difference(found, checksums), _first_difference(lengths, sizes))
-    if count == 0:
-        return b"", 0
-    if ends[: count - 1] != positions[1:count]:
+        total = sum(sizes[:count])
+    if not adjacent:
         return b"".join(pieces[:count]), count
-    begin, end = positions[0] - first, ends[count - 1] - first  # back to back: the body is there already
-    return block if begin == 0 and end == len(block) else block[begin:end], count
+    return block if begin == 0 and total == len(block) else block[begin : begin + total], count
 
 
 def _first_difference(left: tuple[int, ...], right: tuple[int, ...]) -> int:

@@ -7,6 +7,9 @@ from cluster.remoting.request import Request
 from cluster.runtime.request_limits import INT64_MAX, NUMBER_DIGITS_MAX, TEXT_MAX
 from cluster.wire.codes import RequestCode
 
+_DIGITS_OF_64_BITS = 18
+"""A number of no more characters fits 64 bits."""
+
 
 def text(request: Request, name: str) -> str:
     """A field that must be there, not be empty and not be longer than any name is. Raises Refused (29)."""
@@ -32,6 +35,19 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
     if number is None or not -INT64_MAX - 1 <= number <= INT64_MAX:
         raise Refused(Reason.INVALID, f"field {name} does not fit 64 bits")
     return number
+
+
+def integers(request: Request, *names: str) -> list[int]:
+    """Several that must be there."""
+    try:
+        texts = [request.ext[name] for name in names]
+        numbers = list(map(int, texts))
+    except (KeyError, ValueError):
+        pass
+    else:
+        if max(map(len, texts)) <= _DIGITS_OF_64_BITS:
+            return numbers
+    return [integer(request, name) for name in names]
 
 
 def integer_in(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:

@@ -10,7 +10,7 @@ from cluster.broker.pulls import Pulls
 from cluster.broker.refusal import Refused
 from cluster.broker.subscription import Expression
 from cluster.remoting.answers import refuse, refusing
-from cluster.remoting.fields import integer, text
+from cluster.remoting.fields import integer, integers, text
 from cluster.remoting.request import Connection, Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
 
@@ -134,7 +134,7 @@ class PullReply:
 def decode_pull(request: Request) -> PullWish:
     """The request's fields. Raises Refused (29)."""
     group, topic = text(request, "consumerGroup"), text(request, "topic")
-    queue_id, flags = integer(request, "queueId"), integer(request, "sysFlag")
+    queue_id, flags, offset, messages_max = integers(request, "queueId", "sysFlag", "queueOffset", "maxMsgNums")
     own = bool(flags & FLAG_SUBSCRIPTION)
     # Not when another node held it: later commits of its connection may be here already.
     commits = flags & FLAG_COMMIT_OFFSET and not request.connection.forwarded
@@ -144,8 +144,8 @@ def decode_pull(request: Request) -> PullWish:
         group,
         topic,
         queue_id,
-        integer(request, "queueOffset"),
-        integer(request, "maxMsgNums"),
+        offset,
+        messages_max,
         integer(request, "maxMsgBytes", BYTES_DEFAULT),
         integer(request, "suspendTimeoutMillis", 0) if suspends else 0,
         integer(request, "commitOffset", -1) if commits else -1,

@@ -207,7 +207,9 @@ class Router(Dispatch):
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
-        return position < self._log_begins() and self.to_leader(request)
+        # Only where the log is incomplete is a request kept as it was received.
+        held = isinstance(request, RemotingRequest) and request.received is not None
+        return held and position < self._log_begins() and self.to_leader(request)
 
     def to_leader(self, request: Request) -> bool:
         """Forwards a pull that only the leader can answer, unless this node leads."""

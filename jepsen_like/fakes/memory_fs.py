@@ -149,7 +149,7 @@ class MemoryFile:
         self._check()
         if self._inode.bad and not self._inode.bad.isdisjoint(_sector_numbers(offset, offset + size)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
-        return bytes(self._inode.data[offset : offset + size])
+        return bytes(memoryview(self._inode.data)[offset : offset + size])
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         self._check()

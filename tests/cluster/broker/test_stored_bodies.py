@@ -85,3 +85,14 @@ def test_it_does_what_a_loop_over_the_messages_does(
             log[at] ^= 0x10
     block = bytes(log[: max(0, len(log) - cut)]) if cut < 100 else bytes(log)
     assert body_of(items, block, FIRST) == expected(items, block)
+
+
+def test_rows_that_overlap_give_nothing_unchecked() -> None:
+    """They span as many bytes as they name, with a hole that no CRC covers."""
+    log = bytearray(b"0123456789")
+    rows = [(0, 4), (2, 4), (8, 2)]
+    items = b"".join(
+        ITEM.pack(FIRST + at, size, google_crc32c.value(bytes(log[at : at + size])), 0, 0) for at, size in rows
+    )
+    log[6] ^= 1
+    assert body_of(items, bytes(log), FIRST) == (b"0123", 1)
