@@ -117,6 +117,11 @@ class BrokerState:
         return self._topics.by_id
 
     @property
+    def queue_count(self) -> int:
+        """Queues of all topics together."""
+        return self._topics.queues
+
+    @property
     def groups(self) -> Mapping[str, GroupConfig]:
         """Every consumer group by name: a snapshot that does not change."""
         return self._groups.by_name

@@ -33,6 +33,7 @@ NAME_LENGTH_MAX = 256
 """The most that limits.topic_length_max may allow (RocketMQ: 127); an entry with a longer name makes no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
 """For %RETRY%group and %DLQ%group."""
+QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 DEDUP_MODES = ("off", "retry", "strict")
@@ -49,8 +50,8 @@ class TopicConfig:
 
     id: int
     name: str
-    read_queues: int = 8
-    write_queues: int = 8
+    read_queues: int = QUEUES_DEFAULT
+    write_queues: int = QUEUES_DEFAULT
     perm: int = PERM_READ | PERM_WRITE
     order: bool = False
     sys_flag: int = 0
@@ -130,6 +131,8 @@ class Topics:
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._changed = True
+        self.queues = 0
+        """Of all topics together."""
         self.by_name: Mapping[str, TopicConfig] = {}
         self.by_id: Mapping[int, TopicConfig] = {}
         self.publish()
@@ -176,6 +179,7 @@ class Topics:
             self._changed = False
             self.by_name = dict(self._names)
             self.by_id = dict(self._ids)
+            self.queues = sum([topic.queues for topic in self.by_id.values()])
 
     def _remember(self, topic: TopicConfig) -> None:
         self._names[topic.name] = topic

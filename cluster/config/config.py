@@ -159,6 +159,7 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     connection_long_polls_max: Positive = 10_000
     connections_max: Positive = 10_000
     topics_max: Positive = 50_000
+    queues_max: Positive = 1_000_000
     groups_max: Positive = 20_000
 
 

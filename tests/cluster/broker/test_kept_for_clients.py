@@ -15,6 +15,7 @@ from cluster.replication.names import NameLimits
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.pending import UnacceptableError
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
+from statemachine.topics import TopicConfig
 
 OK = ProposeResult(Outcome.OK, [], None, "")
 
@@ -23,6 +24,7 @@ class State:
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
         self.groups: dict[str, Any] = {}
+        self.queue_count = 0
 
 
 def beat(client_id: str, groups: list[str], text: str = "*") -> bytes:
@@ -73,6 +75,28 @@ def test_names_are_bounded_however_they_are_made() -> None:
     names.admit(make("a", "b", "g1"), lambda _: None)  # what there is may change
     with pytest.raises(UnacceptableError, match=r"limits\.groups_max is 2"):
         names.admit(make("g2", "g3"), lambda _: None)
+
+
+def test_queues_are_bounded_over_all_topics_whoever_adds_them() -> None:
+    state = State()
+    names = NameLimits(LimitsSection(queues_max=30), state)  # type: ignore[arg-type]
+
+    def make(name: str, **queues: int) -> list[Command]:
+        return [[CREATE_TOPIC, {"name": name} | {f"{kind}_queues": count for kind, count in queues.items()}, False]]
+
+    first = names.admit(make("a", read=10, write=4), lambda _: None)
+    with pytest.raises(UnacceptableError, match=r"there are 10 queues .* 21 more .* limits\.queues_max is 30"):
+        names.admit(make("b", write=21), lambda _: None)
+    state.topics["a"], state.queue_count = TopicConfig(1, "a", 10, 4), 10
+    first(OK)
+    default = names.admit(make("c"), lambda _: None)
+    names.admit(make("a", read=22), lambda _: None)
+    with pytest.raises(UnacceptableError, match=r"there are 30 queues .* 8 more"):
+        names.admit(make("d"), lambda _: None)
+    names.admit(make("a", read=1), lambda _: None)  # fewer may always be
+    names.admit([[CREATE_TOPIC, {"name": "a", "read_queues": 99}, True]], lambda _: None)  # it is there: no change
+    default(OK)
+    names.admit(make("d"), lambda _: None)
 
 
 def test_a_place_on_its_way_is_free_again_when_it_was_not_made() -> None:
