@@ -1,5 +1,6 @@
 # The runtime packages from the lock file, this package with its native kernel, and nothing that built them.
-# The image without -slim has the C compiler that the kernel needs; both have the same Python at the same place.
+# The image without -slim has the C compiler that the kernel needs; both have the same Python at the same place,
+# /usr/local/bin/python, which is built with PGO and LTO.
 FROM python:3.11 AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/raftmq

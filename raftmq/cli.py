@@ -66,6 +66,7 @@ COMMANDS = {
     "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
     "bench": _here("bench", "Measure the cost of each mode on this machine."),
     "unsafe-recover": _here("unsafe_recover", "Continue with one survivor when the majority is lost for good."),
+    "doctor": _here("doctor", "Examine this installation: Python, kernel, checksums."),
     "version": _here("about", "Show the version.", "version"),
     "help": _here("about", "Show the help of a command.", "show_help"),
     "init": _here("serve", "Create the data directories of a new cluster.", "init"),

@@ -123,6 +123,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """[retention] as this node has it now."""
     versions: dict[str, str]
     kernel: KernelView
+    python_finding: str
+    """That the node runs under a slow Python, and what to do about it; empty if it does not."""
     uptime_ms: int
 
 

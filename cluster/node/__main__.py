@@ -33,6 +33,7 @@ async def run(config: Config, read_config: Callable[[], Config] | None = None) -
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.node.life import NodeLife
     from cluster.runtime.environment import Environment
+    from cluster.runtime.python_speed import finding_at_start
 
     def started(node: Node) -> None:
         loop = asyncio.get_running_loop()
@@ -43,7 +44,9 @@ async def run(config: Config, read_config: Callable[[], Config] | None = None) -
         gc.collect()
         gc.freeze()  # objects of start-up live on: exclude them from later collections
 
-    life = NodeLife(config, Environment(read_config=read_config), started)
+    # Before anything is served: measuring keeps the loop busy.
+    environment = Environment(read_config=read_config, python_finding=finding_at_start())
+    life = NodeLife(config, environment, started)
     node = await life.run()
     return 1 if node is not None and node.failure else 0
 

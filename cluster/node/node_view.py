@@ -65,6 +65,7 @@ def status(node: OwnPort) -> NodeStatus:
         disk=node.disk.view(),
         retention=settings_of(node.config.retention),
         versions=versions(),
+        python_finding=node.environment.python_finding,
         kernel=KernelView(kernel.NAME, kernel.VERSION, kernel.WHY),
         secret=_secret(node),
         uptime_ms=node.services.monotonic_ms() - node.started_ms,

@@ -41,5 +41,7 @@ def tell(node: Node) -> None:
         raft.applied_index,
         ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
     )
+    if node.environment.python_finding:
+        logger.warning("node %d: %s", node.node_id, node.environment.python_finding)
     if kernel.WHY:
         logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)

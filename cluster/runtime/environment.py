@@ -94,6 +94,8 @@ class Environment:
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""
+    python_finding: str = ""
+    """See `cluster.runtime.python_speed.finding`."""
     serves_admin: bool = True
     """Whether the HTTP API is started."""
 

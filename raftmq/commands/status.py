@@ -33,7 +33,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         out.print(_headline(view))
         titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
         print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
-        notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view)]
+        notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
         for style, lines in (("yellow", mode_lines(view)), ("red", alarm_lines(view)), ("yellow", notes)):
             for line in lines:
                 out.print(line, markup=False, style=style, soft_wrap=True)
@@ -126,6 +126,15 @@ def link_lines(view: ClusterView) -> list[str]:
         for node in view.nodes
         for link in (node.status or {}).get("links", ())
         if link["finding"]
+    ]
+
+
+def python_lines(view: ClusterView) -> list[str]:
+    """One line per node that runs under a slow Python."""
+    return [
+        f"node {node.record.id}: {node.status['python_finding']}"
+        for node in view.nodes
+        if node.status and node.status.get("python_finding")
     ]
 
 

@@ -1,0 +1,67 @@
+"""`raftmq doctor`: whether this installation uses what makes it fast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+from cluster.errors import ExitCode
+from raftmq.commands.common import json_option, show
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    found: str
+    finding: str = ""
+    """What is wrong, and what to do about it; empty if nothing is."""
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Examine this installation: the speed of its Python, the kernel, the checksums.
+
+    It looks at the Python that runs this command, and compares it with the others on PATH; this takes seconds. What
+    running nodes use is shown by `raftmq status`. Exit code: 1 if something should be changed, else 0.
+    """
+    checks = [_python(), _kernel(), _checksums()]
+    findings = [check.finding for check in checks if check.finding]
+    lines = []
+    for check in checks:
+        lines.append(f"{check.name:<10} {check.found}")
+        lines += [f"{'':<10} {check.finding}"] if check.finding else []
+    show(as_json, {"checks": [check._asdict() for check in checks], "findings": findings}, *lines)
+    return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _python() -> Check:
+    from cluster.runtime.python_speed import finding, slowness
+    from raftmq.local.pythons import faster, others, own
+
+    times, candidates = slowness(), others()
+    better = faster(candidates)
+    said = finding(times)
+    if better is not None:
+        said = (
+            f"{better.python} runs plain code {better.times:.1f} times as fast: make distclean, "
+            f"make setup PYTHON={better.python.file}"
+        )
+    found = f"{own()}: plain code takes {times:.1f} times as long as with an optimised build"
+    return Check("python", f"{found}; others on PATH: {len(candidates)}", said)
+
+
+def _kernel() -> Check:
+    from cluster import kernel
+
+    return Check("kernel", kernel.NAME, kernel.WHY)
+
+
+def _checksums() -> Check:
+    from cluster.runtime.versions import versions
+
+    version = versions()["zlib-ng"]
+    missing = "make setup installs it; without it a body is checksummed by the slower zlib"
+    return Check("checksums", f"zlib-ng {version}", missing if version == "not installed" else "")
