@@ -178,10 +178,10 @@ class TrimState:
 
 def _load_sweep(kv: KV) -> Sweep | None:
     """The sweep as the store has it."""
-    row, place = kv.get(META, keys.SWEEP_KEY), kv.get(META, keys.SWEEP_AT_KEY)
-    if row is None or place is None:
+    row = kv.get(META, keys.SWEEP_KEY)
+    if row is None:
         return None
-    family, _, at = place.partition(b"\0")
+    family, _, at = (kv.get(META, keys.SWEEP_AT_KEY) or b"").partition(b"\0")
     position, first_index, index = keys.SWEEP.unpack_from(row)
     queues = highest(list(keys.SWEEP_QUEUE.iter_unpack(row[keys.SWEEP.size :])))
     return Sweep(position, first_index, index, family.decode(), at, queues)
