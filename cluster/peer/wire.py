@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from operator import le
 from typing import Any
 
 import msgpack
@@ -168,6 +169,9 @@ def decode_message(kind: int, header: list[Any], payload: bytes, group_id: int) 
 def _check_numbers(kind: int, numbers: list[Any]) -> None:
     """The core computes with these fields; what is out of its range must not reach it. Entries have checks of their
     own, and a missing or superfluous field is found when the message is built. Raises ValueError."""
+    types, lows, highs = _BOUNDS[kind]
+    if tuple(map(type, numbers)) == types and all(map(le, lows, numbers)) and all(map(le, numbers, highs)):
+        return  # nothing to name
     for value, (name, number_type, low, high) in zip(numbers, _PLANS[kind], strict=False):
         if type(value) is not number_type or not low <= value <= high:
             raise ValueError(f"{name} is {value!r:.60}")
@@ -228,3 +232,8 @@ _PLANS: dict[int, tuple[tuple[str, Any, int, int], ...]] = {
     kind: _plan_of(Kind(kind)) for kind in (Kind.APPEND_ENTRIES, *_TYPES)
 }
 """Made once, so that a message costs one comparison chain per field."""
+_BOUNDS: dict[int, tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]] = {
+    kind: tuple(zip(*[row[1:] for row in plan], strict=True))  # type: ignore[misc]
+    for kind, plan in _PLANS.items()
+}
+"""The same as columns: types, least and greatest."""

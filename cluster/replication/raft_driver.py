@@ -183,20 +183,24 @@ class RaftDriver:
         self.turns += 1
         self._turning = True
         try:
-            for _ in range(ROUNDS_MAX):
-                self._step_inputs()
-                if self._reads_new:
-                    self._start_reads()
-                self._proposer.flush(self.raw)
-                while self.raw.has_ready():
-                    self._handle(self.raw.ready())
-                if not (self._persisted or self._applied):
-                    break  # a lane that worked on the loop has reported: the next round acts on it
+            self._step_inputs()
+            if self._reads_new:
+                self._start_reads()
+            self._proposer.flush(self.raw)
+            rounds = ROUNDS_MAX
+            while self.raw.has_ready():
+                self._handle(self.raw.ready())
+                if self._persisted or self._applied:  # a lane that works on the loop has done so
+                    rounds -= 1
+                    if not rounds:
+                        break
+                    self._take_reports()
+                    self._proposer.flush(self.raw)
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
         self._turning = False
         if self._persisted or self._applied:
-            self.wake()
+            self.wake()  # the next turn takes up what is ready, too
 
     def fail(self, error: BaseException) -> None:
         """Stops permanently: a storage error, or an impossible state."""
@@ -209,18 +213,8 @@ class RaftDriver:
     def _step_inputs(self) -> None:
         raw = self.raw
         raw.set_clock(self._clock.wall_ms(), self._clock.monotonic_ms())
-        if self._persisted:
-            for persisted in self._swap_persisted():
-                self._jobs_out -= persisted.jobs
-                if persisted.last is not None:
-                    raw.persisted(persisted.last)
-                self._release(persisted.messages)
-        if self._applied:
-            runs, self._applied = self._applied, []
-            for applied in runs:
-                raw.applied(applied.entries[-1].index)
-                self._proposer.on_applied_run(applied)
-            self._serve_reads()
+        if self._persisted or self._applied:
+            self._take_reports()
         while self._inbox:
             messages, self._inbox = self._inbox, []
             for message in messages:
@@ -229,25 +223,42 @@ class RaftDriver:
                 except ImplausibleMessageError as error:
                     for told in self._on_implausible:
                         told(message.from_id, error)
-        for peer in self._closed_peers:
-            raw.peer_closed(peer)
-        self._closed_peers.clear()
+        if self._closed_peers:
+            for peer in self._closed_peers:
+                raw.peer_closed(peer)
+            self._closed_peers.clear()
         while self._ticks:
             self._ticks -= 1
             raw.tick()
 
-    def _swap_persisted(self) -> list[Persisted]:
-        persisted, self._persisted = self._persisted, []
-        return persisted
+    def _take_reports(self) -> None:
+        """What the lanes have done since the last look."""
+        raw = self.raw
+        if self._persisted:
+            drains, self._persisted = self._persisted, []
+            for persisted in drains:
+                self._jobs_out -= persisted.jobs
+                if persisted.last is not None:
+                    raw.persisted(persisted.last)
+                if persisted.messages:
+                    self._release(persisted.messages)
+        if self._applied:
+            runs, self._applied = self._applied, []
+            for applied in runs:
+                raw.applied(applied.entries[-1].index)
+                self._proposer.on_applied_run(applied)
+            self._serve_reads()
 
     def _release(self, messages: list[Message]) -> None:
         """Sends the messages that waited for the disk; a candidate's message to itself returns through the inbox."""
         mine = self._node_id
-        away = [m for m in messages if m.to_id != mine]
-        if len(away) < len(messages):
-            self._inbox.extend(m for m in messages if m.to_id == mine)
-        if away:
-            self._transport.send(away)
+        for message in messages:
+            if message.to_id == mine:
+                self._inbox += [m for m in messages if m.to_id == mine]
+                messages = [m for m in messages if m.to_id != mine]
+                break
+        if messages:
+            self._transport.send(messages)
 
     def _handle(self, ready: Ready) -> None:
         if ready.members_changed:

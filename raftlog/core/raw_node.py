@@ -268,7 +268,7 @@ class RawNode:
             raft.messages
             or raft.messages_after_persist
             or log.handed_index != log.tail.index
-            or (log.applying_index < log.persisted_index and self._can_apply())
+            or (log.applying_index < log.commit_index and self._can_apply())
             or raft.reads.states
             or (raft.term, raft.vote) != self._hard
             or (raft.leader_id, raft.role) != self._soft  # a SoftState, but for making one
