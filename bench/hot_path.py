@@ -151,6 +151,7 @@ def quiet_options() -> Options:
         disk_s=(0.0001, 0.0001),
         apply_s=(0.0001, 0.0001),
         apply_inline=1.0,
+        append_inline=1.0,
         append_bytes_max=1 << 20,
         batch_bytes_max=1 << 20,
         batch_messages_max=4096,

@@ -57,7 +57,7 @@ def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
     assert answers == [0]
 
 
-@pytest.mark.parametrize(("batch", "budget"), [(1, 677), (100, 901)])
+@pytest.mark.parametrize(("batch", "budget"), [(1, 671), (100, 889)])
 def test_a_send_costs_no_more_calls_than_its_budget(batch: int, budget: int) -> None:
     with SimCluster(7, segment_size=1 << 24) as sim:
         sim.leader()
