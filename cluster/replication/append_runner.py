@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from cluster.runtime.environment import RunnerFactory
 
 INLINE_BYTES_MAX = 32 * 1024
-"""An append of more bytes goes to the lane: the loop has other work meanwhile."""
-QUICK_S = 0.000_5
-"""A drain is quick if it lasts at most this long: about what passing a job to the lane and back takes on busy cores."""
+"""An append of more bytes goes to the lane: beside so many messages the loop has other work meanwhile."""
+SLOW_S = 0.001
+"""A drain that takes longer is slow, and on the loop a stall."""
 SCORE_MAX = 32
 SCORE_INLINE = 16
-"""Quick drains score 1, others cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
+"""Quick drains score 1, slow ones cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
 SCORE_COST = 2
-SLOW_S = 0.001
-"""A drain on the loop that takes longer is a stall."""
 STALL_SHARE = 0.02
 """Of the time, what stalls may take from the loop beyond SLOW_S each."""
 STALL_BURST_S = 0.010
@@ -63,7 +61,7 @@ class DiskPace:
 
     def note(self, seconds: float) -> None:
         """A drain with a sync took so long."""
-        if seconds <= QUICK_S:
+        if seconds <= SLOW_S:
             self._score = min(SCORE_MAX, self._score + 1)
         else:
             self._score = max(0, self._score - SCORE_COST)

@@ -12,7 +12,6 @@ import pytest
 from cluster.replication.append_lane import MARK, RETRY, Persisted, PersistJob
 from cluster.replication.append_runner import (
     INLINE_BYTES_MAX,
-    QUICK_S,
     SCORE_INLINE,
     SCORE_MAX,
     SLOW_S,
@@ -251,7 +250,7 @@ async def test_a_mark_under_way_is_not_met_on_the_loop() -> None:
 def quick_pace() -> DiskPace:
     pace = DiskPace()
     for _ in range(SCORE_MAX):
-        pace.note(QUICK_S)
+        pace.note(SLOW_S)
     return pace
 
 
@@ -259,17 +258,18 @@ def test_a_disk_must_first_prove_that_it_is_quick() -> None:
     pace = DiskPace()
     for _ in range(SCORE_INLINE):
         assert not pace.quick(0.0)
-        pace.note(QUICK_S)
+        pace.note(SLOW_S)
     assert pace.quick(0.0)
 
 
-def test_a_disk_that_becomes_slow_loses_the_loop_although_no_drain_is_a_stall() -> None:
+def test_a_disk_that_becomes_a_little_slow_loses_the_loop_before_the_budget_is_gone() -> None:
     pace = quick_pace()
     drains = 0
     while pace.quick(0.0):
-        assert not pace.note_inline((QUICK_S + SLOW_S) / 2, 0.0)
+        assert pace.note_inline(SLOW_S * 1.01, 0.0)
         drains += 1
     assert 1 < drains < SCORE_MAX, "a few slow ones are no reason"
+    assert drains * SLOW_S * 0.01 < STALL_BURST_S
 
 
 def test_a_hang_is_met_once_and_paid_for() -> None:
@@ -278,7 +278,7 @@ def test_a_hang_is_met_once_and_paid_for() -> None:
     assert pace.note_inline(hang_s, now_s)
     assert not pace.quick(now_s)
     for _ in range(SCORE_MAX):
-        pace.note(QUICK_S)
+        pace.note(SLOW_S)
     owed_s = (hang_s - SLOW_S - STALL_BURST_S) / STALL_SHARE
     assert not pace.quick(now_s + owed_s * 0.99)
     assert pace.quick(now_s + owed_s * 1.01)
