@@ -2,7 +2,7 @@
 
 Prints tables; with JSON=1 in the environment only the document. Other settings: SYSTEMS (names, by comma), ROUNDS (5),
 SECONDS_PER_ROW (3), WARM_S (seconds of load before the first round, instead of what each system needs), FAILOVERS (3;
-0 for none), OUT (a folder for plots).
+0 for none), OUT (a folder for plots and the document).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.bench_disk_floor import Floor
-from bench.peers import failover, fetch, report, rounds
+from bench.peers import failover, fetch, plots, report, rounds
 from bench.peers.etcd import Etcd
 from bench.peers.nats import Nats
 from bench.peers.processes import ended_at_exit
@@ -89,6 +89,9 @@ def main() -> None:
     names, quiet = chosen(), bool(os.environ.get("JSON"))
     number, seconds = int(os.environ.get("ROUNDS") or 5), float(os.environ.get("SECONDS_PER_ROW") or 3)
     times = int(os.environ.get("FAILOVERS") or 3)
+    out = Path(os.environ["OUT"]).absolute() if os.environ.get("OUT") else None
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # now, not after everything was measured
 
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {what}", file=sys.stderr, flush=True)
@@ -104,9 +107,13 @@ def main() -> None:
         settings = {"rounds": number, "seconds_per_row": seconds, "load_average": os.getloadavg()}
         result = report.document(fields, missing, found, floor.medians(), settings)
     if quiet:
-        print(json.dumps(result))
+        print(json.dumps(result), flush=True)
     else:
         report.show(result, Console())
+    if out is not None:
+        (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        for file in plots.draw(result, out):
+            tell(f"drew {file}")
 
 
 if __name__ == "__main__":
