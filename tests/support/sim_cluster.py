@@ -205,7 +205,7 @@ class SimNode(Machine):
 
     def lane_kind(self, name: str) -> type[SimLane]:
         """See Machine."""
-        return HeldLane
+        return super().lane_kind(name) if self.options.append_inline else HeldLane
 
     def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
         super()._end(how, power=power, loss=loss)
@@ -327,8 +327,9 @@ def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any])
 class SimCluster:
     """`with SimCluster(seed) as sim: ...`"""
 
-    def __init__(self, seed: int, *, segment_size: int = 1 << 16, **overrides: Any) -> None:
-        """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}."""
+    def __init__(self, seed: int, *, segment_size: int = 1 << 16, inline: float = 0.0, **overrides: Any) -> None:
+        """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}. `inline`: how often a lone small append or
+        apply is done on the loop, as on a quick disk; above 0 no lane can be held."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
         self.rng = random.Random(seed)
         options = calm(
@@ -337,6 +338,8 @@ class SimCluster:
             latency_s=(0.0002, 0.002),
             disk_s=(0.0005, 0.004),
             apply_s=(0.0001, 0.001),
+            append_inline=inline,
+            apply_inline=inline,
             skew_ms=200,
             checkpoint_every_ms=CHECKPOINT_EVERY_MS,
         )
