@@ -15,7 +15,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -28,6 +27,7 @@ from cluster.broker.relay_metrics import RelayMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
+from cluster.node.tallies import Spread, Tally
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.metrics import RepairMetrics
@@ -260,28 +260,28 @@ class NodeMetrics:
         )
 
     def _define_lanes(self) -> None:
-        self._proposals = self._counter("raftmq_raft_proposals", "Entries proposed")
+        self._proposals = self._tally("raftmq_raft_proposals", "Entries proposed")
         settled = self._counter(
             "raftmq_raft_settled", "Requests whose entry was decided, or that reached their deadline", "outcome"
         )
         self._settled = {outcome: settled.labels(outcome.name.lower()) for outcome in Outcome}
-        self._batch_messages = self._histogram("raftmq_batch_messages", "Messages per entry", COUNT_BUCKETS)
-        self._batch_bytes = self._histogram("raftmq_batch_bytes", "Bytes per proposed entry", BYTES_BUCKETS)
-        self._commit_seconds = self._histogram(
+        self._batch_messages = self._spread("raftmq_batch_messages", "Messages per entry", COUNT_BUCKETS)
+        self._batch_bytes = self._spread("raftmq_batch_bytes", "Bytes per proposed entry", BYTES_BUCKETS)
+        self._commit_seconds = self._spread(
             "raftmq_raft_commit_seconds", "Time from the proposal of an entry to its answer", COMMIT_BUCKETS
         )
-        self._append_seconds = self._histogram(
+        self._append_seconds = self._spread(
             "raftmq_append_seconds", "Duration of one write to the log, fdatasync included", SYNC_BUCKETS
         )
-        self._append_bytes = self._counter("raftmq_append_bytes", "Bytes made durable in the log")
-        self._appends_inline = self._counter("raftmq_appends_inline", "Writes to the log done on the event loop")
-        self._append_stalls = self._counter(
+        self._append_bytes = self._tally("raftmq_append_bytes", "Bytes made durable in the log")
+        self._appends_inline = self._tally("raftmq_appends_inline", "Writes to the log done on the event loop")
+        self._append_stalls = self._tally(
             "raftmq_append_stalls", "Writes to the log that held the event loop for more than 1 ms"
         )
-        self._apply_seconds = self._histogram(
+        self._apply_seconds = self._spread(
             "raftmq_apply_seconds", "Duration of applying one run of entries", SYNC_BUCKETS
         )
-        self._apply_entries = self._counter("raftmq_apply_entries", "Entries applied")
+        self._apply_entries = self._tally("raftmq_apply_entries", "Entries applied")
         self._loop_lag = self._gauge(
             "raftmq_loop_lag_seconds", "Longest delay of a timer on the event loop in the last 10 s"
         )
@@ -320,8 +320,11 @@ class NodeMetrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self.registry)
+    def _tally(self, name: str, text: str) -> Tally:
+        return Tally(name, text, self.registry)
+
+    def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:
+        return Spread(name, text, bounds, self.registry)
 
     def _children(
         self, cache: dict[str, tuple[Counter, Counter]], count: Counter, size: Counter, topic: str

@@ -327,7 +327,7 @@ def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any])
 class SimCluster:
     """`with SimCluster(seed) as sim: ...`"""
 
-    def __init__(self, seed: int, *, segment_size: int = 1 << 16, inline: float = 0.0, **overrides: Any) -> None:
+    def __init__(self, seed: int, *, segment_size: int = 1 << 16, inline: Any = 0.0, **overrides: Any) -> None:
         """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}. `inline`: how often a lone small append or
         apply is done on the loop, as on a quick disk; above 0 no lane can be held."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
