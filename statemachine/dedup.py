@@ -7,7 +7,7 @@ Unique rows: for topics with dedup=strict, where a message with this key and bod
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import OrderedDict
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -19,6 +19,8 @@ from statemachine.stage import Stage
 
 SESSION_WINDOW_MAX = 65_536
 """Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""
+SESSIONS_MAX = 16_384
+"""Sessions in memory, those that were used last: about 400 bytes and their rows each. Others are read when needed."""
 
 _ROW_SIZE = SESSION_ROW.size
 
@@ -72,16 +74,19 @@ class UniqueMessage(NamedTuple):
 
 
 class Dedup:
-    """Sessions in memory and in rows; unique rows only in rows. `session` and `unique` may be called on any thread."""
+    """All of it is in rows, and the sessions that were used lately are in memory too. `session` and `unique` may be
+    called on any thread."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
         self._kv = kv
-        self._sessions = _load_sessions(kv)
+        self._sessions_max = sessions_max
+        self._sessions: OrderedDict[bytes, ProducerSession] = OrderedDict()
         self._staged: dict[bytes, ProducerSession | None] = {}
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """The producer as of the last applied run, None if it is unknown."""
-        return self._sessions.get(producer_id)
+        found = self._sessions.get(producer_id)
+        return _read_session(self._kv, producer_id) if found is None else found
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """The row as of the last applied run."""
@@ -144,19 +149,24 @@ class Dedup:
                 self._sessions.pop(producer_id, None)
             else:
                 self._sessions[producer_id] = session
+                self._sessions.move_to_end(producer_id)
         self._staged = {}
+        while len(self._sessions) > self._sessions_max:
+            self._sessions.popitem(last=False)
 
     def _current(self, producer_id: bytes) -> ProducerSession | None:
         if producer_id in self._staged:
             return self._staged[producer_id]
-        return self._sessions.get(producer_id)
+        return self.session(producer_id)  # not touched in this run: the store has it as it is
 
     def _expire_sessions(self, stage: Stage, before: int) -> int:
-        everyone: Mapping[bytes, ProducerSession | None] = {**self._sessions, **self._staged}
-        idle = [(name, session) for name, session in everyone.items() if session and session.last_ms < before]
-        for producer_id, session in idle:
-            self._forget(stage, producer_id, session)
-        return len(idle)
+        idle = 0
+        for key, value in stage.scan(DEDUP, *keys.PRODUCERS):
+            session = self._current(key[1:]) if keys.PRODUCER.unpack(value)[2] < before else None
+            if session is not None:
+                self._forget(stage, key[1:], session)
+                idle += 1
+        return idle
 
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
@@ -177,16 +187,19 @@ def _expire_unique(stage: Stage, before: int) -> int:
     return expired
 
 
-def _load_sessions(kv: KV) -> dict[bytes, ProducerSession]:
-    parts: dict[bytes, list[SessionPart]] = {}
-    for key, rows in kv.scan(DEDUP, b"s", b"t"):
-        producer_id, index = keys.parse_session_key(key)
-        parts.setdefault(producer_id, []).append(_part(index, rows))
-    sessions = {}
-    for key, value in kv.scan(DEDUP, b"p", b"q"):
-        low, high, last_ms = keys.PRODUCER.unpack(value)
-        sessions[key[1:]] = ProducerSession(low, high, last_ms, tuple(parts.get(key[1:], ())))
-    return sessions
+def _read_session(kv: KV, producer_id: bytes) -> ProducerSession | None:
+    """The session as the store has it. Apply may write it meanwhile, in one batch: then it is read again."""
+    key = keys.producer_key(producer_id)
+    row = kv.get(DEDUP, key)
+    while row is not None:
+        stored = kv.scan(DEDUP, *keys.sessions_of(producer_id))
+        parts = [_part(keys.parse_session_key(name)[1], rows) for name, rows in stored]
+        again = kv.get(DEDUP, key)
+        if again == row:
+            low, high, last_ms = keys.PRODUCER.unpack(row)
+            return ProducerSession(low, high, last_ms, tuple(parts))
+        row = again
+    return None
 
 
 def _part(index: int, rows: bytes) -> SessionPart:

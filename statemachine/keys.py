@@ -170,6 +170,10 @@ def offsets_range(group: str) -> tuple[bytes, bytes]:
     return name + b"\0", name + b"\x01"
 
 
+PRODUCERS = (b"p", b"q")
+"""Keys [start, end) of all producers' rows."""
+
+
 def producer_key(producer_id: bytes) -> bytes:
     """Key of a producer's row."""
     return b"p" + producer_id
@@ -178,6 +182,11 @@ def producer_key(producer_id: bytes) -> bytes:
 def session_key(producer_id: bytes, index: int) -> bytes:
     """Key of the session rows that one entry stored for a producer."""
     return _SESSION.pack(b"s", producer_id, index)
+
+
+def sessions_of(producer_id: bytes) -> tuple[bytes, bytes]:
+    """Keys [start, end) of a producer's session rows."""
+    return _SESSION.pack(b"s", producer_id, 0), _SESSION.pack(b"s", producer_id, U64_MAX)
 
 
 def parse_session_key(key: bytes) -> tuple[bytes, int]:

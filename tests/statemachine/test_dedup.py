@@ -13,7 +13,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from statemachine import payload
 from statemachine.broker_state import BrokerState
-from statemachine.dedup import SESSION_WINDOW_MAX
+from statemachine.dedup import SESSION_WINDOW_MAX, Dedup
 from statemachine.digest import digest
 from statemachine.kv import DEDUP, RESETS, TIMER, TRANS
 
@@ -47,6 +47,62 @@ class Broker:
 @pytest.fixture
 def broker(new_log: Callable[[], Any]) -> Broker:
     return Broker(new_log())
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
+def test_sessions_out_of_memory_are_those_that_were_in_it(
+    new_log: Callable[[], Any], steps: list[tuple[int, int, int]]
+) -> None:
+    """One state keeps all sessions in memory, another a single one, a third is opened anew at every step."""
+    one, few, anew = Broker(new_log()), Broker(new_log()), Broker(new_log())
+    few.state._dedup._sessions_max = 1
+    sequences = dict.fromkeys(range(5), 0)
+    for producer, count, back in steps:
+        first = sequences[producer]
+        sequences[producer] = first + count
+        results: list[Any] = []
+        for each in (one, few, anew):
+            each.log.now_ms += 10
+            if count:
+                each.send(max(0, first - back), *range(first, first + count), producer=producer)
+            elif back:
+                results.append(each.run(["end_sessions", [bytes([producer]) * 16]]))
+            else:
+                results.append(each.run(["expire", each.log.now_ms - 100]))
+        assert not results or results[0] == results[1] == results[2]
+        anew.state = BrokerState(anew.kv)
+        assert len(few.state._dedup._sessions) <= 1
+        for name in range(5):
+            session = one.state.session(bytes([name]) * 16)
+            assert few.state.session(bytes([name]) * 16) == session == anew.state.session(bytes([name]) * 16)
+    assert digest(one.kv) == digest(few.kv) == digest(anew.kv)
+
+
+class WrittenMeanwhile(MemoryKV):
+    """Something happens after the next read of a row."""
+
+    then: Callable[[], object] | None = None
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        found = super().get(family, key)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return found
+
+
+def test_a_session_that_is_written_while_it_is_read_is_read_again(new_log: Callable[[], Any]) -> None:
+    broker = Broker(new_log())
+    broker.kv = WrittenMeanwhile()
+    broker.state = BrokerState(broker.kv)
+    broker.state.apply(broker.log.entries)
+    broker.send(1, 1, 2)
+    dedup = Dedup(broker.kv)  # as another thread sees it that has nothing in memory
+    broker.kv.then = lambda: broker.send(3, 3)
+    assert dedup.session(P) == broker.state.session(P)
+    broker.kv.then = lambda: broker.run(["end_sessions", [P]])
+    assert dedup.session(P) is None
 
 
 def test_sequences_are_found_also_out_of_order(broker: Broker) -> None:

@@ -135,9 +135,12 @@ def witness_Q02() -> None:
 
 
 def witness_Q03() -> None:
-    def sessions(stage: Stage) -> tuple[int, int]:
-        running = node(stage, 2).state._dedup._sessions
-        return len(running), len(BrokerState(stage.machines[NodeId(2)].kv)._dedup._sessions)
+    def sessions(stage: Stage) -> tuple[object, object]:
+        running = node(stage, 2).state
+        restarted = BrokerState(stage.machines[NodeId(2)].kv)
+        names = list(running._dedup._sessions)
+        assert len(names) > 1
+        return [running.session(name) for name in names], [restarted.session(name) for name in names]
 
     running, restarted = looked("nodes 3 producers=8\nlead 1\nload 0.5\n", sessions)
     assert running == restarted
