@@ -90,7 +90,8 @@ class ConsumeQueues:
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._ends: dict[Queue, int] = {}
-        self._firsts: dict[Queue, int] = {}
+        self._firsts: dict[int, int] = {}
+        """By `_name`, which is smaller than a second tuple of each queue."""
         self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
@@ -107,10 +108,10 @@ class ConsumeQueues:
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
         """The first offset that was not trimmed; `max_offset` if all were. As thread-safe as `max_offset`."""
-        queue = (topic_id, queue_id)
-        first = self._firsts.get(queue)
+        name = _name(topic_id, queue_id)
+        first = self._firsts.get(name)
         if first is None:
-            first = self._firsts.setdefault(queue, query.first_offset(self._kv, topic_id, queue_id))
+            first = self._firsts.setdefault(name, query.first_offset(self._kv, topic_id, queue_id))
         return first
 
     def append(self, stage: Stage, topic_id: int, queue_id: int, base: int, count: int, items: bytes) -> None:
@@ -209,15 +210,16 @@ class ConsumeQueues:
         """Publishes the run's new bounds, called when its batch is written; returns the queues that grew."""
         touched = self._touched
         self._touched = {}
-        self._firsts.update(self._trimmed)
+        self._firsts.update((_name(*queue), first) for queue, first in self._trimmed.items())
         self._trimmed = {}
         for queue, tail in touched.items():
             self._ends[queue] = tail.next_offset
             self._tails.move_to_end(queue)
         if self._dropped:
-            for known in (self._ends, self._firsts):
-                for queue in [queue for queue in list(known) if queue[0] in self._dropped]:
-                    known.pop(queue, None)
+            for queue in [queue for queue in list(self._ends) if queue[0] in self._dropped]:
+                self._ends.pop(queue, None)
+            for name in [name for name in list(self._firsts) if name >> 32 in self._dropped]:
+                self._firsts.pop(name, None)
             self._dropped = set()
         while self._tails_bytes > self._tails_bytes_max:
             self._tails_bytes -= self._tails.popitem(last=False)[1].bytes
@@ -251,6 +253,10 @@ class ConsumeQueues:
         block = end & ~_LAST_IN_BLOCK
         rows = self._kv.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, end))
         return [(keys.cq_base(key), value) for key, value in rows]
+
+
+def _name(topic_id: int, queue_id: int) -> int:
+    return topic_id << 32 | queue_id
 
 
 def _position_at(chunk: bytes, item: int) -> int:
