@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +38,7 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "nats-lazy": Nats,
     "pysyncobj": PySyncObj,
 }
+DISK_BYTES = 40 << 30
 FAILOVER = ("raftmq", "etcd", "dledger")
 
 
@@ -56,7 +57,7 @@ def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dic
         tell(f"getting {name}")
         try:
             fields.append(Field(SYSTEMS[name](), float(os.environ.get("WARM_S") or 0)))
-        except Unavailable as error:
+        except (Unavailable, OSError) as error:
             missing[name] = str(error)
             tell(f"{name}: {error}")
     return fields, missing
@@ -96,10 +97,10 @@ def main() -> None:
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {what}", file=sys.stderr, flush=True)
 
-    fields, missing = get(names, tell)
-    fetch.CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=fetch.CACHE) as directory, ended_at_exit():
-        place = Path(directory)
+    with fetch.folder_of_a_run() as place, ended_at_exit():
+        if (free := shutil.disk_usage(place).free) < DISK_BYTES:
+            tell(f"only {free >> 30} GiB are free on the disk; a whole run needs up to {DISK_BYTES >> 30}")
+        fields, missing = get(names, tell)
         floor = Floor(place)
         start(fields, place, tell)
         rounds.play(fields, number, seconds, floor, tell)

@@ -14,7 +14,7 @@ import uvloop
 
 from bench.peers import loads
 from bench.peers.rounds import wait_for_leader
-from bench.peers.system import Load, Node, NoLeader, System
+from bench.peers.system import Load, Node, System
 
 KILL, STOP = "kill -9", "SIGSTOP"
 FAULTS = (KILL, STOP)
@@ -65,7 +65,7 @@ def repeated(system: System, times: int, tell: Callable[[str], None]) -> list[di
             tell(f"failover {number + 1} of {times}: {system.traits.name}, {fault}")
             try:
                 seconds.append(round(once(system, fault), 3))
-            except (OSError, NoLeader) as error:
+            except Exception as error:  # noqa: BLE001 - as in rounds.attempt
                 found[-1]["error"] = f"{type(error).__name__}: {error}"
                 tell(f"{system.traits.name} failed: {found[-1]['error']}")
                 return found

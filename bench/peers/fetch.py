@@ -6,10 +6,13 @@ folder of its own that is renamed when it is whole.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers.system import Unavailable
@@ -61,6 +64,24 @@ def _go(name: str, package: str, version: str) -> Path:
         run([go, "build", "-trimpath", "-o", str(into / name), package], MANIFESTS / name, environment)
 
     return once(CACHE / f"{name}-{version}", make) / name
+
+
+@contextmanager
+def folder_of_a_run() -> Iterator[Path]:
+    """A new folder in the cache for the data of one run; it is removed afterwards, as is what killed runs left.
+
+    Raises SystemExit if another run is under way in this tree: the two would measure each other.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another run holds {CACHE / 'lock'}") from None
+        for left in CACHE.glob("run-*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix="run-", dir=CACHE) as directory:
+            yield Path(directory)
 
 
 def tool(command: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """The processes of a system: started in groups of their own, counted, stopped and continued, and ended for certain.
 
 Ended for certain means: when `end` is called, when this interpreter exits for whatever reason it can still notice
-(`end_all_at_exit`), and, where we are the parent, by the kernel when this process dies without a chance to act.
+(`ended_at_exit`), and by the kernel when it dies without a chance to act.
 """
 
 from __future__ import annotations
@@ -52,12 +52,8 @@ class Processes:
                 preexec_fn=_die_with_parent,
             )
         self._children[child.pid] = child
-        self.adopt(child.pid)
+        self._known[child.pid] = psutil.Process(child.pid)
         return child.pid
-
-    def adopt(self, pid: int) -> None:
-        """From now on this process, started by someone else for us, is ours to count and to end."""
-        self._known[pid] = psutil.Process(pid)
 
     @property
     def pids(self) -> list[int]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers.processes import Processes
 from bench.peers.system import NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import ClusterFile, NodeRecord, read_cluster, write_cluster
+from cluster.config.node_files import plan_nodes, write_configs
 from cluster.errors import LocalError
 from raftmq.commands import bench_load
 from raftmq.local.cluster import LocalCluster
-from raftmq.local.process import free_base_port
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import NODE_MODULE, free_base_port
 
 
 class RaftMQ:
@@ -24,14 +28,18 @@ class RaftMQ:
         self._cluster = LocalCluster(Path())
 
     def start(self, directory: Path) -> None:
-        """Raises NoLeader with what `raftmq up` would have said."""
-        self._cluster = LocalCluster(directory / "data")
+        """What `raftmq up` does, but the processes are ours. Raises NoLeader with what `raftmq up` would have said."""
+        self._cluster = LocalCluster(directory)
         try:
-            self._cluster.up(NODES, free_base_port(4 * NODES))
+            planned = plan_nodes(directory, NODES, free_base_port(4 * NODES))
+            write_configs(planned)
+            create_data_dirs([node.config_path for node in planned], os.environ)
+            write_cluster(directory, ClusterFile(planned))
+            for node in planned:
+                self._start(node)
+            self._cluster.wait_ready()
         except LocalError as error:
             raise NoLeader(str(error)) from error
-        for node in self.nodes:
-            self.processes.adopt(node.pid)
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -51,16 +59,19 @@ class RaftMQ:
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
     def restart(self, node: Node) -> None:
-        """Waits until the node knows a leader."""
-        try:
-            pid = self._cluster.restart(node.number + 1)
-        except LocalError as error:
-            raise NoLeader(str(error)) from error
-        self.processes.adopt(pid)
+        """Starts the node's process; it joins by itself."""
+        self._start(self._cluster.nodes[node.number])
 
     def stop(self) -> None:
         """Ends the nodes."""
         self.processes.end()
+
+    def _start(self, node: NodeRecord) -> None:
+        """Starts a node as `raftmq.local.process.start_node` does, and writes its pid into cluster.json."""
+        command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path)]
+        pid = self.processes.start(command, Path(node.log))
+        data = self._cluster.data
+        write_cluster(data, read_cluster(data).with_pid(node.id, pid))
 
 
 def _node(record: NodeRecord) -> Node:

@@ -200,7 +200,7 @@ def attempt(field: Field, action: Callable[[], object], tell: Callable[[str], No
     """Does something with a system; if that fails, the system ends and the run goes on. True if it went well."""
     try:
         action()
-    except (OSError, NoLeader) as error:
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong with one system must not cost the others' figures
         field.failed = f"{type(error).__name__}: {error}"
         tell(f"{field.name} failed: {field.failed}")
         field.system.stop()

@@ -63,3 +63,19 @@ def test_unknown_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTEMS", "raftmq,kafka")
     with pytest.raises(SystemExit, match="kafka"):
         bench_peers.chosen()
+
+
+def test_a_run_has_a_folder_of_its_own_and_removes_what_killed_runs_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fetch, "CACHE", tmp_path / "peers")
+    (tmp_path / "peers" / "run-killed").mkdir(parents=True)
+    (tmp_path / "peers" / "etcd-1").mkdir()
+    with fetch.folder_of_a_run() as place:
+        (place / "data").touch()
+        with pytest.raises(SystemExit, match="another run"), fetch.folder_of_a_run():
+            pass
+        assert place.is_dir(), "the run that was refused removed nothing"
+    assert sorted(path.name for path in (tmp_path / "peers").iterdir()) == ["etcd-1", "lock"]
+    with fetch.folder_of_a_run():
+        pass

@@ -35,6 +35,9 @@ class FakeProcesses:
     def ended(self) -> list[int]:
         return self.died
 
+    def end(self) -> None:
+        self.said.append("end")
+
     def cpu_seconds(self) -> float:
         self.cpu_s += 1.0
         return self.cpu_s
@@ -50,7 +53,6 @@ class FakeSystem:
         self.traits = Traits(name, "1", "nowhere", warm_s=60.0, batches=False)
         self.processes = FakeProcesses()
         self._leaders = list(leaders)
-        self.stopped = False
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -69,7 +71,7 @@ class FakeSystem:
         pass
 
     def stop(self) -> None:
-        self.stopped = True
+        self.processes.end()
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +177,8 @@ def test_a_system_that_fails_leaves_the_others_to_play_on(tmp_path: Path) -> Non
     rounds.play(fields, 3, 1.0, Floor(tmp_path, times=2), told.append)
     assert {len(samples) for samples in fields[0].samples.values()} == {3}
     assert {load.batch for load in fields[0].samples} == {1}, "it has no batches"
-    assert (good.stopped, bad.stopped) == (False, True)
+    assert good.processes.said[-1] == "pause"
+    assert bad.processes.said[-1] == "end"
     assert fields[1].samples == {}
 
     result = report.document(fields, {"absent": "no Go here"}, [], {"p50_ms": 0.5}, {})
