@@ -176,7 +176,8 @@ def main() -> None:
         print(json.dumps(found))
         return
     for way, row in found.items():
-        print(f"{WAYS[way]:30} {row['us']:6.2f} us {row['instructions'] or 0:8,} instructions")
+        counted = "valgrind is missing" if row["instructions"] is None else f"{row['instructions']:8,} instructions"
+        print(f"{WAYS[way]:30} {row['us']:6.2f} us {counted}")
 
 
 if __name__ == "__main__":
