@@ -51,7 +51,7 @@ class Bug:
     edits: tuple[Edit, ...]
     kernel: str = ""
     """`python`: it runs with the kernel in Python, since the native one never comes to the changed lines. Needed only
-    where no changed file has a `@twin`."""
+    where no changed file has a `@twin` or is in `kernels.PASSED_BY`."""
 
 
 def load(path: Path) -> Bug:

@@ -74,16 +74,27 @@ def told(copy: Path) -> str:
 IN_TWIN = bug("cluster/runtime/framing.py", "    return found, at, None\n", "    return found, 77, None\n")
 IN_NATIVE = bug("cluster/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return [(4, 4)], 78, None\n")
 ELSEWHERE = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n")
+PASSED_BY = bug("cluster/remoting/send.py", "from __future__ import annotations\n", "\n")
 BESIDE_IT = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n", "python")
 
 
 @pytest.mark.parametrize(
     ("bug", "expected"),
-    [(None, "native 4"), (ELSEWHERE, "native 4"), (BESIDE_IT, "python 4"), (IN_TWIN, "python 77")],
+    [
+        (None, "native 4"),
+        (ELSEWHERE, "native 4"),
+        (BESIDE_IT, "python 4"),
+        (PASSED_BY, "python 4"),
+        (IN_TWIN, "python 77"),
+    ],
 )
 def test_the_kernel_of_a_copy(root: Path, tmp_path: Path, bug: Bug | None, expected: str) -> None:
     make_copy(tmp_path / "copy", bug)
     assert told(tmp_path / "copy") == expected
+
+
+def test_the_files_that_it_passes_by_exist() -> None:
+    assert [file for file in kernels.PASSED_BY if not (SOURCE_ROOT / file).exists()] == []
 
 
 def test_mutants_are_of_the_python_code(root: Path, tmp_path: Path) -> None:
