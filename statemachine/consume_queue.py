@@ -17,7 +17,7 @@ from statemachine.kv import CQ, KV
 from statemachine.payload import ITEM
 from statemachine.stage import Stage
 
-BLOCK = keys.CQ_BLOCK
+BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""
 STEPS_MAX = 8
 """Rows of a queue that a TRIM walks past before it looks for the next queue."""

@@ -121,9 +121,6 @@ LAST = b"\xff" * 64
 cq_key = _CQ.pack
 """(topic_id, queue_id, base_offset) -> key."""
 
-CQ_BLOCK = 256
-"""Offsets per aligned block: a whole one is one chunk, whose base is its first offset unless that was trimmed."""
-
 
 def cq_base(key: bytes) -> int:
     """The base offset in a cq key."""

@@ -101,14 +101,10 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
 
 def _fetch_once(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
     """The items from `start` without a hole; fewer than asked for if a merge came between the seek and the scan."""
-    # What most reads want lies in one whole block, whose chunk has a known key: a get costs an eighth of a seek.
-    base = start - start % keys.CQ_BLOCK
-    chunk = kv.get(CQ, keys.cq_key(topic_id, queue_id, base))
-    if chunk is None or base + len(chunk) // _ITEM_SIZE <= start:
-        row = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
-        if row is None:
-            return b""
-        base, chunk = keys.cq_base(row[0]), row[1]
+    row = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
+    if row is None:
+        return b""
+    base, chunk = keys.cq_base(row[0]), row[1]
     items = chunk[(start - base) * _ITEM_SIZE : (end - base) * _ITEM_SIZE]
     at = start + len(items) // _ITEM_SIZE
     if not items or at >= end:
