@@ -42,6 +42,9 @@ _.get_protocol, _.get_write_buffer_limits, _.start_serving, _.get_loop, _.is_ser
 _.close_connection  # of a http.server handler
 _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
+# Called by the native kernel.
+origin_of  # cluster/remoting/intake.py
+
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
 _.DELIVERED, _.HALF  # statemachine/payload.py
 _.PERM_PRIORITY  # statemachine/topics.py

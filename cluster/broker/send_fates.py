@@ -6,8 +6,7 @@ recognised. A send that was answered for good is settled, and never remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.replication.identity import Identity
@@ -21,8 +20,18 @@ if TYPE_CHECKING:
     from cluster.runtime.clock import Clock
     from statemachine.broker_state import BrokerState
 
-Acknowledge = Callable[["Send", int, int, "tuple[int, ...] | int"], None]
-"""Tells a client that its send is stored: queue id, queue offset, and the position, or those of a batch."""
+
+class SendAnswers(Protocol):
+    """What clients are told of their sends."""
+
+    def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
+        """It is stored: queue, queue offset, and the position, or those of a batch."""
+
+    def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
+        """The same of those from `at` on that need no more, their sessions included; returns the first that does."""
+
+    def fail(self, send: Send, refused: Refused) -> None:
+        """It was not stored, or with the reason UNKNOWN nobody knows."""
 
 
 class SendFates:
@@ -34,22 +43,21 @@ class SendFates:
         state: BrokerState,
         retries: RetryMemory,
         incarnation: bytes,
-        *,
-        acknowledge: Acknowledge,
-        fail: Callable[[Send, Refused], None],
+        answers: SendAnswers,
     ) -> None:
-        """`incarnation` is the prefix of the producer ids that this node gave out. `fail` tells a client that its send
-        was not stored, or with the reason UNKNOWN that nobody knows."""
+        """`incarnation` is the prefix of the producer ids that this node gave out."""
         self._clock = clock
         self._state = state
         self._retries = retries
         self._incarnation = incarnation
-        self._acknowledge = acknowledge
-        self._answer_failed = fail
+        self._answers = answers
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Committed and applied: the only place where a send is acknowledged."""
-        for at, send in enumerate(sends):
+        count, after = len(sends), 0
+        while (at := after if muted else self._answers.acknowledge_plain(sends, built, after)) < count:
+            send = sends[at]
+            after = at + 1
             path = send.connection
             if muted and at in muted:
                 continue
@@ -62,7 +70,7 @@ class SendFates:
                 settle(path, send.producer_id, send.sequence)
                 if send.schedule is not None:
                     self._name_due(send, built.positions[at])
-                self._acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
+                self._answers.acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
         """A re-send of what the log holds: the first one's result."""
@@ -73,7 +81,7 @@ class SendFates:
             positions = tuple(item.position for item in items)
         if send.schedule is not None:
             self._name_due(send, position)
-        self._acknowledge(send, queue_id, queue_offset, positions)
+        self._answers.acknowledge(send, queue_id, queue_offset, positions)
 
     def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
         """A request that repeats another has not been built itself: what waits is looked up."""
@@ -97,7 +105,7 @@ class SendFates:
             return
         if not settle(path, send.producer_id, send.sequence) and not path.closed:
             self._remember(send)  # a refused retry says nothing about the first attempt
-        self._answer_failed(send, refused)
+        self._answers.fail(send, refused)
 
     def unknown(self, send: Send, remark: str) -> None:
         """Proposed and undecided."""
@@ -107,7 +115,7 @@ class SendFates:
             return
         if not send.connection.closed:
             self._remember(send)
-        self._answer_failed(send, Refused(Reason.UNKNOWN, remark))
+        self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
 
     def connection_closed(self, unanswered: list[Send]) -> None:
         """The client can no longer hear of these: each may come again, also before the log has decided."""

@@ -102,7 +102,8 @@ class Sends(Generic[_Origin]):
         self._transaction_timeout_ms = config.transaction.timeout_ms
         self._sessions = 0
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
-        self._suffix = suffix.encode()
+        self.suffix = suffix.encode()
+        """Properties that the broker adds to every message."""
         self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
         self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
@@ -237,10 +238,9 @@ class Sends(Generic[_Origin]):
         else:
             unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
         if not unique_key:
-            self._keys += 1
-            unique_key = b"%b%016X" % (self._key_prefix, self._keys)
+            unique_key = self.new_key()
             properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
-        stored = properties + self._suffix
+        stored = properties + self.suffix
         if len(stored) > self._limits.properties_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
@@ -254,6 +254,11 @@ class Sends(Generic[_Origin]):
             return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
         tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
         return stored, unique_key, _cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+
+    def new_key(self) -> bytes:
+        """A UNIQ_KEY for a message that comes without one."""
+        self._keys += 1
+        return b"%b%016X" % (self._key_prefix, self._keys)
 
     def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""

@@ -1,10 +1,31 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The kernel, compiled. Each name has a twin in Python, marked by `cluster.kernel.twin`, which says what it computes.
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The kernel, compiled: the hot path of plain sends, from requests to queued sends, from sends to the bytes of an entry,
+from results to answers.
+
+Each name has a twin in Python, marked by `cluster.kernel.twin`, which says what it computes and decides what is right.
+What is not plain is left to Python: a function here takes the sends in front of it one after the other and returns where
+it stopped. So nothing here refuses a request or words an error. Layouts: `cluster.wire.codec` (frame),
+`cluster.wire.message_format` (stored message), `statemachine.payload` (item, session row, key).
 
 The directives above take out the checks of Python: every index into bytes is checked by the code that computes it.
 """
 
-from libc.stdint cimport int32_t, uint32_t
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+import logging
+
+from google_crc32c import value as crc32c
+
+from cluster.wire.java_hash import java_hash
+from raftlog.crc import crc32
 
 cdef extern from *:
     """
@@ -14,13 +35,42 @@ cdef extern from *:
     """
     const char* RAFTMQ_KERNEL_SOURCE
 
-VERSION = 1
+VERSION = 2
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
+logger = logging.getLogger(__name__)
 
-cdef inline int32_t _int32(const unsigned char* at) noexcept:
-    """Big-endian, from four bytes that are there."""
-    return <int32_t>((<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3])
+cdef enum:
+    KIND_OF_CLIENTS_MAX = 1  # NORMAL and RETRY
+    MESSAGE_FIXED = 90  # bytes of a stored message beside body, topic field and properties, with addresses of 8 bytes
+    PROPERTIES_ROOM = 65536
+
+cdef uint32_t MAGIC_V1 = 0xDAA320A7
+cdef uint32_t MAGIC_V2 = 0xDAA320AB
+
+
+cdef inline void put16(uint8_t* at, uint32_t value) noexcept nogil:
+    at[0] = (value >> 8) & 0xFF
+    at[1] = value & 0xFF
+
+
+cdef inline void put32(uint8_t* at, uint32_t value) noexcept nogil:
+    at[0] = value >> 24
+    at[1] = (value >> 16) & 0xFF
+    at[2] = (value >> 8) & 0xFF
+    at[3] = value & 0xFF
+
+
+cdef inline void put64(uint8_t* at, uint64_t value) noexcept nogil:
+    put32(at, <uint32_t>(value >> 32))
+    put32(at + 4, <uint32_t>value)
+
+
+cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
+    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+
+
+# --- bytes to frames --------------------------------------------------------------------------------------------------
 
 
 def frames(bytes data not None, Py_ssize_t limit):
@@ -30,10 +80,1174 @@ def frames(bytes data not None, Py_ssize_t limit):
     cdef int32_t length
     cdef list found = []
     while end - at >= 4:
-        length = _int32(start + at)
+        length = <int32_t>get32(start + at)
         stop = at + 4 + length
         if length < 0 or length > limit or stop > end:
             return found, at, length
         found.append((at + 4, stop))
         at = stop
     return found, at, None
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class QueueCursor:
+    cdef public int64_t topic_id, queue_id, next_offset, base, bytes
+    cdef public list items
+
+    def __init__(self, topic_id, queue_id, next_offset):
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.base = self.next_offset
+        self.bytes = 0
+        self.items = []
+
+
+@cython.final
+cdef class TopicSlot:
+    cdef public object name, dedup, cursor
+    cdef public int64_t topic_id, write_queues, queues, next_queue
+    cdef public int perm, ack
+    cdef public bint v2
+    cdef public bytes field
+    cdef public list cursors
+    cdef bint strict
+
+    def __init__(self, name, topic_id, write_queues, queues, perm, dedup, cursor, ack=0):
+        encoded = name.encode()
+        self.name = name
+        self.topic_id = topic_id
+        self.write_queues = max(1, write_queues)
+        self.queues = queues
+        self.perm = perm
+        self.dedup = dedup
+        self.strict = dedup == "strict"
+        self.ack = ack
+        self.v2 = len(encoded) > 127
+        self.field = len(encoded).to_bytes(2 if self.v2 else 1, "big") + encoded
+        self.cursor = cursor
+        self.cursors = [None] * queues
+        self.next_queue = 0
+
+    def open_cursor(self, queue_id):
+        cursor = self.cursors[queue_id]
+        if cursor is None:
+            cursor = self.cursors[queue_id] = self.cursor(self.topic_id, queue_id)
+        return cursor
+
+
+@cython.final
+cdef class ConnectionSession:
+    cdef public bytes producer_id
+    cdef public int64_t next_sequence, low
+    cdef set settled
+
+    def __init__(self, bytes producer_id):
+        self.producer_id = producer_id
+        self.next_sequence = 1
+        self.low = 1
+        self.settled = set()
+
+    @property
+    def pending(self):
+        return self.next_sequence - self.low - len(self.settled)
+
+    def issue(self):
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        return self.producer_id, sequence, self.low
+
+    cpdef settle(self, int64_t sequence):
+        if sequence == self.low and sequence < self.next_sequence:
+            self.low = sequence + 1
+            while self.settled and self.low in self.settled:
+                self.settled.remove(self.low)
+                self.low += 1
+        elif self.low < sequence < self.next_sequence:
+            self.settled.add(sequence)
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class BatchMessage:
+    cdef public int64_t flag, tag_hash
+    cdef public uint64_t key_hash
+    cdef public bytes body, properties, unique_key
+    cdef public object head
+
+    def __init__(self, flag, body, properties, tag_hash, key_hash, unique_key=b"", head=None):
+        self.flag = flag
+        self.body = body
+        self.properties = properties
+        self.tag_hash = tag_hash
+        self.key_hash = key_hash
+        self.unique_key = unique_key
+        self.head = head
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class Send:
+    cdef public object connection
+    cdef public int64_t size
+    cdef object _origin
+    cdef bytes header  # of a request that `Intake` took; None of any other
+    cdef Intake intake
+    cdef int64_t opaque
+    cdef public bint oneway
+    cdef public TopicSlot slot
+    cdef public int64_t queue_id, flag, sys_flag, born_ms
+    cdef public bytes born_host
+    cdef public int64_t reconsume_times
+    cdef public bytes body, properties
+    cdef public int64_t tag_hash
+    cdef object _unique_key
+    cdef bytes key  # of `unique_key`; None if that was given as text
+    cdef public int kind
+    cdef public bytes producer_id
+    cdef public int64_t sequence, low_sequence
+    cdef public tuple batch
+    cdef public int64_t received_ms
+    cdef public int ack
+    cdef public int64_t prepared_position
+    cdef public object schedule, failure, effect
+    cdef public int64_t due_ms
+    cdef public object carried, done
+
+    def __init__(
+        self,
+        connection,
+        size,
+        origin,
+        oneway,
+        slot,
+        queue_id,
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        reconsume_times,
+        body,
+        properties,
+        tag_hash,
+        unique_key,
+        kind,
+        producer_id,
+        sequence,
+        low_sequence,
+        batch,
+        received_ms,
+        ack=0,
+        prepared_position=0,
+        schedule=None,
+        failure=None,
+        effect=None,
+        due_ms=0,
+        carried=None,
+        done=None,
+    ):
+        self.connection = connection
+        self.size = size
+        self._origin = origin
+        self.oneway = oneway
+        self.slot = slot
+        self.queue_id = queue_id
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_ms = born_ms
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.body = body
+        self.properties = properties
+        self.tag_hash = tag_hash
+        self._unique_key = unique_key
+        self.kind = kind
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.low_sequence = low_sequence
+        self.batch = batch
+        self.received_ms = received_ms
+        self.ack = ack
+        self.prepared_position = prepared_position
+        self.schedule = schedule
+        self.failure = failure
+        self.effect = effect
+        self.due_ms = due_ms
+        self.carried = carried
+        self.done = done
+
+    @property
+    def origin(self):
+        if self._origin is None and self.header is not None:
+            self._origin = self.intake.origin_of(self.connection, self.header, self.body, self.size)
+        return self._origin
+
+    @property
+    def unique_key(self):
+        if self._unique_key is None:
+            self._unique_key = self.key.decode("utf-8", "replace")
+        return self._unique_key
+
+
+# --- requests to sends ------------------------------------------------------------------------------------------------
+
+
+cdef enum:
+    CODE = 1 << 0
+    OPAQUE = 1 << 1
+    FLAG = 1 << 2
+    REST = 1 << 3
+    EXT = 1 << 4
+    TOPIC = 1 << 5
+    PROPERTIES = 1 << 6
+    FIELDS = 1 << 7  # the first of the letters a to z: which of them were there
+
+
+cdef struct Header:
+    int64_t code, opaque, flag
+    int64_t queue_id, sys_flag, born_ms, message_flag, reconsume_times
+    const uint8_t* topic
+    Py_ssize_t topic_len
+    Py_ssize_t properties_len
+    uint64_t seen
+    bint is_batch
+    bint foreign  # the properties have characters beyond ASCII
+
+
+cdef inline const uint8_t* blank(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+        p += 1
+    return p
+
+
+cdef inline const uint8_t* text(const uint8_t* p, const uint8_t* end, const uint8_t** start) noexcept nogil:
+    """Behind a string of printable ASCII without escapes, which begins at `p` with its quote; NULL if it is none."""
+    if p >= end or p[0] != c'"':
+        return NULL
+    p += 1
+    start[0] = p
+    while p < end and p[0] != c'"':
+        if p[0] < 0x20 or p[0] > 0x7E or p[0] == c'\\':
+            return NULL
+        p += 1
+    return p + 1 if p < end else NULL
+
+
+cdef inline const uint8_t* number(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
+    """Behind an integer of at most 18 digits without leading zeros; NULL if it is none."""
+    cdef bint negative = p < end and p[0] == c'-'
+    cdef int64_t found = 0
+    cdef const uint8_t* first
+    if negative:
+        p += 1
+    first = p
+    while p < end and c'0' <= p[0] <= c'9':
+        if p - first == 18:
+            return NULL
+        found = 10 * found + (p[0] - c'0')
+        p += 1
+    if p == first or (first[0] == c'0' and p - first > 1) or (p < end and (p[0] == c'.' or p[0] | 0x20 == c'e')):
+        return NULL
+    value[0] = -found if negative else found
+    return p
+
+
+cdef inline const uint8_t* quoted(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
+    """The same, also as a string."""
+    if p < end and p[0] == c'"':
+        p = number(p + 1, end, value)
+        return p + 1 if p != NULL and p < end and p[0] == c'"' else NULL
+    return number(p, end, value)
+
+
+cdef inline const uint8_t* word(const uint8_t* p, const uint8_t* end, const char* name, Py_ssize_t size) noexcept nogil:
+    return p + size if end - p >= size and memcmp(p, name, size) == 0 else NULL
+
+
+cdef inline const uint8_t* truth(const uint8_t* p, const uint8_t* end, bint* value) noexcept nogil:
+    """Behind true, false, also as a string, or null, which is false; NULL if it is neither."""
+    cdef bint is_text = p < end and p[0] == c'"'
+    cdef const uint8_t* stop
+    if is_text:
+        p += 1
+    stop = word(p, end, b"true", 4)
+    value[0] = stop != NULL
+    if stop == NULL:
+        stop = word(p, end, b"false", 5)
+    if stop == NULL and not is_text:
+        return word(p, end, b"null", 4)
+    if stop != NULL and is_text:
+        return stop + 1 if stop < end and stop[0] == c'"' else NULL
+    return stop
+
+
+cdef inline const uint8_t* scalar(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Behind a value that nobody looks at; NULL if it is not a simple one."""
+    cdef const uint8_t* start
+    cdef int64_t value
+    cdef bint ignored
+    if p >= end:
+        return NULL
+    if p[0] == c'"':
+        return text(p, end, &start)
+    if p[0] == c't' or p[0] == c'f' or p[0] == c'n':
+        return truth(p, end, &ignored)
+    return number(p, end, &value)
+
+
+cdef inline int hexed(uint8_t c) noexcept nogil:
+    if c'0' <= c <= c'9':
+        return c - c'0'
+    c |= 0x20
+    return c - c'a' + 10 if c'a' <= c <= c'f' else -1
+
+
+cdef const uint8_t* unescaped(
+    const uint8_t* p, const uint8_t* end, uint8_t* into, Py_ssize_t* size, bint* foreign
+) noexcept nogil:
+    """Behind a string that begins at `p`, which is written to `into`, of PROPERTIES_ROOM bytes; NULL if it does not
+    fit or has escapes beyond ASCII."""
+    cdef Py_ssize_t n = 0
+    cdef uint8_t c
+    cdef int digit, at, code
+    foreign[0] = False
+    if p >= end or p[0] != c'"':
+        return NULL
+    p += 1
+    while p < end and n < PROPERTIES_ROOM:
+        c = p[0]
+        if c == c'"':
+            size[0] = n
+            return p + 1
+        if c == c'\\':
+            if end - p < 2:
+                return NULL
+            c = p[1]
+            p += 2
+            if c == c'u':
+                if end - p < 4:
+                    return NULL
+                code = 0
+                for at in range(4):
+                    digit = hexed(p[at])
+                    if digit < 0:
+                        return NULL
+                    code = code << 4 | digit
+                if code > 0x7F:
+                    return NULL
+                c = <uint8_t>code
+                p += 4
+            elif c == c'n':
+                c = 10
+            elif c == c't':
+                c = 9
+            elif c == c'r':
+                c = 13
+            elif c == c'b':
+                c = 8
+            elif c == c'f':
+                c = 12
+            elif c != c'"' and c != c'\\' and c != c'/':
+                return NULL
+            into[n] = c
+            n += 1
+            continue
+        if c < 0x20:
+            return NULL
+        if c > 0x7E:
+            foreign[0] = True
+        into[n] = c
+        n += 1
+        p += 1
+    return NULL
+
+
+cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch) noexcept nogil:
+    """Behind the object `extFields` of a send with one-letter names; NULL if it is not plain."""
+    cdef const uint8_t* key
+    cdef Py_ssize_t size
+    cdef int64_t value
+    cdef bint ignored
+    cdef uint64_t bit
+    if p >= end or p[0] != c'{':
+        return NULL
+    p = blank(p + 1, end)
+    if p < end and p[0] == c'}':
+        return p + 1
+    while True:
+        p = text(p, end, &key)
+        if p == NULL:
+            return NULL
+        size = p - key - 1
+        p = blank(p, end)
+        if p >= end or p[0] != c':':
+            return NULL
+        p = blank(p + 1, end)
+        if size == 1 and c'a' <= key[0] <= c'z':
+            bit = <uint64_t>FIELDS << (key[0] - c'a')
+            if h.seen & bit:
+                return NULL
+            h.seen |= bit
+            if key[0] == c'b':
+                p = text(p, end, &h.topic)
+                if p == NULL:
+                    return NULL
+                h.topic_len = p - h.topic - 1
+            elif key[0] == c'i':
+                p = unescaped(p, end, scratch, &h.properties_len, &h.foreign)
+            elif key[0] == c'a' or key[0] == c'c':
+                p = text(p, end, &key)
+            elif key[0] == c'm':
+                p = truth(p, end, &h.is_batch)
+            elif key[0] == c'l':
+                p = word(p, end, b"null", 4)
+            elif key[0] == c'j' and p < end and p[0] == c'n':
+                p = word(p, end, b"null", 4)
+            elif key[0] == c'd' or key[0] == c'e' or key[0] == c'f' or key[0] == c'g' or key[0] == c'h' or key[0] == c'j':
+                p = quoted(p, end, &value)
+                if key[0] == c'g':
+                    if value < 0:
+                        return NULL
+                    h.born_ms = value
+                elif value > INT32_MAX or value < INT32_MIN:
+                    return NULL
+                elif key[0] == c'e':
+                    h.queue_id = value
+                elif key[0] == c'h':
+                    h.message_flag = value
+                elif key[0] != c'd':
+                    if value < 0:
+                        return NULL
+                    if key[0] == c'f':
+                        h.sys_flag = value
+                    else:
+                        h.reconsume_times = value
+            else:
+                p = scalar(p, end)
+        elif size >= 6 and memcmp(key, b"raftmq", 6) == 0:
+            return NULL
+        else:
+            p = scalar(p, end)
+        if p == NULL:
+            return NULL
+        p = blank(p, end)
+        if p >= end:
+            return NULL
+        if p[0] == c'}':
+            return p + 1
+        if p[0] != c',':
+            return NULL
+        p = blank(p + 1, end)
+
+
+cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch) noexcept nogil:
+    """Whether the header is that of a plain send, which is then in `h`, and its properties in `scratch`."""
+    cdef const uint8_t* key
+    cdef Py_ssize_t size
+    cdef uint64_t bit
+    cdef int64_t value
+    h.code = h.opaque = h.flag = h.sys_flag = h.born_ms = h.message_flag = h.reconsume_times = 0
+    h.queue_id = -1
+    h.topic = NULL
+    h.topic_len = h.properties_len = 0
+    h.seen = 0
+    h.is_batch = h.foreign = False
+    p = blank(p, end)
+    if p >= end or p[0] != c'{':
+        return False
+    p = blank(p + 1, end)
+    while True:
+        p = text(p, end, &key)
+        if p == NULL:
+            return False
+        size = p - key - 1
+        p = blank(p, end)
+        if p >= end or p[0] != c':':
+            return False
+        p = blank(p + 1, end)
+        bit = 0
+        if size == 4 and memcmp(key, b"code", 4) == 0:
+            bit = CODE
+            p = number(p, end, &h.code)
+        elif size == 6 and memcmp(key, b"opaque", 6) == 0:
+            bit = OPAQUE
+            p = number(p, end, &h.opaque)
+            if p == NULL or h.opaque > INT32_MAX or h.opaque < INT32_MIN:
+                return False
+        elif size == 4 and memcmp(key, b"flag", 4) == 0:
+            bit = FLAG
+            p = number(p, end, &h.flag)
+        elif size == 7 and memcmp(key, b"version", 7) == 0:
+            bit = REST
+            p = number(p, end, &value)
+            if p == NULL or value > INT32_MAX or value < INT32_MIN:
+                return False
+        elif size == 9 and memcmp(key, b"extFields", 9) == 0:
+            bit = EXT
+            if h.seen & EXT:
+                return False
+            p = fields(p, end, h, scratch)
+        elif size == 8 and memcmp(key, b"language", 8) == 0:
+            p = text(p, end, &key)
+        elif size == 6 and memcmp(key, b"remark", 6) == 0 and p < end and p[0] != c'"':
+            p = word(p, end, b"null", 4)
+        else:
+            p = scalar(p, end)
+        if p == NULL or h.seen & bit:
+            return False
+        h.seen |= bit
+        p = blank(p, end)
+        if p >= end:
+            return False
+        if p[0] == c'}':
+            break
+        if p[0] != c',':
+            return False
+        p = blank(p + 1, end)
+    return blank(p + 1, end) == end and h.flag == 0 and h.topic_len > 0 and (h.code == 310 or h.code == 320)
+
+
+cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_ssize_t length) noexcept nogil:
+    return size >= length and memcmp(p, name, length) == 0
+
+
+@cython.final
+cdef class Intake:
+    cdef object proposals, queue, append, retries, slot_of, new_key, origin_of
+    cdef dict plain, session_max
+    cdef int64_t connection_max, node_max, body_max, properties_max, batch_max
+    cdef bytes suffix
+    cdef uint8_t* scratch
+    cdef bytes key
+    cdef int64_t tag
+
+    def __cinit__(self):
+        self.scratch = <uint8_t*>PyMem_Malloc(PROPERTIES_ROOM)
+        if self.scratch == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.scratch)
+
+    def __init__(self, proposals, queue, retries, limits, suffix, slot_of, new_key, origin_of):
+        self.proposals = proposals
+        self.queue = queue
+        self.append = queue.waiting.append
+        self.retries = retries
+        self.plain = proposals.plain
+        self.session_max = proposals.session_max
+        self.connection_max = limits.connection_inflight_bytes_max
+        self.node_max = limits.node_inflight_bytes_max
+        self.body_max = limits.message_bytes_max
+        self.properties_max = limits.properties_bytes_max
+        self.batch_max = limits.batch_messages_max
+        self.suffix = suffix
+        self.slot_of = slot_of
+        self.new_key = new_key
+        self.origin_of = origin_of
+
+    def take(self, path, bytes data, list frames, Py_ssize_t at):
+        """Queues the plain sends among `frames` from `at` on; returns the first that it leaves to Python."""
+        cdef ConnectionSession session = path.session
+        cdef int64_t inflight = path.inflight_bytes, node = self.proposals.bytes_inflight, taken = 0, now, room
+        cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t count = PyList_GET_SIZE(frames), start, stop
+        cdef bytes born_host = path.born_host
+        cdef object highest
+        cdef Send send
+        if session is None:
+            return at
+        highest = self.session_max.get(session.producer_id)
+        if highest is None or highest >= session.next_sequence:
+            return at
+        now = self.proposals.now_ms
+        room = min(self.connection_max - inflight, self.node_max - node)
+        try:
+            while at < count:
+                start, stop = <tuple>frames[at]
+                try:
+                    send = self._send(path, session, born_host, base, start, stop, room - taken)
+                except Exception:
+                    logger.exception("the kernel cannot take a send; it goes the long way")
+                    break
+                if send is None:
+                    break
+                send.received_ms = now
+                taken += send.size
+                self.append(send)
+                at += 1
+        finally:
+            if taken:
+                path.inflight_bytes = inflight + taken
+                self.session_max[session.producer_id] = session.next_sequence - 1
+                self.proposals.queued(taken)
+        return at
+
+    cdef Send _send(
+        self,
+        object path,
+        ConnectionSession session,
+        bytes born_host,
+        const uint8_t* base,
+        Py_ssize_t start,
+        Py_ssize_t stop,
+        int64_t room,
+    ):
+        cdef Header h
+        cdef Send send
+        cdef TopicSlot slot
+        cdef Py_ssize_t header_at = start + 4, body_at, size = stop - start - 4
+        cdef int64_t queue_id
+        cdef bytes key, properties
+        cdef tuple batch = ()
+        cdef int64_t tag = 0
+        cdef PyObject* found
+        if size < 0 or base[start] != 0 or size > room:
+            return None
+        body_at = header_at + (get32(base + start) & 0xFFFFFF)
+        if body_at > stop or not scan(base + header_at, base + body_at, &h, self.scratch):
+            return None
+        if stop - body_at > self.body_max:
+            return None
+        topic = PyBytes_FromStringAndSize(<const char*>h.topic, h.topic_len)
+        found = PyDict_GetItem(self.plain, topic)
+        if found != NULL:
+            slot = <TopicSlot>found
+        else:
+            slot = self.slot_of(topic)
+            if slot is None:
+                return None
+        if h.foreign:
+            try:
+                PyUnicode_DecodeUTF8(<char*>self.scratch, h.properties_len, NULL)
+            except UnicodeDecodeError:
+                return None
+        queue_id = h.queue_id
+        if queue_id >= slot.queues:
+            return None
+        if h.is_batch:
+            if not self._is_plain(self.scratch, h.properties_len):
+                return None
+            batch = self._split(base + body_at, stop - body_at)
+            if batch is None:
+                return None
+            properties, key = b"", b""
+        else:
+            properties = self._properties(self.scratch, h.properties_len)
+            if properties is None or (len(self.retries) and self.retries.holds(slot.name, self.key)):
+                return None
+            key, tag = self.key, self.tag
+        if queue_id < 0:
+            queue_id = slot.next_queue % slot.write_queues
+            slot.next_queue = queue_id + 1
+        send = Send.__new__(Send)
+        send.connection = path
+        send.size = size
+        send.header = PyBytes_FromStringAndSize(<const char*>base + header_at, body_at - header_at)
+        send.intake = self
+        send.opaque = h.opaque
+        send.slot = slot
+        send.queue_id = queue_id
+        send.flag = h.message_flag
+        send.sys_flag = h.sys_flag & ~0x3C
+        send.born_ms = h.born_ms
+        send.born_host = born_host
+        send.reconsume_times = h.reconsume_times
+        send.body = PyBytes_FromStringAndSize(<const char*>base + body_at, stop - body_at)
+        send.properties = properties
+        send.tag_hash = tag
+        send.key = key
+        send.batch = batch
+        send.producer_id = session.producer_id
+        send.sequence = session.next_sequence
+        session.next_sequence += 1
+        send.low_sequence = session.low
+        return send
+
+    cdef bint _is_plain(self, const uint8_t* p, Py_ssize_t size) noexcept nogil:
+        """Whether no property has a meaning for the broker that Python is to see to."""
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* stop
+        while p < end:
+            size = end - p
+            if p[0] == c'D':
+                if begins(p, size, b"DELAY", 5):
+                    return False
+            elif p[0] == c'T':
+                if begins(p, size, b"TIMER_D", 7) or begins(p, size, b"TRAN_MSG", 8):
+                    return False
+            elif p[0] == c'P':
+                if begins(p, size, b"POP_CK\x01", 7):
+                    return False
+            elif p[0] == c'A':
+                if begins(p, size, b"ACK_LEVEL\x01", 10):
+                    return False
+            elif p[0] == c'W' and begins(p, size, b"WAIT\x01false", 10):
+                return False
+            stop = <const uint8_t*>memchr(p, 2, size)
+            if stop == NULL:
+                break
+            p = stop + 1
+        return True
+
+    cdef bytes _properties(self, const uint8_t* p, Py_ssize_t size):
+        """The properties as they are stored; None if they are not plain. Sets `tag` and `key` to what is in them."""
+        cdef const uint8_t* at = p
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* stop
+        cdef const uint8_t* tag_at = NULL
+        cdef const uint8_t* key_at = NULL
+        cdef Py_ssize_t tag_size = 0, key_size = 0, left, total
+        cdef bytes stored, new_key
+        cdef uint8_t* into
+        cdef uint32_t hashed = 0
+        cdef bint closed = size == 0 or (end - 1)[0] == 2
+        if not self._is_plain(p, size):
+            return None
+        while at < end:
+            left = end - at
+            stop = <const uint8_t*>memchr(at, 2, left)
+            if stop == NULL:
+                stop = end
+            if key_at == NULL and begins(at, left, b"UNIQ_KEY\x01", 9):
+                key_at = at + 9
+                key_size = stop - key_at
+                if key_size <= 0:
+                    return None
+            elif tag_at == NULL and begins(at, left, b"TAGS\x01", 5):
+                tag_at = at + 5
+                tag_size = stop - tag_at
+            at = stop + 1
+        new_key = None if key_at != NULL else self.new_key()
+        total = size + (not closed) + (10 + len(new_key) if new_key is not None else 0) + PyBytes_GET_SIZE(self.suffix)
+        if total > self.properties_max:
+            return None
+        stored = PyBytes_FromStringAndSize(NULL, total)
+        into = <uint8_t*>PyBytes_AS_STRING(stored)
+        memcpy(into, p, size)
+        into += size
+        if not closed:
+            into[0] = 2
+            into += 1
+        if new_key is not None:
+            memcpy(into, b"UNIQ_KEY\x01", 9)
+            memcpy(into + 9, PyBytes_AS_STRING(new_key), PyBytes_GET_SIZE(new_key))
+            into += 9 + PyBytes_GET_SIZE(new_key)
+            into[0] = 2
+            into += 1
+        memcpy(into, PyBytes_AS_STRING(self.suffix), PyBytes_GET_SIZE(self.suffix))
+        self.tag = 0
+        if tag_size > 0:
+            for left in range(tag_size):
+                if tag_at[left] > 0x7E:
+                    self.tag = java_hash(PyBytes_FromStringAndSize(<const char*>tag_at, tag_size).decode("utf-8", "replace"))
+                    break
+                hashed = 31 * hashed + tag_at[left]
+            else:
+                self.tag = <int32_t>hashed
+        self.key = new_key if new_key is not None else PyBytes_FromStringAndSize(<const char*>key_at, key_size)
+        return stored
+
+    cdef tuple _split(self, const uint8_t* p, Py_ssize_t size):
+        """The messages of a batch request; None if they are not plain, or malformed."""
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* properties_at
+        cdef list messages = []
+        cdef BatchMessage message
+        cdef int64_t body_size, total
+        cdef Py_ssize_t properties_size
+        cdef bytes stored
+        while p < end:
+            if end - p < 22 or PyList_GET_SIZE(messages) == self.batch_max:
+                return None
+            total = <int32_t>get32(p)
+            body_size = <int32_t>get32(p + 16)
+            if body_size < 0 or body_size > end - p - 22:
+                return None
+            properties_at = p + 20 + body_size + 2
+            properties_size = (<Py_ssize_t>(properties_at - 2)[0] << 8) | (properties_at - 1)[0]
+            if properties_size > end - properties_at or total != 22 + body_size + properties_size:
+                return None
+            stored = self._properties(properties_at, properties_size)
+            if stored is None:
+                return None
+            message = BatchMessage.__new__(BatchMessage)
+            message.flag = <int32_t>get32(p + 12)
+            message.body = PyBytes_FromStringAndSize(<const char*>p + 20, body_size)
+            message.properties = stored
+            message.tag_hash = self.tag
+            message.unique_key = self.key
+            messages.append(message)
+            p = properties_at + properties_size
+        return tuple(messages) if messages else None
+
+
+# --- sends to an entry ------------------------------------------------------------------------------------------------
+
+
+def cut(waiting, int64_t bytes_left, int64_t count_left):
+    """Takes the sends of the next entry; see `cluster.replication.send_queue`."""
+    cdef list sends = []
+    cdef Send send
+    cdef int64_t taken = 0
+    cdef object popleft = waiting.popleft
+    cdef Py_ssize_t left = len(waiting)
+    while left and count_left > 0:
+        send = waiting[0]
+        if send.batch:
+            bytes_left -= send.size
+        else:
+            bytes_left -= 115 + len(send.body) + len(send.properties) + len(send.slot.field)
+        if bytes_left < 0 and sends:
+            break
+        popleft()
+        left -= 1
+        sends.append(send)
+        taken += send.size
+        count_left -= len(send.batch) or 1
+    return sends, taken
+
+
+cdef bytes _message(
+    Send send,
+    int64_t flag,
+    bytes body,
+    bytes properties,
+    int64_t offset,
+    int64_t position,
+    int64_t store_ms,
+    bytes store_host,
+):
+    """A stored message (see `cluster.wire.message_format`), with addresses of 8 bytes."""
+    cdef TopicSlot slot = send.slot
+    cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), field_size = PyBytes_GET_SIZE(slot.field)
+    cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
+    cdef Py_ssize_t total = MESSAGE_FIXED + body_size + field_size + properties_size
+    cdef bytes message = PyBytes_FromStringAndSize(NULL, total)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(message)
+    cdef uint32_t crc = crc32(body)
+    put32(at, total)
+    put32(at + 4, MAGIC_V2 if slot.v2 else MAGIC_V1)
+    put32(at + 8, crc & INT32_MAX)
+    put32(at + 12, <uint32_t>send.queue_id)
+    put32(at + 16, <uint32_t>flag)
+    put64(at + 20, offset)
+    put64(at + 28, position)
+    put32(at + 36, <uint32_t>send.sys_flag)
+    put64(at + 40, send.born_ms)
+    memcpy(at + 48, PyBytes_AS_STRING(send.born_host), 8)
+    put64(at + 56, store_ms)
+    memcpy(at + 64, PyBytes_AS_STRING(store_host), 8)
+    put32(at + 72, <uint32_t>send.reconsume_times)
+    put64(at + 76, send.prepared_position)
+    put32(at + 84, <uint32_t>body_size)
+    at += 88
+    memcpy(at, PyBytes_AS_STRING(body), body_size)
+    at += body_size
+    memcpy(at, PyBytes_AS_STRING(slot.field), field_size)
+    at += field_size
+    put16(at, <uint32_t>properties_size)
+    memcpy(at + 2, PyBytes_AS_STRING(properties), properties_size)
+    return message
+
+
+cdef bytes _item(int64_t position, bytes message, int64_t tag_hash, int64_t store_ms):
+    """What the consume queue keeps of a message (see `statemachine.payload`)."""
+    cdef bytes item = PyBytes_FromStringAndSize(NULL, 32)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(item)
+    cdef uint32_t crc = crc32c(message)
+    put64(at, position)
+    put32(at + 8, <uint32_t>PyBytes_GET_SIZE(message))
+    put32(at + 12, crc)
+    put64(at + 16, <uint64_t>tag_hash)
+    put64(at + 24, store_ms)
+    return item
+
+
+@cython.final
+cdef class _Keys:
+    """Records of the message index that are still to be added, in their order."""
+
+    cdef uint8_t* data
+    cdef Py_ssize_t size, room
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef int add(self, uint32_t hashed, int64_t position) except -1:
+        cdef uint8_t* data
+        if self.room - self.size < 8:
+            data = <uint8_t*>PyMem_Realloc(self.data, 2 * self.room + 4096)
+            if data == NULL:
+                raise MemoryError()
+            self.data = data
+            self.room = 2 * self.room + 4096
+        put32(self.data + self.size, hashed)
+        put32(self.data + self.size + 4, <uint32_t>position)
+        self.size += 8
+        return 0
+
+    cdef int move(self, bytearray into) except -1:
+        if self.size:
+            into += PyBytes_FromStringAndSize(<const char*>self.data, self.size)
+            self.size = 0
+        return 0
+
+
+cdef inline bint _has_words(bytes properties) noexcept:
+    """Whether there may be a property KEYS."""
+    cdef const char* p = PyBytes_AS_STRING(properties)
+    cdef const char* end = p + PyBytes_GET_SIZE(properties)
+    while p < end:
+        if end - p >= 5 and memcmp(p, b"KEYS\x01", 5) == 0:
+            return True
+        p = <const char*>memchr(p, 2, end - p)
+        if p == NULL:
+            return False
+        p += 1
+    return False
+
+
+cdef int _session_row(dict sessions, Send send, int64_t topic_id, int64_t offset, int64_t position) except -1:
+    cdef bytes row = PyBytes_FromStringAndSize(NULL, 32)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(row)
+    cdef list session
+    put64(at, send.sequence)
+    put32(at + 8, <uint32_t>topic_id)
+    put32(at + 12, <uint32_t>send.queue_id)
+    put64(at + 16, offset)
+    put64(at + 24, position)
+    session = sessions.get(send.producer_id)
+    if session is None:
+        sessions[send.producer_id] = [send.low_sequence, send.sequence, [row]]
+        return 0
+    if <object>session[0] < send.low_sequence:
+        session[0] = send.low_sequence
+    if <object>session[1] < send.sequence:
+        session[1] = send.sequence
+    (<list>session[2]).append(row)
+    return 0
+
+
+def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
+    """Adds the plain sends from `at` on; returns the first that it leaves to Python. See `message_batch`."""
+    cdef Py_ssize_t count = PyList_GET_SIZE(sends)
+    cdef bytes store_host = builder.store_host, message
+    cdef int64_t position = builder.position, store_ms = builder.store_ms, offset, first
+    cdef list parts = builder.parts, touched = builder.touched, places
+    cdef dict sessions = builder.sessions
+    cdef bytearray records = builder.keys
+    cdef bint index = builder.index
+    cdef _Keys keys = _Keys.__new__(_Keys)
+    cdef Send send
+    cdef TopicSlot slot
+    cdef QueueCursor cursor
+    cdef BatchMessage one
+    cdef object topic_id, opened
+    if PyBytes_GET_SIZE(store_host) != 8:
+        return at
+    try:
+        while at < count:
+            send = <Send>sends[at]
+            slot = send.slot
+            if send.kind > KIND_OF_CLIENTS_MAX or slot.strict or PyBytes_GET_SIZE(send.born_host) != 8:
+                break
+            opened = slot.cursors[send.queue_id]
+            cursor = opened if opened is not None else slot.open_cursor(send.queue_id)
+            if not cursor.items:
+                cursor.base = cursor.next_offset
+                cursor.bytes = 0
+                touched.append((cursor, send.kind))
+            offset, first, topic_id = cursor.next_offset, position, slot.topic_id
+            if send.batch:
+                places = []
+                for one in send.batch:
+                    message = _message(
+                        send, one.flag, one.body, one.properties, cursor.next_offset, position, store_ms, store_host
+                    )
+                    parts.append(message)
+                    cursor.items.append(_item(position, message, one.tag_hash, store_ms))
+                    places.append(position)
+                    if index:
+                        if PyBytes_GET_SIZE(one.unique_key):
+                            keys.add(crc32(one.unique_key, topic_id), position)
+                        if _has_words(one.properties):
+                            keys.move(records)
+                            builder.add_words(topic_id, one.properties, position)
+                    cursor.next_offset += 1
+                    cursor.bytes += PyBytes_GET_SIZE(message)
+                    position += PyBytes_GET_SIZE(message)
+                positions.append(tuple(places))
+            else:
+                message = _message(send, send.flag, send.body, send.properties, offset, position, store_ms, store_host)
+                parts.append(message)
+                cursor.items.append(_item(position, message, send.tag_hash, store_ms))
+                positions.append(first)
+                if index:
+                    if send.key is None:
+                        send.key = send.unique_key.encode()
+                    if PyBytes_GET_SIZE(send.key):
+                        keys.add(crc32(send.key, topic_id), first)
+                    if _has_words(send.properties):
+                        keys.move(records)
+                        builder.add_words(topic_id, send.properties, first)
+                cursor.next_offset += 1
+                cursor.bytes += PyBytes_GET_SIZE(message)
+                position += PyBytes_GET_SIZE(message)
+            offsets.append(offset)
+            if PyBytes_GET_SIZE(send.producer_id):
+                _session_row(sessions, send, slot.topic_id, offset, first)
+            at += 1
+    finally:
+        builder.position = position
+        keys.move(records)
+    return at
+
+
+# --- results to answers -----------------------------------------------------------------------------------------------
+
+
+cdef bytes _QUEUE_ID = b'{"code":0,"extFields":{"queueId":"'
+cdef bytes _MESSAGE_ID = b'","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"'
+cdef bytes _QUEUE_OFFSET = b'","queueOffset":"'
+cdef bytes _KEY = b'","transactionId":"'
+cdef bytes _OPAQUE = b'"},"flag":1,"language":"JAVA","opaque":'
+cdef bytes _COMMA = b","
+cdef const char* _HEX = b"0123456789ABCDEF"
+
+
+@cython.final
+cdef class _Answers:
+    """Answers to one connection, back to back."""
+
+    cdef char* data
+    cdef Py_ssize_t size, room
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef int reserve(self, Py_ssize_t more) except -1:
+        cdef char* data
+        if self.room - self.size < more:
+            data = <char*>PyMem_Realloc(self.data, 2 * self.room + more + 16384)
+            if data == NULL:
+                raise MemoryError()
+            self.data = data
+            self.room = 2 * self.room + more + 16384
+        return 0
+
+    cdef inline void put(self, bytes data) noexcept:
+        memcpy(self.data + self.size, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.size += PyBytes_GET_SIZE(data)
+
+    cdef inline void put_number(self, int64_t value) noexcept:
+        cdef char digits[20]
+        cdef Py_ssize_t at = 20
+        cdef uint64_t left = <uint64_t>(-value) if value < 0 else <uint64_t>value
+        while True:
+            at -= 1
+            digits[at] = <char>(c'0' + left % 10)
+            left //= 10
+            if not left:
+                break
+        if value < 0:
+            at -= 1
+            digits[at] = c'-'
+        memcpy(self.data + self.size, digits + at, 20 - at)
+        self.size += 20 - at
+
+    cdef inline void put_id(self, bytes host, int64_t position) noexcept:
+        cdef int shift
+        self.put(host)
+        for shift in range(60, -4, -4):
+            self.data[self.size] = _HEX[(position >> shift) & 0xF]
+            self.size += 1
+
+
+def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes host, bytes tail, as_json):
+    """Answers the plain sends from `at` on, which are stored; returns the first that it leaves to Python.
+
+    `host`: of message ids, in hex; `tail`: what follows the opaque; `as_json(text)`: as it stands between quotes.
+    """
+    cdef Py_ssize_t count = PyList_GET_SIZE(sends), begin, each
+    cdef _Answers answers = _Answers.__new__(_Answers)
+    cdef ConnectionSession session = None
+    cdef object path = None
+    cdef bint closed = True
+    cdef int64_t held = 0
+    cdef Send send
+    cdef bytes key
+    cdef tuple places
+    try:
+        while at < count:
+            send = <Send>sends[at]
+            if send.header is None or send.oneway or send.done is not None or send.schedule is not None:
+                break
+            if send.connection is not path:
+                if path is not None:
+                    path.inflight_bytes -= held
+                    held = 0
+                    _hand(path, answers)
+                path = send.connection
+                closed = path.closed
+                session = path.session
+            held += send.size
+            at += 1
+            if closed:
+                continue
+            if session is not None and session.producer_id == send.producer_id:
+                session.settle(send.sequence)
+            key = _shown(send, as_json)
+            places = positions[at - 1] if send.batch else None
+            answers.reserve(300 + len(key) + len(tail) + (len(host) + 17) * (len(places) if send.batch else 1))
+            begin = answers.size
+            answers.size += 8
+            answers.put(_QUEUE_ID)
+            answers.put_number(send.queue_id)
+            answers.put(_MESSAGE_ID)
+            if send.batch:
+                for each in range(len(places)):
+                    if each:
+                        answers.put(_COMMA)
+                    answers.put_id(host, places[each])
+            else:
+                answers.put_id(host, positions[at - 1])
+            answers.put(_QUEUE_OFFSET)
+            answers.put_number(offsets[at - 1])
+            answers.put(_KEY)
+            answers.put(key)
+            answers.put(_OPAQUE)
+            answers.put_number(send.opaque)
+            answers.put(tail)
+            put32(<uint8_t*>answers.data + begin, <uint32_t>(answers.size - begin - 4))
+            put32(<uint8_t*>answers.data + begin + 4, <uint32_t>(answers.size - begin - 8))
+    finally:
+        if path is not None:
+            path.inflight_bytes -= held
+            _hand(path, answers)
+    return at
+
+
+cdef int _hand(object path, _Answers answers) except -1:
+    if answers.size:
+        data = PyBytes_FromStringAndSize(answers.data, answers.size)
+        answers.size = 0
+        path.write_all(data)
+    return 0
+
+
+cdef bytes _shown(Send send, object as_json):
+    """The UNIQ_KEY as the answer shows it."""
+    cdef Py_ssize_t at
+    cdef char c
+    for at in range(PyBytes_GET_SIZE(send.key)):
+        c = PyBytes_AS_STRING(send.key)[at]
+        if not (c'0' <= c <= c'9' or c'A' <= c <= c'Z' or c'a' <= c <= c'z'):
+            return as_json(send.unique_key)
+    return send.key
+

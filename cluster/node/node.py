@@ -53,6 +53,7 @@ from cluster.remoting.consumer_requests import ConsumerRequests
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.frame import Frame
 from cluster.remoting.handlers import handlers_of
+from cluster.remoting.intake import make_intake
 from cluster.remoting.listeners import Listeners
 from cluster.remoting.pull import PullRequests
 from cluster.remoting.refused import RefusedCodes
@@ -211,7 +212,7 @@ class Node:
         store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
         replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
-        fates = SendFates(self._clock, state, retries, incarnation, acknowledge=replies.acknowledge, fail=replies.fail)
+        fates = SendFates(self._clock, state, retries, incarnation, replies)
         self.proposals = proposals = Proposals(
             context,
             state,
@@ -244,7 +245,7 @@ class Node:
             route=router.on_request,
             refuse=replies.refuse,
         )
-        send_handler = SendHandler(sends, replies)
+        send_handler = SendHandler(sends, replies, make_intake(proposals, sends, retries, config.limits))
         self.forwarder = self._build_forwarder(send_handler)
         handlers = self._build_handlers()
         router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)

@@ -13,11 +13,12 @@ from cluster.remoting.frame import Frame
 from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
+from cluster.remoting.remoting_request import RemotingRequest
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.rooms import Rooms
 from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import Dispatch, RemotingConnection, RemotingRequest, unsupported
+from cluster.remoting.server import Dispatch, RemotingConnection, unsupported
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.room import Soon
@@ -153,6 +154,13 @@ class Router(Dispatch):
         if line is not None and line.waits and frame.header.code in IN_LINE and self._proposals.open:
             self._forwarder.pump()  # this node has just become the leader: requests held until then go first
         self.as_leader(frame)
+
+    def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """See Dispatch. While earlier requests are held, later ones wait behind them."""
+        proposals, line = self._proposals, connection.line
+        if not proposals.open or proposals.refusing or (line is not None and line.waits):
+            return at
+        return self._sends.intake.take(connection, data, frames, at)
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
         """Answers it alone; the connection goes on with what follows the body."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from cluster.broker.refusal import Refused
 from cluster.broker.sends import Sends
 from cluster.remoting.frame import Frame
+from cluster.remoting.intake import Intake
 from cluster.remoting.send_header import decode_send_header
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.replication.identity import Identity
@@ -20,9 +21,11 @@ V3_4_9 = 121
 class SendHandler:
     """Takes send requests on the node that leads, and names those that it holds for a leader."""
 
-    def __init__(self, sends: Sends[Frame], replies: SendReplyWriter) -> None:
+    def __init__(self, sends: Sends[Frame], replies: SendReplyWriter, intake: Intake) -> None:
         self._sends = sends
         self._replies = replies
+        self.intake = intake
+        """Takes plain ones before their headers are decoded."""
 
     def on_send(self, frame: Frame) -> None:
         """Handles one request. Raises CodecError if its header is malformed."""

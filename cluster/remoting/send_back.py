@@ -12,7 +12,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.send_back import TIMES_MAX, SendBacks, SentBack
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.fields import integer_in, text
-from cluster.remoting.server import RemotingRequest
+from cluster.remoting.remoting_request import RemotingRequest
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.kernel import twin
 from cluster.remoting.answers import CODES, answer_of
 from cluster.remoting.frame import Frame
-from cluster.replication.message_batch import Send
+from cluster.replication.message_batch import Built, Send
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
 from cluster.wire.codes import ResponseCode
 from cluster.wire.recall_handle import RecallHandle
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 
 _STORED = (
     b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
-    b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"JAVA","opaque":%d,'
-    b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SENT).encode() + b"}"
+    b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"JAVA","opaque":%d%b'
 )
+_TAIL = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION_SENT
 _PREFIX = struct.Struct(">ii")
 _REASONS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "busy",
@@ -62,6 +64,10 @@ class SendReplyWriter:
         if self._metrics is not None:
             self._metrics.refused(_REASONS.get(CODES[refused.reason], "other"))
 
+    def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
+        """Answers plain sends from `at` on, which are stored; returns the first that is none."""
+        return acknowledge(sends, built.offsets, built.positions, at, self._host_hex, _TAIL, _as_json)
+
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
         """Answers a send that is stored."""
         if send.oneway:
@@ -94,10 +100,29 @@ class SendReplyWriter:
                 language="JAVA",
             )
         else:
-            text = key if key.isalnum() else json.dumps(key)[1:-1]
-            header = _STORED % (queue_id, message_id, offset, text.encode(), request.header.opaque)
+            header = _STORED % (queue_id, message_id, offset, _as_json(key), request.header.opaque, _TAIL)
             frame = _PREFIX.pack(4 + len(header), len(header)) + header
         send.connection.write(frame)
+
+
+@twin
+def acknowledge(
+    sends: list[Send],
+    offsets: list[int],
+    positions: list[tuple[int, ...] | int],
+    at: int,
+    host: bytes,
+    tail: bytes,
+    as_json: Callable[[str], bytes],
+) -> int:
+    """Answers plain sends that the kernel took, from `at` on; returns the first that is none. Python leaves all to
+    `SendReplyWriter`. `host`: of message ids, in hex; `tail`: of the header, behind the opaque."""
+    return at
+
+
+def _as_json(key: str) -> bytes:
+    """As it stands between quotes."""
+    return (key if key.isalnum() else json.dumps(key)[1:-1]).encode()
 
 
 def _answer_refused(frame: Frame, refused: Refused) -> None:

@@ -37,8 +37,6 @@ from cluster.wire.codec import (
     check_header_size,
     decode_header,
     encode_frame,
-    encode_head,
-    ext_of,
 )
 from cluster.wire.codes import ResponseCode
 
@@ -47,87 +45,6 @@ logger = logging.getLogger(__name__)
 WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
-LANGUAGE_MAX = 16
-"""Characters kept of the language that a client reports."""
-
-
-class RemotingRequest:
-    """One request, with its reply path. See `services.Request`."""
-
-    __slots__ = (
-        "_answered",
-        "_promised",
-        "_serialize_type",
-        "body",
-        "code",
-        "connection",
-        "ext",
-        "flag",
-        "language",
-        "opaque",
-        "received",
-        "version",
-    )
-
-    def __init__(self, frame: Frame) -> None:
-        """Raises CodecError if the ext fields are not an object of values."""
-        header = frame.header
-        self.connection = frame.path
-        self.code = header.code
-        self.opaque = header.opaque
-        self.flag = header.flag
-        self.version = header.version
-        self.language = str(header.language)[:LANGUAGE_MAX]
-        self.ext = ext_of(header)
-        self.body = frame.body
-        self.received: Frame | None = None
-        """The request as received, where another node may have to answer."""
-        self._serialize_type = frame.serialize_type
-        self._answered = False
-        self._promised: Share | None = None
-
-    def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """See `services.Request`."""
-        return self.connection.room_for(size, again)
-
-    def promise(self, size: int) -> None:
-        """See `services.Request`."""
-        if self._promised is None:
-            self._promised = self.connection.room.share()
-        self._promised.hold(size)
-
-    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
-        if self._promised is not None:
-            self._promised.hold(0)
-            self.connection.room_given_back()
-        if self._answered or self.flag & FLAG_ONEWAY:
-            return
-        self._answered = True
-        try:
-            head = self._encode(code, remark, ext, len(body))
-        except Exception as error:
-            logger.exception("an answer to request code %d cannot be encoded", self.code)
-            head, body = (
-                self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, 0),
-                b"",
-            )
-        if body:
-            self.connection.write_parts(head, body)
-        else:
-            self.connection.write(head)
-
-    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
-        return encode_head(
-            code,
-            self.opaque,
-            FLAG_RESPONSE,
-            body_size,
-            ext=ext,
-            remark=remark,
-            serialize_type=self._serialize_type,
-            language="JAVA",
-        )
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
@@ -144,6 +61,11 @@ class Dispatch:
     def on_request(self, frame: Frame) -> None:
         """Called for every request frame, oneway ones included."""
         raise NotImplementedError
+
+    def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Called before `on_request` for the frames of a read from `at` on, where there may be sends: returns the first
+        that is to go there."""
+        return at
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
         """Called for a request whose body is longer than its code allows, without the body: it has not arrived."""
@@ -286,7 +208,12 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
         """Dispatches frames until one has to wait; keeps those behind it."""
-        for at, (start, stop) in enumerate(frames, 1):
+        at, count = 0, len(frames)
+        while at < count:
+            if self.session is not None and (at := self._dispatch.take_sends(self, buffer, frames, at)) == count:
+                return
+            start, stop = frames[at]
+            at += 1
             if stop - start < 4:
                 raise CodecError(f"a frame of {stop - start} bytes has no header word")
             end = start + 4 + int.from_bytes(buffer[start + 1 : start + 4], "big")
@@ -428,6 +355,14 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self.write(head)
             self.write(body)
             self._out_is_large = True
+
+    def write_all(self, data: bytes) -> None:
+        """The same for many small answers at once, back to back."""
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
 
     def _flush(self) -> None:
         out, self._out = self._out, []

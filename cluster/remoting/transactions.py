@@ -17,7 +17,7 @@ from cluster.broker.transactions import End, Ending, Transactions, Wish
 from cluster.remoting.answers import answer_of
 from cluster.remoting.fields import integer, text
 from cluster.remoting.forward import ForwardedPath
-from cluster.remoting.server import RemotingRequest
+from cluster.remoting.remoting_request import RemotingRequest
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
 from cluster.wire.codes import RequestCode, ResponseCode

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import NamedTuple
 
+from cluster.kernel import twin
 from raftlog.crc import crc32
 
 REMEMBER_MS = 300_000
@@ -74,6 +75,10 @@ class RetryMemory:
                 return record.identity
         return None
 
+    def holds(self, topic: str, unique_key: bytes) -> bool:
+        """Whether `claim` has anything to compare a send with this key with."""
+        return (topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
+
     def expire(self, now_ms: int) -> None:
         """Forgets sends that are too old to be retried."""
         while self._by_key:
@@ -91,25 +96,38 @@ def _short(unique_key: str) -> str:
     return blake2b(unique_key.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
+@twin
 class ConnectionSession:
     """A connection as a producer session. Its id is replaced after an UNKNOWN, so that old rows can be dropped."""
 
-    __slots__ = ("next_sequence", "pending", "producer_id")
+    __slots__ = ("_settled", "low", "next_sequence", "producer_id")
 
     def __init__(self, producer_id: bytes) -> None:
         self.producer_id = producer_id
         self.next_sequence = 1
-        self.pending: OrderedDict[int, None] = OrderedDict()
-        """Sequences not answered yet, ascending."""
+        self.low = 1
+        """The lowest sequence that is not answered yet, or the next one."""
+        self._settled: set[int] = set()
+        """Answered ones above it."""
+
+    @property
+    def pending(self) -> int:
+        """How many sends are not answered yet."""
+        return self.next_sequence - self.low - len(self._settled)
 
     def issue(self) -> tuple[bytes, int, int]:
         """The fields of the Identity of the next send through this connection."""
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
-        pending = self.pending
-        pending[sequence] = None
-        return self.producer_id, sequence, next(iter(pending))
+        return self.producer_id, sequence, self.low
 
     def settle(self, sequence: int) -> None:
         """The send has its final answer."""
-        self.pending.pop(sequence, None)
+        settled = self._settled
+        if sequence == self.low < self.next_sequence:
+            self.low = sequence + 1
+            while settled and self.low in settled:
+                settled.remove(self.low)
+                self.low += 1
+        elif self.low < sequence < self.next_sequence:
+            settled.add(sequence)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from google_crc32c import value as crc32c
 
+from cluster.kernel import twin
 from cluster.replication.message_head import MessageHead, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
 from raftlog.crc import crc32
 from statemachine.commands import Command, pack, unpack
-from statemachine.message_index import key_hash
+from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ SYS_FLAG_BORN_V6 = 0x10
 SYS_FLAG_STORE_V6 = 0x20
 
 
+@twin
 class QueueCursor:
     """The leader's view of one queue's end: applied state plus its own proposals in flight."""
 
@@ -54,6 +56,7 @@ class QueueCursor:
         """Items of the entry under construction. Invariant: base + len(items) == next_offset while not empty."""
 
 
+@twin
 class TopicSlot:
     """The send path's view of a topic, resolved once per term as leader and topic change."""
 
@@ -107,6 +110,7 @@ class TopicSlot:
         return cursor
 
 
+@twin
 class BatchMessage(msgspec.Struct, gc=False):
     """One message of a batch request. `key_hash` is 0 unless the topic's dedup is strict."""
 
@@ -124,6 +128,7 @@ Effect = tuple[str, object]
 """(name of a command, row): `[name, [row, ...]]` with the rows of all sends of an entry is one of its commands."""
 
 
+@twin
 class Send(msgspec.Struct, gc=False):
     """One send request, checked and ready to be proposed. A Struct: it is built once per message on the hot path."""
 
@@ -232,14 +237,18 @@ class _Builder:
         self.runs: list[Run] = []
         self.effects: dict[str, list[object]] = {}
         self.index = index
-        self.keys: list[int] = []
-        """Records of the message index (statemachine/message_index.py), as numbers."""
+        self.keys = bytearray()
+        """Records of the message index (statemachine/message_index.py)."""
 
     def run(self, sends: Sequence[Send], effects: bytes) -> Built:
         offsets: list[int] = []
         positions: list[tuple[int, ...] | int] = []
         keys = self.keys
-        for send in sends:
+        sends = sends if type(sends) is list else list(sends)
+        at, count = 0, len(sends)
+        while (at := add_plain(self, sends, at, offsets, positions)) < count:
+            send = sends[at]
+            at += 1
             if send.kind > _KIND_OF_CLIENTS_MAX:
                 self._note(send)
                 if send.schedule is not None:
@@ -265,19 +274,18 @@ class _Builder:
                 self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
                 positions.append(first)
                 if self.index:
-                    if send.unique_key:  # `key_hash` and `_add_words` inlined: this runs for every message
-                        keys.append(crc32(send.unique_key.encode(), slot.topic_id) << 32 | first & 0xFFFFFFFF)
+                    if send.unique_key:  # `key_hash` inlined: this runs for every message
+                        keys += RECORD.pack(crc32(send.unique_key.encode(), slot.topic_id), first & 0xFFFFFFFF)
                     if KEYS_MARK in send.properties:
-                        self._add_words(slot.topic_id, send.properties, first)
+                        self.add_words(slot.topic_id, send.properties, first)
                 if slot.dedup == "strict" and send.unique_key and send.effect is None:
                     self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
-        records = struct.pack(f">{len(keys)}Q", *keys)
         if self.effects:
             effects = self._with_effects(effects)
-        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, records)
+        payload = encode(self.parts, len(self.parts), self._runs(), self._sessions(), self.unique, effects, bytes(keys))
         touched = [(one, one.base, one.next_offset - one.base, one.bytes) for one, _ in self.touched]
         return Built(payload, offsets, positions, len(self.parts), touched)
 
@@ -422,17 +430,17 @@ class _Builder:
             positions.append(position)
             if self.index:
                 if message.unique_key:
-                    self.keys.append(crc32(message.unique_key, topic_id) << 32 | position & 0xFFFFFFFF)
+                    self.keys += RECORD.pack(crc32(message.unique_key, topic_id), position & 0xFFFFFFFF)
                 if KEYS_MARK in message.properties:
-                    self._add_words(topic_id, message.properties, position)
+                    self.add_words(topic_id, message.properties, position)
             if strict and message.key_hash:
                 self._add_unique(send, message.key_hash, message.body, offset, position)
         return tuple(positions)
 
-    def _add_words(self, topic_id: int, properties: bytes, position: int) -> None:
+    def add_words(self, topic_id: int, properties: bytes, position: int) -> None:
         """A record for each word of KEYS."""
-        low = position & 0xFFFFFFFF
-        self.keys += [key_hash(topic_id, word) << 32 | low for word in key_words(properties)]
+        for word in key_words(properties):
+            self.keys += RECORD.pack(key_hash(topic_id, word), position & 0xFFFFFFFF)
 
     def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
@@ -465,6 +473,14 @@ class _Builder:
             rows.sort()  # type: ignore[union-attr]  # big-endian: by sequence
             packed.append(SessionRows(producer_id, low, high, b"".join(rows)))  # type: ignore[arg-type]
         return packed
+
+
+@twin
+def add_plain(
+    builder: _Builder, sends: list[Send], at: int, offsets: list[int], positions: list[tuple[int, ...] | int]
+) -> int:
+    """Adds plain sends of clients from `at` on and returns the first that is none. Python leaves all to `_Builder`."""
+    return at
 
 
 def key_hash_of(unique_key: str) -> int:

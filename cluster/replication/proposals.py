@@ -113,6 +113,8 @@ class Proposals:
         """Not 0 once a send has requested another level than the default."""
         self._strict = StrictNames()
         self._slots: dict[str, TopicSlot] = {}
+        self.plain: dict[bytes, TopicSlot] = {}
+        """Those of topics whose sends need nothing special, for the kernel: emptied when `_slots` loses one."""
         self._cursors: dict[tuple[int, int], QueueCursor] = {}
         self._barriers = TopicBarriers()
         self._open_term = 0
@@ -179,6 +181,17 @@ class Proposals:
             self._strict.add(send)
         self._wake()
 
+    @property
+    def queue(self) -> SendQueue:
+        """Where the kernel puts plain sends; `queued` is told of them."""
+        return self._sends
+
+    def queued(self, size: int) -> None:
+        """The kernel has queued sends of so many bytes."""
+        self.bytes_inflight += size
+        self._sends.queued(size)
+        self._wake()
+
     def submit_commands(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Queues commands for one COMMAND entry; encodes and measures them, so that the caller learns what is wrong."""
         if not self._open_term:
@@ -192,6 +205,7 @@ class Proposals:
             return
         for name in self._barriers.raise_for(commands):
             self._slots.pop(name, None)
+            self.plain.clear()
         before = self.offsets.queued(commands)
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         if before:
@@ -328,6 +342,7 @@ class Proposals:
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self._slots.clear()
+        self.plain.clear()
         self._cursors.clear()
         self._barriers.clear()
         self.offsets.open()
@@ -418,7 +433,7 @@ class Proposals:
         self.offsets.carried(entry.index)
 
     def _propose_sends(self, raw: RawNode) -> None:
-        sends = self._sends.cut()
+        sends, size = self._sends.cut()
         # Not ahead of waiting commands: one of them may be older than an offset committed since.
         effects = self._effects.take() if self._effects and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
@@ -450,7 +465,7 @@ class Proposals:
         pending = PendingEntry(entry.id, sends[0].received_ms + self._deadline_ms)
         pending.sends = sends
         pending.built = built
-        pending.bytes = sum([send.size for send in sends])
+        pending.bytes = size
         self._pending[entry.index] = pending
         self._metrics.proposed(pending, built.message_count, len(built.payload))
         if self._acks:

@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from cluster.kernel import twin
 from cluster.replication.message_batch import Send, message_size
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
+
+
+@twin
+def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Send], int]:
+    """Takes sends off the front, up to so many stored bytes and messages; the first in any case. Returns them and the
+    bytes of their requests."""
+    sends: list[Send] = []
+    size = 0
+    while waiting and count_left > 0:
+        send = waiting[0]
+        bytes_left -= message_size(send) if not send.batch else send.size
+        if bytes_left < 0 and sends:
+            break
+        sends.append(waiting.popleft())
+        size += send.size
+        count_left -= len(send.batch) or 1
+    return sends, size
 
 
 class SendQueue:
@@ -25,24 +43,21 @@ class SendQueue:
         self.bytes = 0
         """Of the requests that wait."""
 
-    def cut(self) -> list[Send]:
-        """Takes the waiting sends, up to the batch limits; a large send goes alone."""
+    def queued(self, size: int) -> None:
+        """The kernel has added sends of so many bytes to `waiting`."""
+        self.bytes += size
+
+    def cut(self) -> tuple[list[Send], int]:
+        """Takes the waiting sends, up to the batch limits; a large send goes alone. Returns them and their bytes."""
         queue = self.waiting
         bytes_left = self._limits.batch_bytes_max
         count_left = self._limits.batch_messages_max
         if self._alone:
             self._alone -= 1
             count_left = 1
-        sends: list[Send] = []
-        while queue and count_left > 0:
-            send = queue[0]
-            bytes_left -= message_size(send) if not send.batch else send.size
-            if bytes_left < 0 and sends:
-                break
-            sends.append(queue.popleft())
-            self.bytes -= send.size
-            count_left -= len(send.batch) or 1
-        return sends
+        sends, size = cut(queue, bytes_left, count_left)
+        self.bytes -= size
+        return sends, size
 
     def put_back(self, sends: list[Send], *, alone: bool = False) -> None:
         """The sends taken last were not proposed after all; `alone`: next time each gets its own entry."""

@@ -22,14 +22,12 @@ class Fates:
         self.memory = RetryMemory()
         clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
         state: Any = SimpleNamespace(fetch=lambda *_: [SimpleNamespace(position=7), SimpleNamespace(position=9)])
-        self.fates = SendFates(
-            clock,
-            state,
-            self.memory,
-            OURS[:8],
+        answers: Any = SimpleNamespace(
             acknowledge=lambda send, queue_id, offset, positions: self.told.append((queue_id, offset, positions)),
+            acknowledge_plain=lambda sends, built, at: at,
             fail=lambda send, refused: self.told.append(refused.reason),
         )
+        self.fates = SendFates(clock, state, self.memory, OURS[:8], answers)
 
     def send(self, producer_id: bytes = OURS, session_of: bytes = OURS, **fields: Any) -> Any:
         """Sequence 1 of a session; the connection may be in a later one by now."""

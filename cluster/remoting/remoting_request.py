@@ -1,0 +1,95 @@
+"""A request that a handler answers: see `services.Request`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cluster.remoting.frame import Frame
+from cluster.runtime.room import Share
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_head, ext_of
+from cluster.wire.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+LANGUAGE_MAX = 16
+"""Characters kept of the language that a client reports."""
+
+
+class RemotingRequest:
+    """One request, with its reply path. See `services.Request`."""
+
+    __slots__ = (
+        "_answered",
+        "_promised",
+        "_serialize_type",
+        "body",
+        "code",
+        "connection",
+        "ext",
+        "flag",
+        "language",
+        "opaque",
+        "received",
+        "version",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        """Raises CodecError if the ext fields are not an object of values."""
+        header = frame.header
+        self.connection = frame.path
+        self.code = header.code
+        self.opaque = header.opaque
+        self.flag = header.flag
+        self.version = header.version
+        self.language = str(header.language)[:LANGUAGE_MAX]
+        self.ext = ext_of(header)
+        self.body = frame.body
+        self.received: Frame | None = None
+        """The request as received, where another node may have to answer."""
+        self._serialize_type = frame.serialize_type
+        self._answered = False
+        self._promised: Share | None = None
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `services.Request`."""
+        return self.connection.room_for(size, again)
+
+    def promise(self, size: int) -> None:
+        """See `services.Request`."""
+        if self._promised is None:
+            self._promised = self.connection.room.share()
+        self._promised.hold(size)
+
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
+        if self._promised is not None:
+            self._promised.hold(0)
+            self.connection.room_given_back()
+        if self._answered or self.flag & FLAG_ONEWAY:
+            return
+        self._answered = True
+        try:
+            head = self._encode(code, remark, ext, len(body))
+        except Exception as error:
+            logger.exception("an answer to request code %d cannot be encoded", self.code)
+            head, body = (
+                self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, 0),
+                b"",
+            )
+        if body:
+            self.connection.write_parts(head, body)
+        else:
+            self.connection.write(head)
+
+    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
+        return encode_head(
+            code,
+            self.opaque,
+            FLAG_RESPONSE,
+            body_size,
+            ext=ext,
+            remark=remark,
+            serialize_type=self._serialize_type,
+            language="JAVA",
+        )

@@ -1,0 +1,452 @@
+"""The kernel's short way of a send ends where the long way of Python ends, or is not taken."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cluster import kernel
+from cluster.broker.send_fates import SendFates
+from cluster.broker.sends import Sends
+from cluster.kernel import TWINS
+from cluster.remoting.frame import Frame
+from cluster.remoting.intake import make_intake
+from cluster.remoting.send import SendHandler
+from cluster.remoting.send_reply import SendReplyWriter
+from cluster.replication import message_batch
+from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
+from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
+from cluster.runtime.framing import FrameBuffer
+from cluster.wire.codec import CodecError, decode_header
+from cluster.wire.message_format import BatchItem, build_batch
+from tests.support.contexts import CONFIG
+from tests.support.kernels import native_kernel
+
+INCARNATION = b"12345678"
+FIELDS = [
+    "size",
+    "oneway",
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "born_ms",
+    "born_host",
+    "reconsume_times",
+    "body",
+    "properties",
+    "tag_hash",
+    "unique_key",
+    "kind",
+    "producer_id",
+    "sequence",
+    "low_sequence",
+    "received_ms",
+    "ack",
+    "prepared_position",
+    "schedule",
+    "failure",
+    "effect",
+    "due_ms",
+    "carried",
+    "done",
+]
+MESSAGE_FIELDS = ["flag", "body", "properties", "tag_hash", "key_hash", "unique_key", "head"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _native() -> None:
+    """In Python there is no short way."""
+    native_kernel()
+    if kernel.NAME != "native":
+        pytest.skip(kernel.WHY)
+
+
+class Node:
+    """As much of a leading node as a send meets."""
+
+    def __init__(self) -> None:
+        self.limits = CONFIG.limits
+        self.queue = SimpleNamespace(waiting=deque())
+        self.plain: dict[bytes, TopicSlot] = {}
+        self.session_max: dict[bytes, int] = {}
+        self.bytes_inflight = 0
+        self.now_ms = 77
+        self.refusing = ""
+        self.open = True
+        self.retries = RetryMemory()
+        self.early = SimpleNamespace()
+        self._slots = {
+            name: TopicSlot(name, at, 4, 8, perm, dedup, lambda t, q: QueueCursor(t, q, 0), ack)
+            for at, (name, perm, dedup, ack) in enumerate(
+                [
+                    ("orders", 6, "retry", 0),
+                    ("closed", 4, "retry", 0),
+                    ("strict", 6, "strict", 0),
+                    ("loose", 6, "off", 0),
+                    ("quick", 6, "retry", 1),
+                    ("%RETRY%sales", 6, "retry", 0),
+                    ("l" * 200, 6, "retry", 0),
+                ],
+                start=1,
+            )
+        }
+        state: Any = SimpleNamespace(groups={}, level=0, session=lambda _: None, unique=lambda *_: None)
+        services: Any = SimpleNamespace(config=CONFIG, state=state, log_time_ms=lambda: 1_700_000_000_000)
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
+        proposals: Any = self
+        self.refused: list[Any] = []
+        self.sends: Sends[Frame] = Sends(
+            services, clock, proposals, self.retries, INCARNATION, route=lambda _: None, refuse=lambda _, __: None
+        )
+        replies: Any = SimpleNamespace(refuse=lambda frame, refused: self.refused.append(refused.reason))
+        self.intake = make_intake(proposals, self.sends, self.retries, self.limits)
+        self.handler = SendHandler(self.sends, replies, self.intake)
+        self.session = ConnectionSession(INCARNATION + bytes(8))
+        self.session.issue()  # the first send of a connection goes the long way
+        self.session_max[self.session.producer_id] = 1
+        self.path: Any = SimpleNamespace(
+            session=self.session, inflight_bytes=0, born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
+        )
+
+    def slot(self, topic: str) -> TopicSlot | None:
+        return self._slots.get(topic)
+
+    def changing(self, _: str) -> bool:
+        return True
+
+    def submit_commands(self, *_: Any) -> None:
+        self.refused.append("waits for its topic")
+
+    def submit_send(self, send: Send) -> None:
+        self.queue.waiting.append(send)
+
+    def queued(self, size: int) -> None:
+        self.bytes_inflight += size
+
+    def strict_inflight(self, _: Send) -> bool:
+        return False
+
+    def long_way(self, data: bytes, start: int, stop: int) -> None:
+        """As `RemotingConnection` and `Router` do it."""
+        end = start + 4 + int.from_bytes(data[start + 1 : start + 4], "big")
+        if end > stop:
+            raise CodecError("the header is longer than its frame")
+        header = decode_header(data[start], data[start + 4 : end])
+        if header.code not in (10, 310, 320) or header.flag & 1:
+            return
+        self.handler.on_send(
+            Frame(self.path, data[start], header, data[start + 4 : end], data[end:stop], stop - start - 4)
+        )
+
+
+def fields(send: Send) -> dict[str, Any]:
+    found = {name: getattr(send, name) for name in FIELDS}
+    found["slot"] = send.slot.name
+    found["batch"] = [[getattr(message, name) for name in MESSAGE_FIELDS] for message in send.batch]
+    return found
+
+
+def compared(data: bytes) -> int:
+    """How many frames of one read the kernel takes, after both ways were found to end alike."""
+    short, long = Node(), Node()
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    taken = short.intake.take(short.path, data, frames, 0)
+    for start, stop in frames[:taken]:
+        long.long_way(data, start, stop)
+    assert [fields(send) for send in short.queue.waiting] == [fields(send) for send in long.queue.waiting]
+    assert not long.refused
+    for send, (start, stop) in zip(short.queue.waiting, frames, strict=False):
+        origin = send.origin
+        assert type(origin) is Frame
+        assert (origin.path, origin.body, origin.size) == (short.path, send.body, stop - start - 4)
+        assert origin.header.opaque == decode_header(0, origin.header_bytes).opaque
+    assert (short.path.inflight_bytes, short.bytes_inflight) == (long.path.inflight_bytes, long.bytes_inflight)
+    assert short.session_max == long.session_max
+    assert short.session.issue() == long.session.issue()
+    return taken
+
+
+def frame(header: bytes, body: bytes) -> bytes:
+    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def request(
+    properties: str = "TAGS\x01blue\x02UNIQ_KEY\x01AC10\x02WAIT\x01true\x02",
+    body: bytes = b"hello",
+    *,
+    ascii_only: bool = True,
+    spaces: bool = False,
+    code: Any = 310,
+    ext: dict[str, Any] | None = None,
+    **header: Any,
+) -> bytes:
+    """A send as the Java client writes it, with the differences named."""
+    fields: dict[str, Any] = {
+        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000", "h": "0",
+        "i": properties, "j": "0", "k": "false", "m": "false", "n": "raftmq",
+    }  # fmt: skip
+    fields |= ext or {}
+    fields = {name: value for name, value in fields.items() if value is not ...}
+    whole = {
+        "code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": 11,
+        "serializeTypeCurrentRPC": "JSON", "version": 477,
+    } | header  # fmt: skip
+    separators = (", ", ": ") if spaces else (",", ":")
+    return frame(json.dumps(whole, ensure_ascii=ascii_only, separators=separators).encode(), body)
+
+
+def test_plain_sends_are_taken() -> None:
+    many = b"".join(request(opaque=at, ext={"e": str(at % 8)}) for at in range(100))
+    assert compared(many) == 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(ext={"e": 1, "f": 8, "g": 5, "h": -3, "j": 2, "m": False}),  # numbers, as C++ writes them
+        request(ext={"e": "-1"}),
+        request(ext={"j": None, "m": None, "l": None}),
+        request(ext=dict.fromkeys("acdefghjkmn", ...)),
+        request(properties=""),
+        request(properties="TAGS\x01a b\x02KEYS\x01k1 k2\x02"),
+        request(properties="UNIQ_KEY\x01é漢\x02TAGS\x01紅\x02", ascii_only=False),
+        request(properties="a\x01DELAY\x02TAGS\x01\x02"),
+        request(properties="xTAGS\x01a\x02TAGS\x01b\x02TAGS\x01c\x02UNIQ_KEY\x01K"),
+        request(properties='q\x01"\\/\b\f\n\r\t\x02'),
+        request(spaces=True, remark=None),
+        request(ext={"b": "l" * 200}),
+        request(body=b""),
+        request(
+            "", build_batch([BatchItem(7, b"one", b"TAGS\x01t\x02"), BatchItem(-1, b"", b"UNIQ_KEY\x01U\x02")]),
+            code=320, ext={"m": "true"},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_plain(data: bytes) -> None:
+    assert compared(data) == 1
+
+
+DOUBLE = b'{"code":310,"code":310,"extFields":{"b":"orders"}}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(code=10),
+        request(code="310"),
+        request(flag=2),
+        request(flag=1),
+        request(opaque=1 << 31),
+        request(version=1 << 31),
+        request(language=3),
+        request(ext={"b": "missing"}),
+        request(ext={"b": "closed"}),
+        request(ext={"b": "strict"}),
+        request(ext={"b": "loose"}),
+        request(ext={"b": "quick"}),
+        request(ext={"b": "%RETRY%sales"}),
+        request(ext={"b": "SCHEDULE_TOPIC_XXXX"}),
+        request(ext={"b": ""}),
+        request(ext={"b": ...}),
+        request(ext={"e": "8"}),
+        request(ext={"e": "2147483648"}),
+        request(ext={"f": "-1"}),
+        request(ext={"g": "-1"}),
+        request(ext={"g": "9" * 19}),
+        request(ext={"h": "1.0"}),
+        request(ext={"j": "-1"}),
+        request(ext={"m": "yes"}),
+        request(ext={"l": "3"}),
+        request(ext={"raftmqPid": "00" * 16, "raftmqSeq": "1"}),
+        request(ext={"z": {"a": 1}}),
+        request(properties="DELAY\x013\x02"),
+        request(properties="TIMER_DELAY_SEC\x013\x02"),
+        request(properties="TRAN_MSG\x01true\x02"),
+        request(properties="POP_CK\x011\x02"),
+        request(properties="ACK_LEVEL\x01all\x02"),
+        request(properties="WAIT\x01false\x02"),
+        request(properties="UNIQ_KEY\x01\x02"),
+        request(properties="UNIQ_KEY\x01\ud800\x02"),
+        request(properties="é"),  # escaped beyond ASCII
+        request(properties="p\x01" + "v" * 32_700 + "\x02"),
+        request(body=bytes((4 << 20) + 1)),
+        request("", b"", code=320, ext={"m": "true"}),
+        request("", build_batch([BatchItem(0, b"b", b"DELAY\x011\x02")]), code=320, ext={"m": "true"}),
+        request("", build_batch([BatchItem(0, b"b", b"")])[:-1], code=320, ext={"m": "true"}),
+        frame(DOUBLE, b""),
+        frame(DOUBLE[12:], b""),
+        frame(b'{"code":310,"extFields":{"b":"orders","b":"orders"}}', b""),
+        frame(b'{"code":310,"extFields":{"b":"orders","i":"\xff"}}', b""),
+        frame(b'{"code":310,"extFields":{"b":"orders","e":"01"}}', b""),
+        frame(b'{"code":310,"extFields":{"b":"orders"}} x', b""),
+        frame(b"", b""),
+        b"\0\0\0\4\0\0\0\1",
+        b"\0\0\0\3\0\0\0",
+    ],
+)
+def test_what_is_left_to_python(data: bytes) -> None:
+    assert compared(data) == 0
+
+
+def test_limits_end_the_short_way() -> None:
+    node = Node()
+    data = request() * 3
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    size = frames[0][1] - frames[0][0] - 4
+    node.bytes_inflight = node.limits.node_inflight_bytes_max - 2 * size
+    assert node.intake.take(node.path, data, frames, 0) == 2
+    assert node.bytes_inflight == node.limits.node_inflight_bytes_max
+    assert node.path.inflight_bytes == 2 * size
+
+
+def test_the_retry_of_an_unanswered_send_goes_the_long_way() -> None:
+    node = Node()
+    node.retries.remember("orders", "AC10", b"hello", Identity(INCARNATION + bytes(8), 1, 1), 0)
+    data = request(properties="UNIQ_KEY\x01other\x02") + request()
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    assert node.intake.take(node.path, data, frames, 0) == 1
+
+
+def test_without_a_session_or_behind_a_new_term_all_go_the_long_way() -> None:
+    data = request()
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    new_term, new_client = Node(), Node()
+    new_term.session_max.clear()
+    new_client.path.session = None
+    for node in (new_term, new_client):
+        assert node.intake.take(node.path, data, frames, 0) == 0
+
+
+names = st.sampled_from(
+    ["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TIMER_OUT_MS", "TRAN_MSG", "POP_CK", "", "a", "é"]
+)
+properties = st.lists(st.tuples(names, st.text(max_size=8))).map(
+    lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+)
+values: st.SearchStrategy[Any] = st.one_of(
+    st.integers(-5, 9).map(str),
+    st.integers(-(1 << 33), 1 << 33),
+    st.sampled_from([None, True, False, "true", "false", "", "1e3", 1.5, [], {}]),
+    st.text(max_size=3),
+)
+requests = st.builds(
+    request,
+    st.one_of(properties, st.text(max_size=12)),
+    st.binary(max_size=20),
+    ascii_only=st.booleans(),
+    spaces=st.booleans(),
+    code=st.sampled_from([310, 310, 310, 320, 10, 11]),
+    ext=st.dictionaries(st.sampled_from([*"abcdefghijklmnz", "raftmqSeq", "zz"]), values, max_size=3),
+    opaque=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+
+
+@given(st.lists(requests, min_size=1, max_size=4))
+def test_any_request_ends_alike(each: list[bytes]) -> None:
+    compared(b"".join(each))
+
+
+@given(requests, st.lists(st.tuples(st.integers(8, 400), st.integers(0, 255)), max_size=3))
+@example(request(), [(12, 0x22)])
+def test_any_bytes_end_alike(whole: bytes, flips: list[tuple[int, int]]) -> None:
+    damaged = bytearray(whole)
+    for at, byte in flips:
+        damaged[min(at, len(damaged) - 1)] = byte
+    compared(bytes(damaged))
+
+
+messages = st.lists(
+    st.builds(BatchItem, st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=9), properties.map(str.encode)),
+    max_size=4,
+)
+
+
+@given(messages, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(0, 255))))
+def test_any_batch_ends_alike(items: list[BatchItem], flip: tuple[int, int] | None) -> None:
+    body = bytearray(build_batch(items))
+    if flip is not None and body:
+        body[min(flip[0], len(body) - 1)] = flip[1]
+    compared(request("", bytes(body), code=320, ext={"m": "true"}))
+
+
+# --- what becomes of them ---------------------------------------------------------------------------------------------
+
+
+def taken_by(node: Node, data: bytes) -> list[Send]:
+    _, frames = FrameBuffer(1 << 24).feed(data)
+    assert node.intake.take(node.path, data, frames, 0) == len(frames)
+    return list(node.queue.waiting)
+
+
+def built_of(sends: list[Send]) -> Built:
+    """Twice the same: two entries, so that cursors go on."""
+    first = message_batch.build(sends[::2], entry_position=1000, store_ms=5, store_host=STORE_HOST, effects=b"")
+    last = message_batch.build(sends[1::2], entry_position=90_000, store_ms=6, store_host=STORE_HOST, effects=b"")
+    assert [cursor.bytes for cursor, *_ in last.touched] == [each[3] for each in last.touched]
+    return last._replace(payload=first.payload + last.payload)
+
+
+STORE_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+plain = st.builds(
+    request,
+    st.lists(
+        st.tuples(st.sampled_from(["TAGS", "KEYS", "WAIT", "a", "UNIQ_KEY"]), st.text("ab 1", min_size=1, max_size=5))
+    ).map(lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs)),
+    st.binary(max_size=20),
+    ext=st.fixed_dictionaries({"e": st.integers(-1, 7).map(str), "f": st.integers(0, 64).map(str)}),
+    opaque=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+batches = st.lists(
+    st.builds(
+        BatchItem, st.integers(-9, 9), st.binary(max_size=9), st.sampled_from([b"", b"KEYS\x01k l\x02TAGS\x01t"])
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda items: request("", build_batch(items), code=320, ext={"m": "true"}))
+
+
+@given(st.lists(st.one_of(plain, batches), min_size=1, max_size=6))
+def test_entry_and_answers_are_those_of_the_twins(each: list[bytes]) -> None:
+    data = b"".join(each)
+    short, long = Node(), Node()
+    sends, again = taken_by(short, data), taken_by(long, data)
+    built = built_of(sends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_batch, "add_plain", TWINS["add_plain"])
+        expected = built_of(again)
+    assert (built.payload, built.offsets, built.positions) == (expected.payload, expected.offsets, expected.positions)
+
+    sends, again = sends[1::2], again[1::2]
+    written: list[bytes] = []
+    for node, some in ((short, sends), (long, again)):
+        parts: list[bytes] = []
+        node.path.write = node.path.write_all = parts.append
+        answers: Any = SendReplyWriter(STORE_HOST, "broker")
+        if node is long:
+            answers.acknowledge_plain = lambda _, __, at: at
+        nothing: Any = None
+        fates = SendFates(nothing, nothing, node.retries, INCARNATION, answers)
+        fates.stored(some, built, set())
+        written.append(b"".join(parts))
+        assert node.path.inflight_bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)
+    assert written[0] == written[1]
+    assert short.session.pending == long.session.pending
+    assert short.session.issue() == long.session.issue()
+
+
+def test_no_answer_for_who_is_gone() -> None:
+    node = Node()
+    sends = taken_by(node, request() * 2)
+    built = built_of(sends * 2)
+    node.path.closed = True
+    node.path.write_all = lambda _: pytest.fail("answered")
+    writer = SendReplyWriter(STORE_HOST, "broker")
+    assert writer.acknowledge_plain(sends[:1], built, 0) == 1
+    assert node.session.pending == 3
