@@ -44,6 +44,7 @@ cdef enum:
     KIND_OF_CLIENTS_MAX = 1  # NORMAL and RETRY
     MESSAGE_FIXED = 90  # bytes of a stored message beside body, topic field and properties, with addresses of 8 bytes
     PROPERTIES_ROOM = 65536
+    HEADER_MAX = 1 << 20  # of what Python looks at; see `cluster.wire.codec.HEADER_BYTES_MAX`
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 cdef uint32_t MAGIC_V2 = 0xDAA320AB
@@ -510,6 +511,8 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
                 p = word(p, end, b"null", 4)
             elif key[0] == c'd' or key[0] == c'e' or key[0] == c'f' or key[0] == c'g' or key[0] == c'h' or key[0] == c'j':
                 p = quoted(p, end, &value)
+                if p == NULL:
+                    return NULL
                 if key[0] == c'g':
                     if value < 0:
                         return NULL
@@ -710,7 +713,9 @@ cdef class Intake:
         if size < 0 or base[start] != 0 or size > room:
             return None
         body_at = header_at + (get32(base + start) & 0xFFFFFF)
-        if body_at > stop or not scan(base + header_at, base + body_at, &h, self.scratch):
+        if body_at > stop or body_at - header_at > HEADER_MAX:
+            return None
+        if not scan(base + header_at, base + body_at, &h, self.scratch):
             return None
         if stop - body_at > self.body_max:
             return None

@@ -286,6 +286,7 @@ DOUBLE = b'{"code":310,"code":310,"extFields":{"b":"orders"}}'
         frame(b'{"code":310,"extFields":{"b":"orders","i":"\xff"}}', b""),
         frame(b'{"code":310,"extFields":{"b":"orders","e":"01"}}', b""),
         frame(b'{"code":310,"extFields":{"b":"orders"}} x', b""),
+        frame(b'{"code":310,"extFields":{"b":"orders"' + b" " * (1 << 20) + b"}}", b""),
         frame(b"", b""),
         b"\0\0\0\4\0\0\0\1",
         b"\0\0\0\3\0\0\0",
