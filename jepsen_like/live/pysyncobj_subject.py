@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -70,15 +71,13 @@ class PySyncObjSubject(OfProcesses):
 
     def __init__(self, data: Path, processes: Processes, *, count: int = 3, seed: int = 0) -> None:
         """Plans the nodes and opens the proxies; starts nothing. Raises LocalError without the package."""
-        try:
-            import pysyncobj  # noqa: F401 - only whether it is there
-        except ImportError:
+        if importlib.util.find_spec("pysyncobj") is None:  # not imported here: it replaces socket.inet_ntop
             raise LocalError(
                 "pysyncobj is not installed",
                 "it is the subject of this run",
                 "pip install pysyncobj==0.3.17",
                 ExitCode.REFUSED,
-            ) from None
+            )
         self.processes = processes
         base = free_base_port(2 * count)
         self._nodes = [_Node(i + 1, base + i, base + count + i, data / f"n{i + 1}") for i in range(count)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.kernel import TWINS
 from cluster.peer.wire import Kind
 from cluster.replication import message_batch, pending
 from cluster.replication.outcome import Outcome
@@ -88,6 +89,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, leader: SimNode) -> list[str]:
         if body == POISON:
             raise OverflowError("int too large")
 
+    monkeypatch.setattr(message_batch, "add_plain", TWINS["add_plain"])  # a message that is not taken by the kernel
     monkeypatch.setattr(message_batch._Builder, "_add", fails)
     contained: list[str] = []
     leader.proposals.on_contained = lambda what, error: contained.append(f"{what}: {error}")
