@@ -92,6 +92,7 @@ tide N KIND ... [later]         on one connection to N, without waiting: oneway,
 locks N STEP ...                clients a, b, ... of one group at node N: make (the topic), a+ (locks every queue), a-
                                 (unlocks), a:5 (commits), group, topic (deleted; the topic is made again)
 request N CODE [field=value ...] [body=TEXT] [expect=CODE] [later]   one request, on a connection of its own
+        [times=COUNT] [oneway=COUNT]    so often on this connection, and behind that so often without an answer
 attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): odd, halves, pulls, twice, crowd,
                                 stranger (on the peer port, without the secret)
 named N SEQUENCE ... [low=S]    a client with an identity sends these at node N, all at once, perhaps again

@@ -117,7 +117,8 @@ class Round:
         round."""
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
-        fields = foreign_send(self._topic, message_id, self._rng.randrange(QUEUES), FULL)
+        level = "" if self._all.host.options.plain else FULL
+        fields = foreign_send(self._topic, message_id, self._rng.randrange(QUEUES), level)
         fields["i"] += more
         answer = await self._ask(SEND_CODE, fields, body_of(message_id, 3))
         if outcome_of(answer) == "unknown":

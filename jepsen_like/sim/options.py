@@ -146,6 +146,8 @@ class Options(NamedTuple):
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
+    plain: int = 0
+    """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
     def describe(self) -> str:
         """One line."""

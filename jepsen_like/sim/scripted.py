@@ -144,7 +144,16 @@ class Stage(World, Interpreter):
         return self.tides[0]
 
     def do_request(
-        self, name: str, code: str, *, expect: str = "", body: str = "", later: str = "", **ext: str
+        self,
+        name: str,
+        code: str,
+        *,
+        expect: str = "",
+        body: str = "",
+        oneway: str = "0",
+        times: str = "1",
+        later: str = "",
+        **ext: str,
     ) -> None:
         answers: list[Answer] = []
         made: list[RawConnection] = []
@@ -154,16 +163,19 @@ class Stage(World, Interpreter):
             connection = RawConnection(f"request {code}", self.loop, self.monitor.report)
             await self.loop.create_connection(lambda: connection, host, BROKER_PORT)
             made.append(connection)
-            connection.write(connection.frame(int(code), ext, body.encode(), heard=answers.append))
+            for at in range(int(times) + int(oneway)):
+                silent = at >= int(times)
+                frame = connection.frame(int(code), ext, body.encode(), oneway=silent, heard=answers.append)
+                connection.write(frame)
 
         self.auditor.spawn(ask)
         if later:
             self._asked.append(made)
             return
-        self._until(lambda: answers or (made and made[0].closed), OPERATION_S)
+        self._until(lambda: len(answers) == int(times) or (made and made[0].closed), OPERATION_S)
         if self.monitor.violations:
             return
-        if not answers:
+        if len(answers) < int(times):
             self.monitor.report("answers", f"a request of code {code} has no answer")
         elif expect and answers[0].code != int(expect):
             what = f"{answers[0].code} {answers[0].remark[:100]}"

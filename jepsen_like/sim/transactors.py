@@ -188,7 +188,8 @@ class Session:
 
     async def _transaction(self) -> None:
         rng, key = self._rng, self._all.next_key(self._rng)
-        properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02ACK_LEVEL\x01quorum+fsync\x02"
+        level = "" if self._host.options.plain else "ACK_LEVEL\x01quorum+fsync\x02"
+        properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02{level}"
         ext = {
             "a": GROUP,
             "b": TOPIC,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,22 +10,18 @@ from hypothesis import strategies as st
 
 from cluster import kernel
 from cluster.broker.send_fates import SendFates
-from cluster.broker.sends import Sends
 from cluster.kernel import TWINS
 from cluster.remoting.frame import Frame
-from cluster.remoting.intake import make_intake
-from cluster.remoting.send import SendHandler
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.replication import message_batch
-from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
-from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
+from cluster.replication.identity import Identity
+from cluster.replication.message_batch import Built, Send
 from cluster.runtime.framing import FrameBuffer
-from cluster.wire.codec import CodecError, decode_header
+from cluster.wire.codec import decode_header
 from cluster.wire.message_format import BatchItem, build_batch
-from tests.support.contexts import CONFIG
+from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, frame, request
 from tests.support.kernels import native_kernel
 
-INCARNATION = b"12345678"
 FIELDS = [
     "size",
     "oneway",
@@ -68,84 +60,6 @@ def _native() -> None:
         pytest.skip(kernel.WHY)
 
 
-class Node:
-    """As much of a leading node as a send meets."""
-
-    def __init__(self) -> None:
-        self.limits = CONFIG.limits
-        self.queue = SimpleNamespace(waiting=deque())
-        self.plain: dict[bytes, TopicSlot] = {}
-        self.session_max: dict[bytes, int] = {}
-        self.bytes_inflight = 0
-        self.now_ms = 77
-        self.refusing = ""
-        self.open = True
-        self.retries = RetryMemory()
-        self.early = SimpleNamespace()
-        self._slots = {
-            name: TopicSlot(name, at, 4, 8, perm, dedup, lambda t, q: QueueCursor(t, q, 0), ack)
-            for at, (name, perm, dedup, ack) in enumerate(
-                [
-                    ("orders", 6, "retry", 0),
-                    ("closed", 4, "retry", 0),
-                    ("strict", 6, "strict", 0),
-                    ("loose", 6, "off", 0),
-                    ("quick", 6, "retry", 1),
-                    ("%RETRY%sales", 6, "retry", 0),
-                    ("l" * 200, 6, "retry", 0),
-                ],
-                start=1,
-            )
-        }
-        state: Any = SimpleNamespace(groups={}, level=0, session=lambda _: None, unique=lambda *_: None)
-        services: Any = SimpleNamespace(config=CONFIG, state=state, log_time_ms=lambda: 1_700_000_000_000)
-        clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
-        proposals: Any = self
-        self.refused: list[Any] = []
-        self.sends: Sends[Frame] = Sends(
-            services, clock, proposals, self.retries, INCARNATION, route=lambda _: None, refuse=lambda _, __: None
-        )
-        replies: Any = SimpleNamespace(refuse=lambda frame, refused: self.refused.append(refused.reason))
-        self.intake = make_intake(proposals, self.sends, self.retries, self.limits)
-        self.handler = SendHandler(self.sends, replies, self.intake)
-        self.session = ConnectionSession(INCARNATION + bytes(8))
-        self.session.issue()  # the first send of a connection goes the long way
-        self.session_max[self.session.producer_id] = 1
-        self.path: Any = SimpleNamespace(
-            session=self.session, inflight_bytes=0, born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
-        )
-
-    def slot(self, topic: str) -> TopicSlot | None:
-        return self._slots.get(topic)
-
-    def changing(self, _: str) -> bool:
-        return True
-
-    def submit_commands(self, *_: Any) -> None:
-        self.refused.append("waits for its topic")
-
-    def submit_send(self, send: Send) -> None:
-        self.queue.waiting.append(send)
-
-    def queued(self, size: int) -> None:
-        self.bytes_inflight += size
-
-    def strict_inflight(self, _: Send) -> bool:
-        return False
-
-    def long_way(self, data: bytes, start: int, stop: int) -> None:
-        """As `RemotingConnection` and `Router` do it."""
-        end = start + 4 + int.from_bytes(data[start + 1 : start + 4], "big")
-        if end > stop:
-            raise CodecError("the header is longer than its frame")
-        header = decode_header(data[start], data[start + 4 : end])
-        if header.code not in (10, 310, 320) or header.flag & 1:
-            return
-        self.handler.on_send(
-            Frame(self.path, data[start], header, data[start + 4 : end], data[end:stop], stop - start - 4)
-        )
-
-
 def fields(send: Send) -> dict[str, Any]:
     found = {name: getattr(send, name) for name in FIELDS}
     found["slot"] = send.slot.name
@@ -171,35 +85,6 @@ def compared(data: bytes) -> int:
     assert short.session_max == long.session_max
     assert short.session.issue() == long.session.issue()
     return taken
-
-
-def frame(header: bytes, body: bytes) -> bytes:
-    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
-
-
-def request(
-    properties: str = "TAGS\x01blue\x02UNIQ_KEY\x01AC10\x02WAIT\x01true\x02",
-    body: bytes = b"hello",
-    *,
-    ascii_only: bool = True,
-    spaces: bool = False,
-    code: Any = 310,
-    ext: dict[str, Any] | None = None,
-    **header: Any,
-) -> bytes:
-    """A send as the Java client writes it, with the differences named."""
-    fields: dict[str, Any] = {
-        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000", "h": "0",
-        "i": properties, "j": "0", "k": "false", "m": "false", "n": "raftmq",
-    }  # fmt: skip
-    fields |= ext or {}
-    fields = {name: value for name, value in fields.items() if value is not ...}
-    whole = {
-        "code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": 11,
-        "serializeTypeCurrentRPC": "JSON", "version": 477,
-    } | header  # fmt: skip
-    separators = (", ", ": ") if spaces else (",", ":")
-    return frame(json.dumps(whole, ensure_ascii=ascii_only, separators=separators).encode(), body)
 
 
 def test_plain_sends_are_taken() -> None:
@@ -394,7 +279,6 @@ def built_of(sends: list[Send]) -> Built:
     return last._replace(payload=first.payload + last.payload)
 
 
-STORE_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 plain = st.builds(
     request,
     st.lists(

@@ -17,6 +17,7 @@ from statemachine.kv import KVError
 def main(root: str, file: str, name: str) -> int:
     if not Path(raftlog.__file__).is_relative_to(Path(root).resolve()):
         sys.exit(f"raftlog comes from {raftlog.__file__}")
+    sys.path.append(str(Path(__file__).parents[3]))  # for tests.support; the packages come from ROOT, named before
     witness = runpy.run_path(file)[name]
     try:
         witness()

@@ -14,13 +14,15 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
+from cluster import kernel
 from jepsen_like.core_sim.scripted import Stage
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.script import ScriptError
-from jepsen_like.seeded_bugs import matrix
+from jepsen_like.seeded_bugs import kernels, matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
 from jepsen_like.seeded_bugs.cli import bugs as bugs_command
 from jepsen_like.seeded_bugs.engines import ENGINES
+from tests.support.kernels import can_compile
 
 BUGS = load_all()
 REPRESENTATIVE = ["C03", "C20", "R02", "Q07", "S03"]
@@ -47,9 +49,17 @@ def witnesses(path: Path) -> ModuleType:
 
 
 STANDING_FOR_ALL = {"B01", "F02", "H01", "J01"}
-LONG = ({bug.id for bug in BUGS if bug.id[0] in "BFHJ"} | {"T09", "T10"}) - STANDING_FOR_ALL
+LONG = ({bug.id for bug in BUGS if bug.id[0] in "BFHJ"} | {"T09", "T10", "Y06", "Y07"}) - STANDING_FOR_ALL
 """Bugs of what waits in no queue, and of resets: seconds each. `-m slow` plays them; STANDING_FOR_ALL do by default."""
 PLAYED = [pytest.param(bug, id=bug.id, marks=[pytest.mark.slow] if bug.id in LONG else []) for bug in BUGS]
+
+NATIVE_RUNS = can_compile() and os.environ.get(kernel.VARIABLE) != "python"
+COMPILED = pytest.mark.skipif(not NATIVE_RUNS, reason="the bug is in the native kernel, which cannot run here")
+PLANTED = [
+    pytest.param(bug, id=bug.id, marks=[COMPILED] if any(edit.file == kernels.SOURCE for edit in bug.edits) else [])
+    for bug in BUGS
+]
+"""For tests that make a copy with each bug."""
 
 
 @pytest.mark.parametrize("bug", PLAYED)
@@ -73,7 +83,7 @@ def fails_in_copy(bug: Bug, root: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", PLANTED)
 def test_the_witness_fails_once_the_bug_is_in(bug: Bug, tmp_path: Path) -> None:
     assert fails_in_copy(bug, tmp_path)
 
@@ -127,7 +137,7 @@ def test_bugs_of_one_engine_only() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+@pytest.mark.parametrize("bug", PLANTED)
 def test_every_bug_is_caught_by_its_schedule(bug: Bug) -> None:
     row = matrix.row(bug, 0)
     assert row.scheduled, row
