@@ -115,6 +115,8 @@ class Driver:
     def _run(self, requests: bytes) -> None:
         self._process.run(self._client.transport.write, requests)
         self._loop.run_forever()
+        if self._loop.errors:
+            raise SystemExit(f"the node raised: {self._loop.errors}")
 
     def send(self, in_flight: int, batch: int, rounds: int) -> None:
         """Sends `in_flight` requests at a time."""
