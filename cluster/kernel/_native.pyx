@@ -662,6 +662,7 @@ cdef class Intake:
         cdef Py_ssize_t count = PyList_GET_SIZE(frames), start, stop
         cdef bytes born_host = path.born_host
         cdef object highest
+        cdef tuple pair
         cdef Send send
         if session is None:
             return at
@@ -672,7 +673,10 @@ cdef class Intake:
         room = min(self.connection_max - inflight, self.node_max - node)
         try:
             while at < count:
-                start, stop = <tuple>frames[at]
+                pair = frames[at]
+                start, stop = pair
+                if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
+                    raise ValueError(f"no frame of {PyBytes_GET_SIZE(data)} bytes is at {start} to {stop}")
                 try:
                     send = self._send(path, session, born_host, base, start, stop, room - taken)
                 except Exception:
@@ -722,7 +726,7 @@ cdef class Intake:
         topic = PyBytes_FromStringAndSize(<const char*>h.topic, h.topic_len)
         found = PyDict_GetItem(self.plain, topic)
         if found != NULL:
-            slot = <TopicSlot>found
+            slot = <object>found
         else:
             slot = self.slot_of(topic)
             if slot is None:
@@ -1058,10 +1062,12 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
         return at
     try:
         while at < count:
-            send = <Send>sends[at]
+            send = sends[at]
             slot = send.slot
             if send.kind > KIND_OF_CLIENTS_MAX or slot.strict or PyBytes_GET_SIZE(send.born_host) != 8:
                 break
+            if not 0 <= send.queue_id < PyList_GET_SIZE(slot.cursors):
+                raise IndexError(f"topic {slot.name} has no queue {send.queue_id}")
             opened = slot.cursors[send.queue_id]
             cursor = opened if opened is not None else slot.open_cursor(send.queue_id)
             if not cursor.items:
@@ -1188,9 +1194,11 @@ def acknowledge(list sends, list offsets, list positions, Py_ssize_t at, bytes h
     cdef Send send
     cdef bytes key
     cdef tuple places
+    if PyList_GET_SIZE(offsets) < count or PyList_GET_SIZE(positions) < count:
+        raise ValueError(f"{count} sends, and the places of {len(offsets)} and {len(positions)}")
     try:
         while at < count:
-            send = <Send>sends[at]
+            send = sends[at]
             if send.header is None or send.oneway or send.done is not None or send.schedule is not None:
                 break
             if send.connection is not path:
