@@ -2,7 +2,7 @@
 
 What moves offsets, topics or groups goes to a leader in the order in which it came, one behind the other on the same
 connection between the nodes, which keeps that order. None is handed on a second time, unless the leader said that it
-did nothing, and no later one has been handed on since.
+did nothing, and no later one has been handed on, or carried out by this node, since.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ IN_LINE = ONE_TRY | {RequestCode.QUERY_CONSUMER_OFFSET}
 class OrderLine:
     """The requests of one connection that keep their order, by the numbers under which they are held."""
 
-    __slots__ = ("_newest_sent", "_waiting")
+    __slots__ = ("_newest", "_newest_sent", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[int, None] = {}
         """In nobody's hands, oldest first."""
-        self._newest_sent = 0
+        self._newest = self._newest_sent = 0
 
     @property
     def waits(self) -> bool:
@@ -45,6 +45,7 @@ class OrderLine:
     def join(self, number: int) -> None:
         """It came, or comes back from a leader that did nothing with it."""
         self._waiting[number] = None
+        self._newest = max(self._newest, number)
         if len(self._waiting) > 1:
             self._waiting = dict(sorted(self._waiting.items()))
 
@@ -57,6 +58,11 @@ class OrderLine:
         self._waiting.pop(number, None)
         if code in ONE_TRY:
             self._newest_sent = number
+
+    def served(self, code: int) -> None:
+        """This node carries out a later one itself: what a former leader gives back now was overtaken."""
+        if code in ONE_TRY:
+            self._newest_sent = self._newest + 1
 
     def leave(self, number: int) -> None:
         """It is answered, or taken on by this node."""

@@ -151,8 +151,10 @@ class Router(Dispatch):
     def on_request(self, frame: Frame) -> None:
         """Handles one request. Any failure becomes the answer to this request and affects no other."""
         line = frame.path.line
-        if line is not None and line.waits and frame.header.code in IN_LINE and self._proposals.open:
-            self._forwarder.pump()  # this node has just become the leader: requests held until then go first
+        if line is not None and self._proposals.open:
+            if line.waits and frame.header.code in IN_LINE:
+                self._forwarder.pump()  # this node has just become the leader: requests held until then go first
+            line.served(frame.header.code)
         self.as_leader(frame)
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:

@@ -1,0 +1,39 @@
+"""Which requests of a connection may still go to a leader, and a run in which an older commit came after newer ones."""
+
+from __future__ import annotations
+
+from cluster.remoting.order_line import OrderLine
+from cluster.wire.codes import RequestCode
+from jepsen_like.sim.world import run_seed
+
+COMMIT, QUERY = RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET
+
+
+def handed_on(*numbers: int) -> OrderLine:
+    line = OrderLine()
+    for number in numbers:
+        line.join(number)
+        line.sent(number, COMMIT)
+    return line
+
+
+def test_what_a_leader_gives_back_goes_again_until_a_later_one_was_handed_on() -> None:
+    line = handed_on(4, 7)
+    assert line.overtaken(4, COMMIT)
+    assert not line.overtaken(7, COMMIT)
+    assert not line.overtaken(4, QUERY)
+
+
+def test_what_this_node_carries_out_itself_overtakes_what_a_former_leader_still_has() -> None:
+    line = handed_on(4, 7)
+    line.served(QUERY)
+    assert not line.overtaken(7, COMMIT)
+    line.served(COMMIT)
+    assert line.overtaken(7, COMMIT)
+    line.join(8)
+    assert not line.overtaken(8, COMMIT), "it came after"
+
+
+def test_seed_1400103() -> None:
+    """A follower becomes the leader while commits of a connection are stuck at the former one, out of its reach."""
+    assert run_seed(1400103).violations == ()
