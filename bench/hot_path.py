@@ -12,18 +12,17 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
-from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import BROKER_PORT, Machine, config_of, host_of
-from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
-from jepsen_like.sim.options import Options, draw, stream
-from raftlog.types import NodeId
+from cluster.config.config import Config
+from jepsen_like.sim.lone import LoneNode, lone_options
+from jepsen_like.sim.network import Endpoint
+from jepsen_like.sim.options import Options
 from raftmq.commands.bench_load import batch_body, request_frame
 
 STAGES = {
@@ -43,17 +42,6 @@ QUEUES, QUEUE_MESSAGES = 4, 256
 """Of PULLED. Messages of its queues take turns in the log, as single sends leave them."""
 PULL_BYTES = 1 << 20
 BODY_BYTES = 1024
-
-
-class Unwatched:
-    """A `Watcher` that does nothing, except that a node which fails ends the run."""
-
-    def broken(self, what: str, error: BaseException) -> None:
-        """See Watcher."""
-        raise SystemExit(f"{what}: {error}")
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
 
 
 class Client(asyncio.Protocol):
@@ -83,23 +71,8 @@ class Driver:
     """A node that leads, and a client that is connected to it."""
 
     def __init__(self) -> None:
-        options = quiet_options()
-        self._loop = SimLoop(options.event_budget)
-        asyncio.set_event_loop(self._loop)
-        network = Network(self._loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
-        config = config_of(NodeId(1), options)
-        config = replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))  # of a batch, too
-        machine = Machine(NodeId(1), options, self._loop, network, cast(Any, Unwatched()), config)
-        machine.start()
-        self._process = Process("client", "10.0.1.1")
-        self._pass_time(5.0)  # an election
-        task = self._process.run(self._loop.create_task, network.connect(Client, host_of(1), BROKER_PORT))
-        self._pass_time(0.1)
-        self._client: Client = task.result()[1]
-
-    def _pass_time(self, seconds: float) -> None:
-        self._loop.call_outside(seconds, self._loop.stop)
-        self._loop.run_forever()
+        self._lone = LoneNode(quiet_options(), long_messages)
+        self._client = self._lone.connect(Client, 0.1)[1]
 
     def ask(self, requests: bytes, count: int) -> bytes:
         """Sends `count` requests; what they were answered."""
@@ -113,10 +86,10 @@ class Driver:
         self._run(requests)
 
     def _run(self, requests: bytes) -> None:
-        self._process.run(self._client.transport.write, requests)
-        self._loop.run_forever()
-        if self._loop.errors:
-            raise SystemExit(f"the node raised: {self._loop.errors}")
+        self._lone.client.run(self._client.transport.write, requests)
+        self._lone.loop.run_forever()
+        if self._lone.loop.errors:
+            raise SystemExit(f"the node raised: {self._lone.loop.errors}")
 
     def send(self, in_flight: int, batch: int, rounds: int) -> None:
         """Sends `in_flight` requests at a time."""
@@ -144,30 +117,21 @@ class Driver:
 
 
 def quiet_options() -> Options:
-    """One node on which nothing happens that nobody asked for."""
-    return draw(0)._replace(
-        nodes=1,
+    """Entries as large as a node makes them by default, and a disk that is quick."""
+    return lone_options(
         segment_size=16 << 20,
-        latency_s=(0.0001, 0.0001),
-        split=0.0,
-        disk_s=(0.0001, 0.0001),
-        apply_s=(0.0001, 0.0001),
-        apply_inline=1.0,
         append_inline=1.0,
         append_bytes_max=1 << 20,
         batch_bytes_max=1 << 20,
         batch_messages_max=4096,
         batches_inflight_max=4,
         node_inflight_bytes_max=128 << 20,
-        retained_bytes=0,
-        retained_ms=0,
-        remakes=0,
-        flush_async=0,
-        memory_pool=0,
-        stepped=0.0,
-        hostile=0,
-        event_budget=1 << 40,
     )
+
+
+def long_messages(config: Config) -> Config:
+    """Of a batch, too."""
+    return replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))
 
 
 def stages() -> Iterator[tuple[str, int]]:

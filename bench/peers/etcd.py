@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.peers import fetch
+from bench.peers.group import Group
 from bench.peers.grpc import UnaryCalls
 from bench.peers.loads import body
-from bench.peers.processes import Processes
 from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits
 from raftmq.local.process import free_base_port
 
@@ -24,36 +22,20 @@ QUOTA_BYTES = 16 << 30
 PUT, TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
 
 
-class Etcd:
+class Etcd(Group):
     """See `bench.peers.system.System`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.traits = Traits("etcd", f"etcd {fetch.ETCD}", "majority fdatasync", warm_s=5.0, batches=True)
-        self.processes = Processes()
         self._binary = fetch.etcd()
-        self._home = Path()
         self._base = 0
-        self._nodes: list[Node] = []
 
     def start(self, directory: Path) -> None:
         """Waits until a member leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
         self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
-        until = time.monotonic() + READY_S
-        while True:
-            try:
-                self.leader()
-            except NoLeader:
-                if time.monotonic() > until or self.processes.ended():
-                    raise
-                time.sleep(0.2)
-            else:
-                return
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The members."""
-        return self._nodes
+        self._await_leader(READY_S)
 
     def leader(self) -> Node:
         """The member that says that it leads (Maintenance.Status)."""
@@ -73,14 +55,6 @@ class Etcd:
         if load.batch == 1:
             return UnaryCalls(load, PUT, lambda place: put(place, load.size))
         return UnaryCalls(load, TXN, lambda place: transaction(place, load.size, load.batch))
-
-    def restart(self, node: Node) -> None:
-        """Starts the member's process; it joins by itself."""
-        self._nodes[node.number] = node._replace(pid=self._start(node.number))
-
-    def stop(self) -> None:
-        """Ends the members."""
-        self.processes.end()
 
     def _start(self, number: int) -> int:
         client, peer = (f"http://{HOST}:{self._base + offset + number}" for offset in (0, NODES))

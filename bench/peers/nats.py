@@ -10,13 +10,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bench.peers import fetch
+from bench.peers.group import Group
 from bench.peers.loads import Window, body
-from bench.peers.processes import Processes
 from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
 from raftmq.local.process import free_base_port
 
@@ -26,16 +26,14 @@ _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version"
 _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage": "file", "retention": "limits"}
 
 
-class Nats:
+class Nats(Group):
     """See `bench.peers.system.System`."""
 
     def __init__(self) -> None:
+        super().__init__()
         durability = "page cache of a majority; fsync every 2 minutes"
         self.traits = Traits("nats-lazy", f"nats-server {fetch.NATS}", durability, warm_s=5.0, batches=False)
-        self.processes = Processes()
         self._binary = fetch.nats()
-        self._home = Path()
-        self._nodes: list[Node] = []
 
     def start(self, directory: Path) -> None:
         """Waits until the stream has a leader, READY_S at most. Raises NoLeader."""
@@ -63,11 +61,6 @@ class Nats:
                 raise NoLeader(f"nats did not start: {why}")
             time.sleep(0.5)
 
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The servers."""
-        return self._nodes
-
     def leader(self) -> Node:
         """The leader of the stream's Raft group, as the first server that answers tells."""
         alive = set(self.processes.pids)
@@ -84,14 +77,6 @@ class Nats:
     def generator(self, load: Load) -> Generator:
         """Publishes on one connection."""
         return Publisher(load)
-
-    def restart(self, node: Node) -> None:
-        """Starts the server's process; it joins by itself."""
-        self._nodes[node.number] = node._replace(pid=self._start(node.number))
-
-    def stop(self) -> None:
-        """Ends the servers."""
-        self.processes.end()
 
     def _start(self, number: int) -> int:
         conf, log = self._home / f"n{number}.conf", self._home / f"n{number}.log"

@@ -8,12 +8,12 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.peers.group import Group
 from bench.peers.loads import Window, body
-from bench.peers.processes import Processes
 from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits, Unavailable
 from raftmq.local.process import free_base_port
 
@@ -23,38 +23,22 @@ ASK = 0xFFFFFFFF
 _PROGRAM = Path(__file__).with_name("pysyncobj_node.py")
 
 
-class PySyncObj:
+class PySyncObj(Group):
     """See `bench.peers.system.System`."""
 
     def __init__(self) -> None:
+        super().__init__()
         if importlib.util.find_spec("pysyncobj") is None:
             raise Unavailable("pysyncobj is not installed (make setup-dev)")
         durability = "page cache of a majority; never synced"
         self.traits = Traits("pysyncobj", version("pysyncobj"), durability, warm_s=3.0, batches=False)
-        self.processes = Processes()
-        self._home = Path()
         self._base = 0
-        self._nodes: list[Node] = []
 
     def start(self, directory: Path) -> None:
         """Waits until a node leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
         self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
-        until = time.monotonic() + READY_S
-        while True:
-            try:
-                self.leader()
-            except NoLeader:
-                if time.monotonic() > until or self.processes.ended():
-                    raise
-                time.sleep(0.2)
-            else:
-                return
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The nodes."""
-        return self._nodes
+        self._await_leader(READY_S)
 
     def leader(self) -> Node:
         """The node that says that it leads."""
@@ -67,14 +51,6 @@ class PySyncObj:
     def generator(self, load: Load) -> Generator:
         """Frames of the front."""
         return Proposer(load)
-
-    def restart(self, node: Node) -> None:
-        """Starts the node's process; it joins by itself."""
-        self._nodes[node.number] = node._replace(pid=self._start(node.number))
-
-    def stop(self) -> None:
-        """Ends the nodes."""
-        self.processes.end()
 
     def _start(self, number: int) -> int:
         addresses = [f"{HOST}:{self._base + NODES + each}" for each in range(NODES)]

@@ -6,12 +6,11 @@ The configuration is that of `conf/dledger/broker-n0.conf` in RocketMQ's distrib
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.peers import fetch, loads
-from bench.peers.processes import Processes
+from bench.peers.group import Group
 from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
 from raftmq.commands import bench_load
 from raftmq.local.process import free_base_port
@@ -42,11 +41,12 @@ _BROKER_HEAP, _NAMESRV_HEAP = "1g", "256m"
 _LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
 
 
-class DLedger:
+class DLedger(Group):
     """See `bench.peers.system.System`."""
 
     def __init__(self, name: str, settings: Mapping[str, str]) -> None:
         """`settings`: lines of broker.conf beside those that a DLedger group must have."""
+        super().__init__()
         self.traits = Traits(
             name,
             f"RocketMQ {fetch.ROCKETMQ}",
@@ -54,13 +54,10 @@ class DLedger:
             warm_s=60.0,
             batches=True,
         )
-        self.processes = Processes()
         self._settings = dict(settings)
         self._jars = fetch.rocketmq()
         self._java = fetch.tool("java", "Java")
-        self._home = Path()
         self._base = 0
-        self._nodes: list[Node] = []
 
     def start(self, directory: Path) -> None:
         """Waits until a broker takes writes, READY_S at most. Raises NoLeader with the end of a broker's log."""
@@ -70,22 +67,11 @@ class DLedger:
         for name in ("broker", "namesrv", "tools"):
             (directory / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
         self._start_namesrv()
-        self._nodes = [Node(number, self._port(number, 2), self._start_broker(number)) for number in range(NODES)]
-        until = time.monotonic() + READY_S
-        while True:
-            try:
-                self.leader()
-            except NoLeader:
-                if time.monotonic() > until or self.processes.ended():
-                    raise NoLeader(f"{self.traits.name} did not start: {self._last_words()}") from None
-                time.sleep(0.5)
-            else:
-                return
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The brokers."""
-        return self._nodes
+        self._nodes = [Node(number, self._port(number, 2), self._start(number)) for number in range(NODES)]
+        try:
+            self._await_leader(READY_S, 0.5)
+        except NoLeader:
+            raise NoLeader(f"{self.traits.name} did not start: {self._last_words()}") from None
 
     def leader(self) -> Node:
         """The broker that acknowledges a send: slaves refuse it."""
@@ -99,14 +85,6 @@ class DLedger:
         """RocketMQ frames."""
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
-    def restart(self, node: Node) -> None:
-        """Starts the broker's process; it joins by itself."""
-        self._nodes[node.number] = node._replace(pid=self._start_broker(node.number))
-
-    def stop(self) -> None:
-        """Ends brokers and name server."""
-        self.processes.end()
-
     def _port(self, number: int, what: int) -> int:
         return self._base + 1 + _PORTS_EACH * number + what
 
@@ -116,7 +94,7 @@ class DLedger:
         conf.write_text(f"listenPort={self._base}\nkvConfigPath={kv}\nconfigStorePath={stored}\n")
         self._start_java("namesrv", _NAMESRV_HEAP, "org.apache.rocketmq.namesrv.NamesrvStartup", conf)
 
-    def _start_broker(self, number: int) -> int:
+    def _start(self, number: int) -> int:
         store = self._home / f"n{number}"
         store.mkdir(exist_ok=True)
         peers = ";".join(f"n{each}-{HOST}:{self._port(each, 4)}" for each in range(NODES))

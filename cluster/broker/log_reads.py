@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cluster.broker.services import Services
-from cluster.broker.stored_bodies import body_of
+from cluster.broker.stored_bodies import POSITION_SIZE, body_of, position_of, span_of
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem
@@ -18,10 +17,6 @@ logger = logging.getLogger(__name__)
 GAP_BYTES = 8 << 10
 """Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
 its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
-
-_POSITION = struct.Struct(">Q24x")
-_POSITION_SIZE = struct.Struct(">QI20x")
-"""Of a packed item."""
 
 
 class Log(Protocol):
@@ -73,25 +68,10 @@ def is_here(services: Services, position: int) -> bool:
     return True
 
 
-def position_of(items: bytes, number: int = 0) -> int:
-    """Where the message of one of packed items lies."""
-    position: int = _POSITION.unpack_from(items, number * ITEM.size)[0]
-    return position
-
-
-def span_of(items: bytes) -> int:
-    """Bytes of the log from the first of packed items to the end of the last; 0 without any."""
-    if not items:
-        return 0
-    last, size = _POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)
-    end: int = last + size
-    return end - position_of(items)
-
-
 def _runs(items: bytes) -> Iterator[bytes]:
     """The packed items, divided where more than GAP_BYTES lie between two of them."""
     begin, end = 0, position_of(items)
-    for number, (position, size) in enumerate(_POSITION_SIZE.iter_unpack(items)):
+    for number, (position, size) in enumerate(POSITION_SIZE.iter_unpack(items)):
         if position - end > GAP_BYTES:
             yield items[begin * ITEM.size : number * ITEM.size]
             begin = number
@@ -122,7 +102,7 @@ def _read_run(services: Log, items: bytes, told: int) -> tuple[bytes, int]:
 
 def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
     """One message, read a second time if it does not match. See `body_of`."""
-    position, size = _POSITION_SIZE.unpack(item)
+    position, size = POSITION_SIZE.unpack(item)
     try:
         for _ in range(2):
             part, intact = body_of(item, services.read_log(position, size), position)

@@ -12,9 +12,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.log_reads import position_of, read_body, read_intact, span_of
+from cluster.broker.log_reads import read_body, read_intact
 from cluster.broker.pull import Pull
 from cluster.broker.services import Services
+from cluster.broker.stored_bodies import position_of, span_of
 from cluster.wire.message_format import parse_properties, stored_properties
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem, unpack_items

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.group_members import Members
-from cluster.broker.log_reads import is_here, position_of
+from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
@@ -21,6 +21,7 @@ from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
+from cluster.broker.stored_bodies import position_of
 from cluster.broker.subscription import MessageFilter, message_filter
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from statemachine.query import QueueItem

@@ -12,11 +12,26 @@ from operator import ne
 import google_crc32c
 
 _POSITION = struct.Struct(">Q24x")
-_POSITION_SIZE = struct.Struct(">QI20x")
+POSITION_SIZE = struct.Struct(">QI20x")
 _SIZE_CRC = struct.Struct(">8xII16x")
 """Of a packed item (`statemachine.payload.ITEM`)."""
 
 _crc32c = google_crc32c.value
+
+
+def position_of(items: bytes, number: int = 0) -> int:
+    """Where the message of one of packed items lies."""
+    position: int = _POSITION.unpack_from(items, number * _POSITION.size)[0]
+    return position
+
+
+def span_of(items: bytes) -> int:
+    """Bytes of the log from the first of packed items to the end of the last; 0 without any."""
+    if not items:
+        return 0
+    last, size = POSITION_SIZE.unpack_from(items, len(items) - POSITION_SIZE.size)
+    end: int = last + size
+    return end - position_of(items)
 
 
 def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
@@ -28,10 +43,8 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     if not items:
         return b"", 0
     sizes, checksums = zip(*_SIZE_CRC.iter_unpack(items), strict=True)
-    position = _POSITION.unpack_from(items)[0]
-    last, last_size = _POSITION_SIZE.unpack_from(items, len(items) - _POSITION_SIZE.size)
-    begin, total = position - first, sum(sizes)
-    adjacent = begin >= 0 and last + last_size - position == total
+    begin, total = position_of(items) - first, sum(sizes)
+    adjacent = begin >= 0 and span_of(items) == total
     if adjacent:  # where they are follows from their sizes alone, so what is checked is what is given
         pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
     else:

@@ -339,6 +339,18 @@ cdef inline const uint8_t* text(const uint8_t* p, const uint8_t* end, const uint
     return p + 1 if p < end else NULL
 
 
+cdef inline const uint8_t* named(
+    const uint8_t* p, const uint8_t* end, const uint8_t** name, Py_ssize_t* size
+) noexcept nogil:
+    """Where the value of an object's member begins, whose name begins at `p`; NULL if it is not plain."""
+    p = text(p, end, name)
+    if p == NULL:
+        return NULL
+    size[0] = p - name[0] - 1
+    p = blank(p, end)
+    return blank(p + 1, end) if p < end and p[0] == c':' else NULL
+
+
 cdef inline const uint8_t* number(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
     """Behind an integer of at most 18 digits without leading zeros; NULL if it is none."""
     cdef bint negative = p < end and p[0] == c'-'
@@ -481,14 +493,9 @@ cdef const uint8_t* fields(const uint8_t* p, const uint8_t* end, Header* h, uint
     if p < end and p[0] == c'}':
         return p + 1
     while True:
-        p = text(p, end, &key)
+        p = named(p, end, &key, &size)
         if p == NULL:
             return NULL
-        size = p - key - 1
-        p = blank(p, end)
-        if p >= end or p[0] != c':':
-            return NULL
-        p = blank(p + 1, end)
         if size == 1 and c'a' <= key[0] <= c'z':
             bit = <uint64_t>FIELDS << (key[0] - c'a')
             if h.seen & bit:
@@ -565,14 +572,9 @@ cdef bint scan(const uint8_t* p, const uint8_t* end, Header* h, uint8_t* scratch
         return False
     p = blank(p + 1, end)
     while True:
-        p = text(p, end, &key)
+        p = named(p, end, &key, &size)
         if p == NULL:
             return False
-        size = p - key - 1
-        p = blank(p, end)
-        if p >= end or p[0] != c':':
-            return False
-        p = blank(p + 1, end)
         bit = 0
         if size == 4 and memcmp(key, b"code", 4) == 0:
             bit = CODE
@@ -621,7 +623,7 @@ cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_
 
 @cython.final
 cdef class Intake:
-    cdef object proposals, queue, append, retries, slot_of, new_key, origin_of
+    cdef object proposals, append, retries, slot_of, new_key, origin_of
     cdef dict plain, session_max
     cdef int64_t connection_max, node_max, body_max, properties_max, batch_max
     cdef bytes suffix
@@ -639,7 +641,6 @@ cdef class Intake:
 
     def __init__(self, proposals, queue, retries, limits, suffix, slot_of, new_key, origin_of):
         self.proposals = proposals
-        self.queue = queue
         self.append = queue.waiting.append
         self.retries = retries
         self.plain = proposals.plain

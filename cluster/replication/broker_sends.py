@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.replication.ack_levels import Ack
-from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot
+from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,6 +102,6 @@ def submit_copies(
 ) -> int:
     """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row that is
     `carried` (see Send). Returns their bytes, roughly."""
-    size = sum([115 + len(copy.body) + len(copy.properties) + len(slot.field) for copy in copies])
+    size = sum([message_size(copy, slot) for copy in copies])
     submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
     return size

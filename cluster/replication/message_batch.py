@@ -197,9 +197,9 @@ class Built(NamedTuple):
             cursor.next_offset = offset
 
 
-def message_size(send: Send) -> int:
-    """Stored bytes of a single-message send (an upper bound is enough for cutting batches)."""
-    return 115 + len(send.body) + len(send.properties) + len(send.slot.field)
+def message_size(message: Send | BatchMessage, slot: TopicSlot) -> int:
+    """Stored bytes of one message (an upper bound is enough for cutting batches)."""
+    return 115 + len(message.body) + len(message.properties) + len(slot.field)
 
 
 def build(

@@ -20,7 +20,7 @@ def cut(waiting: deque[Send], bytes_left: int, count_left: int) -> tuple[list[Se
     size = 0
     while waiting and count_left > 0:
         send = waiting[0]
-        bytes_left -= message_size(send) if not send.batch else send.size
+        bytes_left -= message_size(send, send.slot) if not send.batch else send.size
         if bytes_left < 0 and sends:
             break
         sends.append(waiting.popleft())

@@ -15,6 +15,7 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
+from tests.compat.kills import killed
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
@@ -40,21 +41,16 @@ def test_chosen_queues_are_reached_while_a_follower_is_dead(
     time.sleep(chance.uniform(0, POLL_S))
     leader = live.wait_leader()
     dead = chance.choice([node.id for node in live.nodes if node.id != leader])
-    live.aim(dead)()
-    killed = time.time()
-    try:
+    with killed(live, dead) as moment:
         time.sleep(POLL_S + AFTER_S)
         client.finish()
-    finally:
-        live.restart(dead)
-        live.wait_ready()
 
     sends = client.lines("send")
     failed = [line for line in sends if "error" in line]
-    early = [line for line in failed if line["started"] <= killed + POLL_S]
-    late = [line for line in sends if line["started"] > killed + POLL_S]
+    early = [line for line in failed if line["started"] <= moment + POLL_S]
+    late = [line for line in sends if line["started"] > moment + POLL_S]
     slowest = max((line["ended"] - line["started"] for line in early), default=0.0)
-    last = max((line["started"] - killed for line in failed), default=0.0)
+    last = max((line["started"] - moment for line in failed), default=0.0)
     tell(
         f"{kind}: node {dead} killed; {len(early)} of {len(sends) - len(late)} sends failed until 31 s after, the last "
         f"after {last:.1f} s, the slowest in {slowest:.2f} s; from then on {len(failed) - len(early)} of {len(late)}"

@@ -27,6 +27,7 @@ import pytest
 import raftmq
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.cluster import LocalCluster
+from tests.compat.kills import killed
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
 
@@ -93,15 +94,9 @@ def strike_leader(live: LocalCluster, mq: raftmq.Client, client: Any, topic: str
     age_s = chance.uniform(YOUNG_S, YOUNG_S + POLL_S)
     time.sleep(max(0.0, client.lines("send")[0]["started"] + age_s - time.time()))
     leader = live.wait_leader()
-    strike = live.aim(leader)
-    strike()
-    killed = time.time()
-    try:
-        client.wait("send", AFTER, PATIENCE_S, lambda line: acknowledged(line) and line["started"] > killed)
+    with killed(live, leader) as moment:
+        client.wait("send", AFTER, PATIENCE_S, lambda line: acknowledged(line) and line["started"] > moment)
         client.finish()
-    finally:
-        live.restart(leader)
-        live.wait_ready()
     sends = client.lines("send")
     acks = [line for line in sends if acknowledged(line)]
     copies = {node.id: read_replica(mq, node, topic) for node in live.nodes}
@@ -134,14 +129,10 @@ def test_a_consumer_outlives_the_leader(
         client.wait("message", BEFORE)
         time.sleep(chance.uniform(YOUNG_S, YOUNG_S + POLL_S))
         leader = live.wait_leader()
-        live.aim(leader)()
-        try:
+        with killed(live, leader):
             late = f"after-{kind}"
             mq.send(topic, b"late", key=late, tag="t", properties={"shade": "s"})
             client.wait("message", 1, PATIENCE_S, lambda line: line["key"] == late)
-        finally:
-            live.restart(leader)
-            live.wait_ready()
     for future in sent.values():
         future.result()
     keys = {*sent, late}

@@ -18,6 +18,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.compat.kills import killed
 from tests.compat.test_orderly_stop import sending
 
 KILLS = int(os.environ.get("RAFTMQ_COMPAT_KILLS", "1"))
@@ -77,14 +78,9 @@ def test_a_consumer_asks_for_its_routes_when_the_leader_is_dead(
         for _ in range(KILLS):
             time.sleep(POLL_S + 5 + chance.uniform(0, POLL_S))  # its route of the retry topic is one without brokers
             leader = live.wait_leader()
-            live.aim(leader)()
-            killed = time.time()
-            try:
-                wait_past(client, killed + GAP_MAX_S)
-            finally:
-                live.restart(leader)
-                live.wait_ready()
-            times = [line["at"] for line in client.lines("message") if line["at"] > killed - 5]
+            with killed(live, leader) as moment:
+                wait_past(client, moment + GAP_MAX_S)
+            times = [line["at"] for line in client.lines("message") if line["at"] > moment - 5]
             gaps.append(max(later - earlier for earlier, later in pairwise(times)))
             tell(f"{kind}: {gaps[-1]:.2f} s without a message after kill -9 of node {leader}")
     client.finish()

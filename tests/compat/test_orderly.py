@@ -10,6 +10,7 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
+from tests.compat.kills import killed
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -61,12 +62,9 @@ def test_a_queue_is_read_in_order_by_one_client_at_a_time(
     two.wait("ready")
     send_some(mq, topic, EACH)
     wait_for([one, two], 2 * QUEUES * EACH)
-    leader = live.wait_leader()
-    live.aim(leader)()
-    send_some(mq, topic, 2 * EACH)
-    wait_for([one, two], 3 * QUEUES * EACH)
-    live.restart(leader)
-    live.wait_ready()
+    with killed(live, live.wait_leader()):
+        send_some(mq, topic, 2 * EACH)
+        wait_for([one, two], 3 * QUEUES * EACH)
     two.finish()
     send_some(mq, topic, 3 * EACH)
     begun = time.monotonic()

@@ -20,6 +20,7 @@ from cluster.broker.filters.errors import FilterError
 from cluster.broker.filters.sql import SqlFilter
 from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import COMMANDS, INSTALLED, NEWEST
+from tests.compat.kills import killed
 from tests.support import sql_reference
 from tests.support.sql_cases import PROPERTIES, TREES, VALUES, WORDS
 
@@ -59,12 +60,9 @@ def test_consumers_get_what_they_select(live: LocalCluster, mq: raftmq.Client, s
     wait_for(reader, wanted)
     wanted |= sell(mq, topic, 100)
     wait_for(reader, wanted)
-    leader = live.wait_leader()
-    live.aim(leader)()
-    wanted |= sell(mq, topic, 200)
-    wait_for(reader, wanted)
-    live.restart(leader)
-    live.wait_ready()
+    with killed(live, live.wait_leader()):
+        wanted |= sell(mq, topic, 200)
+        wait_for(reader, wanted)
     reader.finish()
     assert {line["key"] for line in reader.lines("message")} == wanted, "and nothing else"
 

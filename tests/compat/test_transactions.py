@@ -11,6 +11,7 @@ import pytest
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
+from tests.compat.kills import killed
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -67,13 +68,10 @@ def test_another_producer_of_the_group_answers_and_the_leader_dies(
     first.kill()
     second = start(kind, "transact", topic, group, "two", str(COUNT), ",".join(DECISIONS), "COMMIT_MESSAGE")
     second.wait("ready")
-    leader = live.wait_leader()
-    live.aim(leader)()
-    of_first = second.wait("check", COUNT, CHECKED_S, lambda line: line["key"].startswith("one-"))
-    assert {line["key"] for line in of_first} == {f"one-{n}" for n in range(COUNT)}
-    second.wait("check", COUNT // len(DECISIONS), CHECKED_S, lambda line: line["key"].startswith("two-"))
-    live.restart(leader)
-    live.wait_ready()
+    with killed(live, live.wait_leader()):
+        of_first = second.wait("check", COUNT, CHECKED_S, lambda line: line["key"].startswith("one-"))
+        assert {line["key"] for line in of_first} == {f"one-{n}" for n in range(COUNT)}
+        second.wait("check", COUNT // len(DECISIONS), CHECKED_S, lambda line: line["key"].startswith("two-"))
     second.finish()
     assert keys_of(mq, topic) == sorted([f"one-{n}" for n in range(COUNT)] + decided("two", 0, 2))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftlog.frame import make_entry, tail_after
-from raftlog.types import Entry, EntryType, LogTail
+from raftlog.frame import genesis_entry, make_entry, tail_after
+from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 from statemachine import commands, payload
 
 GROUP = 1
@@ -34,6 +34,25 @@ def entries_after(tail: LogTail, count: int, *, segment_size: int, term: int = 1
             timestamp_ms=START_MS + number,
             group_id=GROUP,
             segment_size=segment_size,
+        )
+        tail = tail_after(tail, entry)
+        entries.append(entry)
+    return entries
+
+
+def no_ops(count: int, size: int = 10) -> list[Entry]:
+    """Entries 1 to `count` of a log, with payloads of `size` bytes."""
+    tail = tail_after(EMPTY_TAIL, genesis_entry(b"", timestamp_ms=0, group_id=GROUP))
+    entries = []
+    for _ in range(count):
+        entry = make_entry(
+            tail,
+            term=1,
+            entry_type=EntryType.NOOP,
+            payload=bytes(size),
+            timestamp_ms=0,
+            group_id=GROUP,
+            segment_size=1 << 24,
         )
         tail = tail_after(tail, entry)
         entries.append(entry)

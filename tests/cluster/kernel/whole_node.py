@@ -12,27 +12,12 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from cluster import kernel
-from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
-from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
-from jepsen_like.sim.options import Options, draw, stream
-from raftlog.types import NodeId
+from jepsen_like.sim.lone import LoneNode, lone_options
 
-ELECTED_S, CONNECTED_S, SETTLED_S = 5.0, 0.01, 0.2
-
-
-class Unwatched:
-    """A `Watcher` that does nothing, except that a node which fails ends the process."""
-
-    def broken(self, what: str, error: BaseException) -> None:
-        """See Watcher."""
-        raise SystemExit(f"{what}: {error!r}")
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+CONNECTED_S, SETTLED_S = 0.01, 0.2
 
 
 class Client(asyncio.Protocol):
@@ -53,68 +38,37 @@ class Lone:
     """A node that leads alone."""
 
     def __init__(self) -> None:
-        options = lone_options()
-        self._loop = SimLoop(options.event_budget)
-        asyncio.set_event_loop(self._loop)
-        self._network = Network(self._loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
-        self._machine = Machine(NodeId(1), options, self._loop, self._network, cast(Any, Unwatched()))
-        self._machine.start()
-        self._process = Process("client", "10.0.1.1")
-        self._pass_time(ELECTED_S)
+        self._lone = LoneNode(lone_options(segment_size=4 << 20))
         self._next = self._tail() + 1
 
-    def _pass_time(self, seconds: float) -> None:
-        self._loop.call_outside(seconds, self._loop.stop)
-        self._loop.run_forever()
-
     def _tail(self) -> int:
-        assert self._machine.node is not None, "the node has ended"
-        return self._machine.node.storage.directory.log.state.tail.index
+        assert self._lone.machine.node is not None, "the node has ended"
+        return self._lone.machine.node.storage.directory.log.state.tail.index
 
     def ask(self, reads: Sequence[bytes]) -> dict[str, Any]:
         """One connection sends these, each as a segment of its own."""
-        task = self._process.run(self._loop.create_task, self._network.connect(Client, host_of(1), BROKER_PORT))
-        self._pass_time(CONNECTED_S)
-        endpoint, client = cast("tuple[Endpoint, Client]", task.result())
+        lone = self._lone
+        endpoint, client = lone.connect(Client, CONNECTED_S)
         for read in reads:
             if not endpoint.is_closing():
-                self._process.run(endpoint.write, read)
-                self._pass_time(CONNECTED_S)
-        self._pass_time(SETTLED_S)
+                lone.client.run(endpoint.write, read)
+                lone.pass_time(CONNECTED_S)
+        lone.pass_time(SETTLED_S)
         closed = client.closed
-        self._process.run(endpoint.close)
-        self._pass_time(CONNECTED_S)
+        lone.client.run(endpoint.close)
+        lone.pass_time(CONNECTED_S)
         return {"answers": client.answers.hex(), "closed": closed, "log": self._appended().hex()}
 
     def _appended(self) -> bytes:
         first, last = self._next, self._tail()
         self._next = last + 1
-        assert self._machine.node is not None
+        assert self._lone.machine.node is not None
         entries = (
-            self._machine.node.storage.directory.log.read_entries(first, last + 1, 1 << 60) if last >= first else []
+            self._lone.machine.node.storage.directory.log.read_entries(first, last + 1, 1 << 60)
+            if last >= first
+            else []
         )
         return b"".join(entry.header + entry.payload for entry in entries)
-
-
-def lone_options() -> Options:
-    """One node on which nothing happens that nobody asked for."""
-    return draw(0)._replace(
-        nodes=1,
-        segment_size=4 << 20,
-        latency_s=(0.0001, 0.0001),
-        split=0.0,
-        disk_s=(0.0001, 0.0001),
-        apply_s=(0.0001, 0.0001),
-        apply_inline=1.0,
-        retained_bytes=0,
-        retained_ms=0,
-        remakes=0,
-        flush_async=0,
-        memory_pool=0,
-        stepped=0.0,
-        hostile=0,
-        event_budget=1 << 40,
-    )
 
 
 def main() -> None:

@@ -20,29 +20,9 @@ from cluster.replication.append_runner import (
     AppendRunner,
     DiskPace,
 )
-from raftlog.frame import genesis_entry, make_entry, tail_after
-from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType, HardState, NodeId
+from raftlog.types import FLAG_ROLL, Entry, HardState, NodeId
+from tests.support.node_kit import no_ops
 from tests.support.patience import until
-
-
-def entries(count: int, size: int = 10) -> list[Entry]:
-    """Entries 1 to `count`."""
-    made = [genesis_entry(b"", timestamp_ms=0, group_id=1)]
-    tail = tail_after(EMPTY_TAIL, made[0])
-    for _ in range(count):
-        made.append(
-            make_entry(
-                tail,
-                term=1,
-                entry_type=EntryType.NOOP,
-                payload=bytes(size),
-                timestamp_ms=0,
-                group_id=1,
-                segment_size=1 << 24,
-            )
-        )
-        tail = tail_after(tail, made[-1])
-    return made[1:]
 
 
 def job(*of: Entry, hard_state: HardState | None = None) -> PersistJob:
@@ -125,7 +105,7 @@ class Running:
 
     async def begin(self) -> None:
         """What comes first goes to the thread: nobody knows where the log ends."""
-        self.runner.submit(job(entries(1)[0]))
+        self.runner.submit(job(no_ops(1)[0]))
         await until(lambda: len(self.done) == 1)
         assert self.lane.seen[0] == (1, False)
         self.lane.seen.clear()
@@ -139,7 +119,7 @@ async def running(lane: Lane | None = None) -> Running:
 
 async def test_a_lone_small_append_is_done_when_submit_returns() -> None:
     run = await running()
-    made = entries(3)
+    made = no_ops(3)
     run.runner.submit(job(made[1]))
     assert run.lane.seen == [(2, True)]
     assert len(run.done) == 2
@@ -153,7 +133,7 @@ async def test_a_lone_small_append_is_done_when_submit_returns() -> None:
 @pytest.mark.parametrize("what", ["vote", "conflict", "gap", "roll", "large", "no entries"])
 async def test_what_is_not_one_write_and_one_sync_goes_to_the_thread(what: str) -> None:
     run = await running()
-    made = entries(3, size=10 if what != "large" else INLINE_BYTES_MAX)
+    made = no_ops(3, size=10 if what != "large" else INLINE_BYTES_MAX)
     submitted = {
         "vote": job(made[1], hard_state=HardState(2, NodeId(1), 0)),
         "conflict": job(made[0]),
@@ -170,7 +150,7 @@ async def test_what_is_not_one_write_and_one_sync_goes_to_the_thread(what: str) 
 
 async def test_what_follows_a_job_on_the_thread_waits_for_it_there() -> None:
     run = await running()
-    made = entries(4)
+    made = no_ops(4)
     run.lane.gate.clear()
     run.pace.is_quick = False
     run.runner.submit(job(made[1]))
@@ -187,7 +167,7 @@ async def test_what_follows_a_job_on_the_thread_waits_for_it_there() -> None:
 
 async def test_jobs_that_were_put_aside_are_not_overtaken() -> None:
     run = await running()
-    made = entries(5)
+    made = no_ops(5)
     run.lane.parked = "no space"
     run.runner.submit(job(made[1]))
     assert run.done[-1].parked
@@ -206,7 +186,7 @@ async def test_jobs_that_were_put_aside_are_not_overtaken() -> None:
 
 async def test_a_failure_is_told_once_and_nothing_is_written_after_it() -> None:
     run = await running()
-    made = entries(3)
+    made = no_ops(3)
     run.lane.error = OSError("broken")
     run.runner.submit(job(made[1]))
     run.runner.submit(job(made[2]))
@@ -219,13 +199,13 @@ async def test_the_mark_is_written_by_the_thread_once_nothing_comes() -> None:
     lane = Lane()
     lane.idle_after_s = 0.02
     run = await running(lane)
-    run.runner.submit(job(entries(2)[1]))
+    run.runner.submit(job(no_ops(2)[1]))
     await until(lambda: ("mark", False) in lane.seen)
     await asyncio.sleep(0.1)
     assert run.failed == []
     assert [name for name, _ in lane.seen].count("mark") == 1
     assert len(run.done) == 2, "nobody hears of a mark"
-    run.runner.submit(job(entries(3)[2]))
+    run.runner.submit(job(no_ops(3)[2]))
     await until(lambda: [name for name, _ in lane.seen].count("mark") == 2)
     run.runner.close()
 
@@ -235,9 +215,9 @@ async def test_a_mark_under_way_is_not_met_on_the_loop() -> None:
     lane.idle_after_s = 0.02
     run = await running(lane)
     lane.gate.clear()
-    run.runner.submit(job(entries(2)[1]))
+    run.runner.submit(job(no_ops(2)[1]))
     await until(lambda: lane.draining == 1)
-    run.runner.submit(job(entries(3)[2]))
+    run.runner.submit(job(no_ops(3)[2]))
     assert lane.seen == [(2, True)]
     lane.gate.set()
     await until(lambda: (3, False) in lane.seen)

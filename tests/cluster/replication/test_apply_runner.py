@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from cluster.replication import apply_runner
 from cluster.replication.apply_lane import Applied
 from cluster.replication.apply_runner import ApplyRunner
-from raftlog.frame import genesis_entry, make_entry, tail_after
-from raftlog.types import EMPTY_TAIL, Entry, EntryType
+from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
+from tests.support.node_kit import no_ops
 from tests.support.patience import until
 
 
@@ -44,25 +44,6 @@ class Lane:
         raise AssertionError
 
 
-def entries(count: int, size: int = 10) -> list[Entry]:
-    made = [genesis_entry(b"", timestamp_ms=0, group_id=1)]
-    tail = tail_after(EMPTY_TAIL, made[0])
-    for _ in range(count):
-        made.append(
-            make_entry(
-                tail,
-                term=1,
-                entry_type=EntryType.NOOP,
-                payload=bytes(size),
-                timestamp_ms=0,
-                group_id=1,
-                segment_size=1 << 24,
-            )
-        )
-        tail = tail_after(tail, made[-1])
-    return made[1:]
-
-
 def runner_of(lane: Lane) -> tuple[ApplyRunner, list[int], list[BaseException]]:
     done: list[int] = []
     failed: list[BaseException] = []
@@ -74,7 +55,7 @@ def runner_of(lane: Lane) -> tuple[ApplyRunner, list[int], list[BaseException]]:
 async def test_a_lone_small_run_is_applied_at_once() -> None:
     lane = Lane()
     runner, done, _ = runner_of(lane)
-    runner.submit(entries(2))
+    runner.submit(no_ops(2))
     assert done == [1, 2]
     assert lane.seen == [(1, True), (2, True)]
     runner.close()
@@ -84,14 +65,14 @@ async def test_a_large_run_and_what_follows_it_go_to_the_lane_in_order() -> None
     lane = Lane()
     lane.gate = threading.Event()
     runner, done, _ = runner_of(lane)
-    made = entries(3, size=40_000)
+    made = no_ops(3, size=40_000)
     runner.submit(made[:2])
     runner.submit(made[2:])
     assert done == []
     lane.gate.set()
     await until(lambda: done == [1, 2, 3])
     assert [main for _, main in lane.seen] == [False, False, False]
-    runner.submit(entries(4)[3:])
+    runner.submit(no_ops(4)[3:])
     assert lane.seen[-1] == (4, True), "the lane is empty again"
     runner.close()
 
@@ -100,7 +81,7 @@ async def test_one_slow_run_sends_the_next_ones_to_the_lane() -> None:
     lane = Lane()
     lane.seconds = apply_runner.SLOW_S * 2
     runner, done, _ = runner_of(lane)
-    made = entries(2)
+    made = no_ops(2)
     runner.submit(made[:1])
     runner.submit(made[1:])
     await until(lambda: done == [1, 2])
@@ -112,7 +93,7 @@ async def test_a_failure_is_told() -> None:
     lane = Lane()
     lane.error = ValueError("broken")
     runner, done, failed = runner_of(lane)
-    runner.submit(entries(1))
+    runner.submit(no_ops(1))
     assert (done, failed) == ([], [lane.error])
     runner.close()
 
@@ -120,7 +101,7 @@ async def test_a_failure_is_told() -> None:
 async def test_a_trim_goes_to_the_lane_however_small_it_is() -> None:
     lane = Lane()
     runner, done, _ = runner_of(lane)
-    first, trim, last = entries(3)
+    first, trim, last = no_ops(3)
     runner.submit([first])
     runner.submit([trim._replace(type=EntryType.TRIM)])
     await until(lambda: len(done) == 2)

@@ -1,0 +1,54 @@
+"""Three processes, one for each node: what most systems share."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers.processes import Processes
+from bench.peers.system import Node, NoLeader
+
+
+class Group(ABC):
+    """The nodes of a `bench.peers.system.System`, each a process that joins by itself."""
+
+    def __init__(self) -> None:
+        self.processes = Processes()
+        self._home = Path()
+        self._nodes: list[Node] = []
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """See System."""
+        return self._nodes
+
+    @abstractmethod
+    def leader(self) -> Node:
+        """See System."""
+
+    def restart(self, node: Node) -> None:
+        """See System."""
+        self._nodes[node.number] = node._replace(pid=self._start(node.number))
+
+    def stop(self) -> None:
+        """See System."""
+        self.processes.end()
+
+    @abstractmethod
+    def _start(self, number: int) -> int:
+        """Starts the process of a node; returns its pid."""
+
+    def _await_leader(self, ready_s: float, poll_s: float = 0.2) -> None:
+        """Waits so long, or until a process ends by itself; asks every `poll_s`. Raises NoLeader."""
+        until = time.monotonic() + ready_s
+        while True:
+            try:
+                self.leader()
+            except NoLeader:
+                if time.monotonic() > until or self.processes.ended():
+                    raise
+                time.sleep(poll_s)
+            else:
+                return
