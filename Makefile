@@ -100,7 +100,7 @@ hooks: $(STAMPS)/dev  ## git hooks: lint and layers before a commit, check befor
 
 lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 	@$(COMPILE) --output-file requirements/base.lock pyproject.toml
-	@$(COMPILE) --extra dev --extra spark --extra jre -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --extra dev --extra spark --extra jre --extra tier -c requirements/base.lock --output-file requirements/dev.lock pyproject.toml
 	@$(subst --build-deps-for=editable,,$(COMPILE)) --output-file requirements/compat.lock requirements/compat.in
 	@cd requirements/compat-js && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
