@@ -51,6 +51,10 @@ class Refused(Exception):
         self.remark = remark
 
 
+class NotTaken(Refused):
+    """A topic, as this node knows it, does not take the message: a former leader may know a topic of the past."""
+
+
 def not_written(
     outcome: Outcome, remark: str, *, fail: str = "no leader took it", unknown: str = "proposed and undecided"
 ) -> Refused:

@@ -16,7 +16,7 @@ from cluster.broker.delays import Delays, addressed, without
 from cluster.broker.half_send import half_of, is_half
 from cluster.broker.inflight import over_limit
 from cluster.broker.names import PERM_WRITE
-from cluster.broker.refusal import Reason, Refused
+from cluster.broker.refusal import NotTaken, Reason, Refused
 from cluster.broker.retry_send import redirected
 from cluster.broker.send_wish import Origin, SendPath, SendWish
 from cluster.replication.ack_levels import LevelError, ack_of
@@ -131,7 +131,7 @@ class Sends(Generic[_Origin]):
             slot.next_queue = queue_id + 1
         elif queue_id >= slot.queues:
             remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
-            raise Refused(Reason.INVALID, remark)
+            raise NotTaken(Reason.INVALID, remark)
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
             asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
@@ -200,6 +200,28 @@ class Sends(Generic[_Origin]):
         path.inflight_bytes += size
         proposals.bytes_inflight += size
         proposals.submit_send(send)
+
+    def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
+        """Calls `again` once a majority has confirmed that this node leads, so that what it knows of topics is true. If
+        another one leads, the send is routed there."""
+        path, size, proposals = origin.path, origin.size, self._proposals
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+
+        def confirmed(ok: bool) -> None:
+            path.inflight_bytes -= size
+            proposals.bytes_inflight -= size
+            if path.closed:
+                return
+            if ok and proposals.open:
+                again()
+            elif not proposals.open:
+                self._route(origin)
+            else:
+                remark = "no majority confirms what this node knows of the topic; nothing was stored, try again"
+                self._refuse(origin, Refused(Reason.UNAVAILABLE, remark))
+
+        self._services.read_index(confirmed)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -393,7 +415,7 @@ class Sends(Generic[_Origin]):
         else:
             allowed = str(self._auto_create).lower()
             remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
-            raise Refused(Reason.NO_TOPIC, remark)
+            raise NotTaken(Reason.NO_TOPIC, remark)
         return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}
 
     # --- identity ----------------------------------------------------------------------------------------------------
@@ -511,7 +533,7 @@ _NO_IDENTITY = Identity(b"", 0, 0)
 
 def _not_writable(slot: TopicSlot) -> Refused:
     if not slot.perm & PERM_WRITE:
-        return Refused(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
+        return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
     return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
 
 

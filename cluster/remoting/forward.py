@@ -275,6 +275,8 @@ class Forwarder:
         if held.spent:
             return  # the node that has it answers, or the deadline passes
         if self._leads():
+            if held.line is not None:
+                held.line.sent(forward_id, held.frame.header.code)
             self._drop(forward_id)
             self._local(held.frame)
             return

@@ -54,10 +54,10 @@ class OrderLine:
         return next(iter(self._waiting), number) >= number
 
     def sent(self, number: int, code: int) -> None:
-        """A leader has it in hand."""
+        """A leader, which may be this node, has it in hand."""
         self._waiting.pop(number, None)
         if code in ONE_TRY:
-            self._newest_sent = number
+            self._newest_sent = max(self._newest_sent, number)
 
     def served(self, code: int) -> None:
         """This node carries out a later one itself: what a former leader gives back now was overtaken."""
@@ -65,7 +65,7 @@ class OrderLine:
             self._newest_sent = self._newest + 1
 
     def leave(self, number: int) -> None:
-        """It is answered, or taken on by this node."""
+        """It is answered or given up."""
         self._waiting.pop(number, None)
 
     def overtaken(self, number: int, code: int) -> bool:

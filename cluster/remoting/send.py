@@ -5,7 +5,9 @@ This is the hot path: no task, no future, no log line per message.
 
 from __future__ import annotations
 
-from cluster.broker.refusal import Refused
+from functools import partial
+
+from cluster.broker.refusal import NotTaken, Refused
 from cluster.broker.sends import Sends
 from cluster.remoting.frame import Frame
 from cluster.remoting.intake import Intake
@@ -27,8 +29,12 @@ class SendHandler:
         self.intake = intake
         """Takes plain ones before their headers are decoded."""
 
-    def on_send(self, frame: Frame) -> None:
-        """Handles one request. Raises CodecError if its header is malformed."""
+    def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:
+        """Handles one request. Raises CodecError if its header is malformed.
+
+        `confirmed`: a majority says that this node leads. Without that, no client is told that its topic is not there,
+        or takes no messages.
+        """
         header = frame.header
         wish = decode_send_header(header)
         if header.version < V3_4_9:
@@ -36,7 +42,10 @@ class SendHandler:
         try:
             self._sends.send(frame, wish, oneway=header.flag & FLAG_ONEWAY != 0)
         except Refused as refused:
-            self._replies.refuse(frame, refused)
+            if isinstance(refused, NotTaken) and not confirmed:
+                self._sends.when_confirmed(frame, partial(self.on_send, frame, confirmed=True))
+            else:
+                self._replies.refuse(frame, refused)
 
     def name_held(self, frame: Frame) -> Identity | None:
         """The identity under which this node hands a client's send to one leader after the other.

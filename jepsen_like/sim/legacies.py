@@ -93,8 +93,8 @@ class Round:
         self._ids: dict[int, list[str]] = {1: [], 2: []}
         """Life -> ids of what was sent to the topic in it, acknowledged or not."""
         self._halves: list[HalfLeft] = []
-        self._failed = 0
-        """Position of the message that was reported as failed; 0: none was."""
+        self._failed, self._failed_id = 0, ""
+        """Position and id of the message that was reported as failed; 0: none was."""
 
     async def play(self) -> None:
         """Ends early as soon as something was not answered: what the names stand for is then unknown."""
@@ -173,11 +173,12 @@ class Round:
         return await self._does(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
 
     async def _fail(self) -> bool:
-        """Reports the first message as failed. Its copy waits for a second."""
+        """Reports the first message of a queue as failed. Its copy waits for a second."""
         for queue in range(QUEUES):
             pulled = await self._ask(RequestCode.PULL_MESSAGE, pull_of(self._group, self._topic, queue, 0))
             if pulled is not None and pulled.code == ResponseCode.SUCCESS:
-                self._failed = decode_messages(pulled.body)[0].position
+                message = decode_messages(pulled.body)[0]
+                self._failed, self._failed_id = message.position, id_of(message.body)
                 return await self._report_failure()
         return False
 
@@ -204,8 +205,7 @@ class Round:
         if what == "retries":
             again = await self._report_failure()
             name = RETRIES + self._group
-            first = f"{self._topic}-first"
-            self._all.made.append(Made(name, frozenset(), frozenset([first] if again else [])))
+            self._all.made.append(Made(name, frozenset(), frozenset([self._failed_id] if again else [])))
             return
         await self._look_for_offsets(what)
         if what == "topic":

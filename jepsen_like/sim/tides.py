@@ -215,10 +215,12 @@ class Tide(Client):
     def _on_found(self, asked: Question, answer: Answer) -> None:
         if answer.code == ResponseCode.SUCCESS:
             value = int(answer.ext["offset"])
-            at = self._index.get(value, -2)
+            at = surely = self._index.get(value, -2)
         elif answer.code == ResponseCode.QUERY_NOT_FOUND:
             value = None
-            at = max((n for n, step in enumerate(self.steps) if step.kind == "delete"), default=-1)
+            deletions = [n for n, step in enumerate(self.steps) if step.kind == "delete"]
+            at = max(deletions, default=-1)
+            surely = min((n for n in deletions if n >= asked.low), default=-1)  # any of them explains the answer
         else:
             return
         if at == -2:
@@ -229,8 +231,8 @@ class Tide(Client):
         elif at < asked.own and asked.reign == self._reign(self._node) and not self._may_come_late(at, asked.own):
             what, own = self._named(at), self._named(asked.own)
             self._report("order", f"{self.group}: {what} is read behind {own}, sent to the leader just before")
-        elif at > self._low:
-            self._low = at
+        elif surely > self._low:
+            self._low = surely
 
     def _may_come_late(self, at: int, newer: int) -> bool:
         """What was not answered may be carried out after newer ones, but never after one of its own connection."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+from cluster.remoting.forward import Forwarder
 from cluster.remoting.order_line import OrderLine
 from cluster.wire.codes import RequestCode
 from jepsen_like.sim.world import run_seed
@@ -32,6 +36,18 @@ def test_what_this_node_carries_out_itself_overtakes_what_a_former_leader_still_
     assert line.overtaken(7, COMMIT)
     line.join(8)
     assert not line.overtaken(8, COMMIT), "it came after"
+
+
+def test_what_was_held_until_this_node_led_overtakes_too() -> None:
+    """A commit that a former leader has, and a later one that nobody has when this node becomes the leader."""
+    line, done = handed_on(4), list[object]()
+    line.join(7)
+    frame = SimpleNamespace(header=SimpleNamespace(code=COMMIT))
+    held: Any = SimpleNamespace(line=line, spent=False, frame=frame)
+    forwarder: Any = SimpleNamespace(_leads=lambda: True, _drop=line.leave, _local=done.append)
+    Forwarder._pass_on(forwarder, 7, held)
+    assert done == [frame]
+    assert line.overtaken(4, COMMIT)
 
 
 def test_seed_1400103() -> None:
