@@ -60,6 +60,7 @@ COMMANDS = {
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
     "message": _here("message", "Find messages by key, id or position."),
+    "index": _here("index", "Check index files and look into them."),
     "backup": _here("backup", "Create, list and verify backups."),
     "restore": _here("restore", "Create a new cluster from a backup."),
     "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),

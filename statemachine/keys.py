@@ -272,6 +272,7 @@ def timer_origin_range(until: int) -> tuple[bytes, bytes]:
     return b"o", timer_origin_key(until) + b"\0"
 
 
+INDEX_BUCKET_KEY_SIZE = _INDEX_BUCKET.size
 index_bucket_key = _INDEX_BUCKET.pack
 """(bucket) -> key of the bucket's own row, the first of its rows."""
 

@@ -1,0 +1,140 @@
+"""Builds the index file of a closed segment from the rows of the state: few and large reads, no message is looked at.
+
+The rows must be there: the first entry of the next segment is applied, so that the segment's bucket is closed and every
+chunk is written, and no TRIM has taken rows of the segment. They do not change then, but that whole topics, and the
+beginnings of queues that their topic keeps for a shorter time, may go: such messages are not in the file. The caller
+looks before and after whether the log still begins at or below the segment (`statemachine.trim`).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from raftlog.errors import InvariantViolationError
+from statemachine import keys
+from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_writer import IndexWriter
+from statemachine.kv import CQ, INDEX, KV
+from statemachine.message_index import RECORD
+from statemachine.payload import ITEM
+
+LOOKS = 3
+"""A block is merged once: the second look finds it, unless the queue was trimmed."""
+MERGED = 1
+"""Kind of the rows of a closed bucket."""
+_LOW = 0xFFFFFFFF
+
+
+def write_index(kv: KV, meta: IndexMeta, write: Callable[[bytes], object], pause: Callable[[], None]) -> IndexMeta:
+    """Writes the file of the segment `meta` with `write`. `pause` is called between steps of about a millisecond.
+    Returns `meta` with the counts. Raises KVError, and InvariantViolationError if the rows are not there."""
+    writer = IndexWriter(write)
+    for topic_id, queue_id in queues(kv):
+        first, pieces = queue_items(kv, topic_id, queue_id, meta.base, meta.end)
+        writer.add_queue(topic_id, queue_id, first, pieces)
+        pause()
+    for partition in key_partitions(kv, meta.base, meta.end):
+        writer.add_keys(partition)
+        pause()
+    return writer.finish(meta)
+
+
+def queues(kv: KV) -> Iterator[tuple[int, int]]:
+    """Every queue that has rows, ascending, one seek each."""
+    row = kv.first(CQ, keys.FIRST, keys.LAST)
+    while row is not None:
+        topic_id, queue_id = keys.cq_queue(row[0])
+        yield topic_id, queue_id
+        row = kv.first(CQ, keys.cq_after_queue(topic_id, queue_id), keys.LAST)
+
+
+def queue_items(kv: KV, topic_id: int, queue_id: int, base: int, end: int) -> tuple[int, Iterator[bytes]]:
+    """(offset of the queue's first message at or above position `base`, its packed items below position `end`)."""
+    first = _first_at(kv, topic_id, queue_id, base)
+    return (0, iter(())) if first is None else (first, _items_below(kv, topic_id, queue_id, first, end))
+
+
+def _first_at(kv: KV, topic_id: int, queue_id: int, position: int) -> int | None:
+    """The first offset of the queue whose message lies at or above the position; None if there is none."""
+    low_key, high_key = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
+    row = kv.seek_last(CQ, low_key, high_key)
+    if row is None or _position(row[1], len(row[1]) // ITEM.size - 1) < position:
+        return None
+    low, high = 0, keys.cq_base(row[0])  # the answer is in the chunk that holds `high`, or below
+    while low < high:
+        middle = (low + high) // 2
+        row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, middle + 1))
+        if row is None:  # trimmed so far
+            low = middle + 1
+        elif _position(row[1], len(row[1]) // ITEM.size - 1) < position:
+            low = max(middle + 1, keys.cq_base(row[0]) + len(row[1]) // ITEM.size)
+        else:
+            high = min(middle, keys.cq_base(row[0]))
+    # Chunks of a block merge meanwhile: the chunk that holds `low` now holds the answer, wherever it begins.
+    row = kv.seek_last(CQ, low_key, keys.cq_key(topic_id, queue_id, low + 1))
+    if row is None:
+        return None
+    chunk = row[1]
+    return keys.cq_base(row[0]) + bisect_left(
+        range(len(chunk) // ITEM.size), position, key=lambda item: _position(chunk, item)
+    )
+
+
+def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> Iterator[bytes]:
+    """The items from offset `first` on that lie below position `end`."""
+    for key, chunk in _chunks_from(kv, topic_id, queue_id, first):
+        start, count = max(0, first - keys.cq_base(key)), len(chunk) // ITEM.size
+        stop = bisect_left(range(count), end, key=lambda item, data=chunk: _position(data, item))  # type: ignore[misc]
+        if stop > start:
+            yield chunk[start * ITEM.size : stop * ITEM.size]
+        if stop < count:
+            return
+
+
+def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[tuple[bytes, bytes]]:
+    """The queue's chunks from the one that holds offset `first` on, as they are at one moment."""
+    low, high = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
+    for _ in range(LOOKS):
+        row = kv.seek_last(CQ, low, keys.cq_key(topic_id, queue_id, first + 1))
+        chunks = kv.scan(CQ, low if row is None else row[0], high)
+        found = next(chunks, None)
+        if found is not None and keys.cq_base(found[0]) <= first:  # else its block was merged since the seek
+            return chain([found], chunks)
+    raise InvariantViolationError(f"queue {queue_id} of topic {topic_id} has no row at offset {first}")
+
+
+def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[tuple[int, int]]]:
+    """The (hash, offset in the segment) pairs of the closed bucket, sorted: by the first byte of their hash, so that
+    the parts ascend."""
+    partition, records = -1, bytearray()
+    bucket = base
+    for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
+        if len(key) == keys.INDEX_BUCKET_KEY_SIZE:
+            if partition >= 0 or keys.INDEX_BUCKET.unpack(value)[1] == keys.U64_MAX:
+                raise InvariantViolationError(f"the index of the log from {base} to {end} is not one closed bucket")
+            bucket = keys.index_base(key)
+            continue
+        kind, number = key[8], key[9]
+        if kind != MERGED:
+            raise InvariantViolationError(f"the index of the log from {base} to {end} has records of single entries")
+        if number != partition and records:
+            yield _sorted(records, bucket, base)
+            records = bytearray()
+        partition = number
+        records += value
+    if records:
+        yield _sorted(records, bucket, base)
+
+
+def _sorted(records: bytearray, bucket: int, base: int) -> list[tuple[int, int]]:
+    """Records of a bucket as pairs for the file: what is lost of the position is restored by the bucket's base."""
+    shift = bucket - base
+    return sorted([(hashed, (low - bucket & _LOW) + shift) for hashed, low in RECORD.iter_unpack(records)])
+
+
+def _position(chunk: bytes, item: int) -> int:
+    position: int = struct.unpack_from(">Q", chunk, item * ITEM.size)[0]
+    return position

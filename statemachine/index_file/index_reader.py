@@ -1,0 +1,274 @@
+"""Reads an index file by ranges. No I/O: a step yields the range that it needs next and is sent the bytes.
+
+    index = drive(open_index(size), read)          # read(at, length) -> bytes: pread, or a GET with a range
+    positions = drive(index.positions(topic_id, key), read)
+
+Whoever reads from a store on an event loop drives the same generators with `await`. Every byte is checked against its
+CRC-32C before it is used; what does not fit raises IndexFileError. Memory: the footer, and the blocks of one answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import google_crc32c
+
+from statemachine.index_file.index_format import (
+    BLOCK_FORM,
+    BLOCK_SIZE,
+    FOOTER_SIZE_MAX,
+    HEAD,
+    ITEMS,
+    KEY_FORM,
+    KEYS,
+    MAGIC,
+    META_FORM,
+    QUEUE_FORM,
+    QUEUES,
+    ROW_SIZES,
+    SECTION_FORM,
+    SEGMENT_BYTES_MAX,
+    TRAILER_FORM,
+    TRAILER_SIZE,
+    VERSION,
+    Block,
+    IndexFileError,
+    IndexMeta,
+    QueueRun,
+    Section,
+    unpack_meta,
+)
+from statemachine.keys import U32, U64
+from statemachine.message_index import key_hash
+from statemachine.payload import ITEM
+
+TAIL_SIZE = 64 * 1024
+"""Bytes of the first read: the footer of a segment of 64 MiB is smaller. Only `check_index` reads the head."""
+BATCH_BLOCKS = 16
+"""Blocks that are asked for at once, at most: 1 MiB."""
+
+
+class Range(NamedTuple):
+    """Bytes of the file that a step needs."""
+
+    at: int
+    length: int
+
+
+T = TypeVar("T")
+Steps = Generator[Range, bytes, T]
+"""Yields the ranges to be read, is sent their bytes, returns a T."""
+
+
+def drive(steps: Steps[T], read: Callable[[int, int], bytes]) -> T:
+    """Runs the steps with a `read(at, length)` that blocks. Raises IndexFileError, and what `read` raises."""
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(read(*wanted))
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
+def open_index(size: int) -> Steps[IndexFile]:
+    """Reads the end of a file of `size` bytes."""
+    if size < len(HEAD) + META_FORM.size + TRAILER_SIZE:
+        raise IndexFileError(f"an index file has more than {size} bytes: it is cut")
+    tail = yield from _read(max(0, size - TAIL_SIZE), min(size, TAIL_SIZE))
+    footer_length, footer_crc = _trailer(tail[-TRAILER_SIZE:], size)
+    if footer_length + TRAILER_SIZE > len(tail):
+        tail = yield from _read(size - TRAILER_SIZE - footer_length, footer_length + TRAILER_SIZE)
+    footer = tail[-TRAILER_SIZE - footer_length : -TRAILER_SIZE]
+    if google_crc32c.value(footer) != footer_crc:
+        raise IndexFileError("the footer does not match its CRC")
+    meta, sections = _footer(footer, size - TRAILER_SIZE - footer_length)
+    return IndexFile(meta, sections)
+
+
+class IndexFile:
+    """An opened file; the members that are steps read its blocks."""
+
+    def __init__(self, meta: IndexMeta, sections: dict[bytes, Section]) -> None:
+        self.meta = meta
+        self.sections = sections
+
+    def queue(self, topic_id: int, queue_id: int) -> Steps[QueueRun | None]:
+        """The queue's messages in the segment, None if it has none."""
+        wanted = topic_id << 32 | queue_id
+        blocks = self.sections[QUEUES].blocks
+        number = bisect_right(blocks, wanted, key=_lowest) - 1
+        if number < 0:
+            return None
+        data = yield from self._block(QUEUES, number)
+        rows = range(len(data) // QUEUE_FORM.size)
+        row = bisect_left(rows, wanted, key=lambda row: _u64_at(data, row * QUEUE_FORM.size))
+        if row == len(rows) or _u64_at(data, row * QUEUE_FORM.size) != wanted:
+            return None
+        return QueueRun(*QUEUE_FORM.unpack_from(data, row * QUEUE_FORM.size))
+
+    def items(self, run: QueueRun, first: int, count: int) -> Steps[bytes]:
+        """`count` packed items of the queue from its queue offset `first` on, as many of them as the file has."""
+        skipped = first - run.first_offset
+        if skipped < 0:
+            raise ValueError(f"queue {run.queue_id} begins with offset {run.first_offset} in this file, not {first}")
+        start = run.first_item + min(skipped, run.count)
+        return (yield from self._rows(ITEMS, start, min(start + count, run.first_item + run.count)))
+
+    def positions(self, topic_id: int, key: bytes) -> Steps[list[int]]:
+        """Positions of the messages that may have the key, ascending: other keys may have its hash."""
+        hashed = key_hash(topic_id, key)
+        blocks = self.sections[KEYS].blocks
+        number = max(0, bisect_left(blocks, hashed, key=_lowest) - 1)
+        found: list[int] = []
+        while number < len(blocks) and blocks[number].lowest <= hashed:
+            data = yield from self._block(KEYS, number)
+            rows = range(len(data) // KEY_FORM.size)
+            row = bisect_left(rows, hashed, key=lambda row, data=data: _u32_at(data, row * KEY_FORM.size))  # type: ignore[misc]
+            while row < len(rows):
+                row_hash, offset = KEY_FORM.unpack_from(data, row * KEY_FORM.size)
+                if row_hash != hashed:
+                    return found
+                found.append(self.meta.base + offset)
+                row += 1
+            number += 1
+        return found
+
+    def offset_by_time(self, run: QueueRun, timestamp_ms: int) -> Steps[int]:
+        """The first offset of the queue in this file that was stored at or after the time; the one after its last if
+        there is none."""
+        low, high = 0, run.count
+        while low < high:
+            middle = (low + high) // 2
+            item = yield from self._rows(ITEMS, run.first_item + middle, run.first_item + middle + 1)
+            if ITEM.unpack(item)[4] < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return run.first_offset + low
+
+    def blocks(self, name: bytes) -> Iterator[Steps[bytes]]:
+        """Steps for each block of a section, in order: to go through it with bounded memory."""
+        return (self._block(name, number) for number in range(len(self.sections[name].blocks)))
+
+    def _rows(self, name: bytes, start: int, end: int) -> Steps[bytes]:
+        """The rows [start, end) of a section."""
+        if start >= end:
+            return b""
+        size = ROW_SIZES[name]
+        first, last = start * size // BLOCK_SIZE, (end * size - 1) // BLOCK_SIZE
+        pieces: list[bytes] = []
+        for number in range(first, last + 1, BATCH_BLOCKS):
+            run = yield from self._run(name, number, min(last + 1, number + BATCH_BLOCKS))
+            pieces.append(run)
+        skipped = start * size - first * BLOCK_SIZE
+        return b"".join(pieces)[skipped : skipped + (end - start) * size]
+
+    def _block(self, name: bytes, number: int) -> Steps[bytes]:
+        return (yield from self._run(name, number, number + 1))
+
+    def _run(self, name: bytes, first: int, end: int) -> Steps[bytes]:
+        """Neighbouring blocks [first, end) of a section, each checked."""
+        blocks = self.sections[name].blocks[first:end]
+        data = yield from _read(blocks[0].at, sum(block.length for block in blocks))
+        at = 0
+        for number, block in enumerate(blocks, first):
+            if google_crc32c.value(data[at : at + block.length]) != block.crc32c:
+                where = f"{block.length} bytes at {block.at}"
+                raise IndexFileError(f"block {number} of the section {name.decode()}, {where}, does not match its CRC")
+            at += block.length
+        return data
+
+
+def _read(at: int, length: int) -> Steps[bytes]:
+    data = yield Range(at, length)
+    if len(data) != length:
+        raise IndexFileError(f"{len(data)} bytes at {at}, not {length}: it is cut")
+    return data
+
+
+def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
+    """(length, CRC) of the footer."""
+    covered = trailer[: TRAILER_FORM.size]
+    if trailer[-len(MAGIC) :] != MAGIC or U32.unpack_from(trailer, TRAILER_FORM.size)[0] != google_crc32c.value(
+        covered
+    ):
+        raise IndexFileError("the end is not that of an index file: it is cut or damaged")
+    footer_length, footer_crc, file_length, version = TRAILER_FORM.unpack(covered)
+    if version != VERSION:
+        raise IndexFileError(f"format {version} is not {VERSION}: written by a newer RaftMQ?")
+    if file_length != size:
+        raise IndexFileError(f"the file has {size} bytes, by its trailer {file_length}")
+    if not META_FORM.size <= footer_length <= min(FOOTER_SIZE_MAX, size - len(HEAD) - TRAILER_SIZE):
+        raise IndexFileError(f"a footer of {footer_length} bytes does not fit a file of {size}")
+    return footer_length, footer_crc
+
+
+def _footer(footer: bytes, footer_at: int) -> tuple[IndexMeta, dict[bytes, Section]]:
+    """What the footer says. Its CRC was good: what does not add up was written so."""
+    meta = unpack_meta(footer)
+    at, file_at = META_FORM.size, len(HEAD)
+    block_at = at + SECTION_FORM.size * len(ROW_SIZES)
+    sections: dict[bytes, Section] = {}
+    rows = {ITEMS: meta.messages, QUEUES: meta.queues, KEYS: meta.keys}
+    for name, row_size in ROW_SIZES.items():
+        told = _section_entry(footer, at)
+        blocks: list[Block] = []
+        for number in range(told.blocks):
+            lowest, length, crc = _block_entry(footer, block_at + number * BLOCK_FORM.size)
+            if length != (BLOCK_SIZE if number < told.blocks - 1 else told.length - number * BLOCK_SIZE):
+                raise IndexFileError(f"block {number} of the section {name.decode()} has {length} bytes")
+            blocks.append(Block(file_at + number * BLOCK_SIZE, length, crc, lowest))
+        if (told.name, told.row_size, told.at, told.length) != (name, row_size, file_at, rows[name] * row_size) or any(
+            before.lowest > after.lowest for before, after in pairwise(blocks)
+        ):
+            raise IndexFileError(f"the section {name.decode()} does not fit the file")
+        sections[name] = Section(name, file_at, told.length, tuple(blocks))
+        at += SECTION_FORM.size
+        block_at += told.blocks * BLOCK_FORM.size
+        file_at += told.length
+    if block_at != len(footer) or file_at != footer_at or not 0 <= meta.end - meta.base <= SEGMENT_BYTES_MAX:
+        raise IndexFileError("the sections do not add up to the file")
+    return meta, sections
+
+
+class _SectionEntry(NamedTuple):
+    name: bytes
+    row_size: int
+    blocks: int
+    at: int
+    length: int
+
+
+def _section_entry(footer: bytes, at: int) -> _SectionEntry:
+    if at + SECTION_FORM.size > len(footer):
+        raise IndexFileError("the footer ends within its sections")
+    name, *numbers = SECTION_FORM.unpack_from(footer, at)
+    entry = _SectionEntry(name.rstrip(b"\0"), *numbers)
+    if entry.blocks != -(-entry.length // BLOCK_SIZE):
+        raise IndexFileError(f"{entry.blocks} blocks are not those of a section of {entry.length} bytes")
+    return entry
+
+
+def _block_entry(footer: bytes, at: int) -> tuple[int, int, int]:
+    if at + BLOCK_FORM.size > len(footer):
+        raise IndexFileError("the footer ends within its blocks")
+    lowest, length, crc = BLOCK_FORM.unpack_from(footer, at)
+    return lowest, length, crc
+
+
+def _lowest(block: Block) -> int:
+    return block.lowest
+
+
+def _u64_at(data: bytes, at: int) -> int:
+    number: int = U64.unpack_from(data, at)[0]
+    return number
+
+
+def _u32_at(data: bytes, at: int) -> int:
+    number: int = U32.unpack_from(data, at)[0]
+    return number

@@ -1,0 +1,155 @@
+"""Writes an index file from front to back. Memory: one block, 32 bytes per queue and 16 per block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import google_crc32c
+
+from statemachine.index_file.index_format import (
+    BLOCK_FORM,
+    BLOCK_SIZE,
+    HEAD,
+    ITEMS,
+    KEY_FORM,
+    KEYS,
+    MAGIC,
+    QUEUE_FORM,
+    QUEUES,
+    ROW_SIZES,
+    SECTION_FORM,
+    SEGMENT_BYTES_MAX,
+    TRAILER_FORM,
+    TRAILER_SIZE,
+    VERSION,
+    IndexMeta,
+    QueueRun,
+    pack_meta,
+)
+from statemachine.keys import U32, U64
+from statemachine.payload import ITEM
+
+
+class IndexWriter:
+    """Queues first, ascending; then keys, ascending; then `finish`. Raises ValueError for another order: a bug."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        """`write` is given the file's bytes in order, at most BLOCK_SIZE at a time but for the footer."""
+        self._write = write
+        self._at = 0
+        self._items = _SectionWriter(ITEMS, self._put, _number_of_item)
+        self._keys = _SectionWriter(KEYS, self._put, _hash_of_key)
+        self._runs: list[QueueRun] = []
+        self._sections: list[bytes] = []
+        self._blocks: list[bytes] = []
+        self._messages = 0
+        self._last_key = (0, 0)
+        self._in_queues = True
+        self._put(HEAD)
+
+    def add_queue(self, topic_id: int, queue_id: int, first_offset: int, pieces: Iterable[bytes]) -> int:
+        """Adds a queue whose items, packed, are the `pieces` joined; nothing if there are none. Returns how many."""
+        if not self._in_queues or (self._runs and (topic_id, queue_id) <= self._runs[-1][:2]):
+            raise ValueError(f"queue {queue_id} of topic {topic_id} is not the next of an index file")
+        first_item = self._messages
+        for piece in pieces:
+            self._items.add(piece)
+            self._messages += len(piece) // ITEM.size
+        count = self._messages - first_item
+        if count:
+            self._runs.append(QueueRun(topic_id, queue_id, first_offset, first_item, count))
+        return count
+
+    def add_keys(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Adds (hash, offset in the segment) pairs, ascending from call to call too."""
+        if self._in_queues:
+            self._end_queues()
+        pack, last = KEY_FORM.pack, self._last_key
+        packed = []
+        for row in rows:
+            if row < last:
+                raise ValueError(f"key {row} follows {last} in an index file")
+            packed.append(pack(*row))
+            last = row
+        self._last_key = last
+        self._keys.add(b"".join(packed))
+
+    def finish(self, meta: IndexMeta) -> IndexMeta:
+        """Writes the end. Returns `meta` with the counts of what was written."""
+        if not 0 <= meta.end - meta.base <= SEGMENT_BYTES_MAX:
+            raise ValueError(f"an index file covers at most {SEGMENT_BYTES_MAX} bytes, not {meta.base}..{meta.end}")
+        if self._in_queues:
+            self._end_queues()
+        self._close(self._keys)
+        meta = meta._replace(messages=self._messages, queues=len(self._runs), keys=self._keys.length // ROW_SIZES[KEYS])
+        footer = b"".join([pack_meta(meta), *self._sections, *self._blocks])
+        length = self._at + len(footer) + TRAILER_SIZE
+        trailer = TRAILER_FORM.pack(len(footer), google_crc32c.value(footer), length, VERSION)
+        self._put(footer + trailer + U32.pack(google_crc32c.value(trailer)) + MAGIC)
+        return meta
+
+    def _end_queues(self) -> None:
+        self._in_queues = False
+        self._close(self._items)
+        queues = _SectionWriter(QUEUES, self._put, _queue_of_row)
+        for run in self._runs:
+            queues.add(QUEUE_FORM.pack(*run))
+        self._close(queues)
+
+    def _close(self, section: _SectionWriter) -> None:
+        blocks = section.close()
+        self._sections.append(
+            SECTION_FORM.pack(
+                section.name, ROW_SIZES[section.name], len(blocks), self._at - section.length, section.length
+            )
+        )
+        self._blocks += blocks
+
+    def _put(self, data: bytes) -> None:
+        self._write(data)
+        self._at += len(data)
+
+
+class _SectionWriter:
+    """Cuts rows into blocks and remembers their entries."""
+
+    def __init__(self, name: bytes, put: Callable[[bytes], None], lowest: Callable[[bytes, int], int]) -> None:
+        """`lowest` is given a block and the bytes of the section before it."""
+        self.name = name
+        self.length = 0
+        self._put = put
+        self._lowest = lowest
+        self._open = bytearray()
+        self._blocks: list[bytes] = []
+
+    def add(self, rows: bytes) -> None:
+        self._open += rows
+        while len(self._open) >= BLOCK_SIZE:
+            self._block(bytes(self._open[:BLOCK_SIZE]))
+            del self._open[:BLOCK_SIZE]
+
+    def close(self) -> list[bytes]:
+        if self._open:
+            self._block(bytes(self._open))
+            self._open.clear()
+        return self._blocks
+
+    def _block(self, data: bytes) -> None:
+        lowest = self._lowest(data, self.length)
+        self._blocks.append(BLOCK_FORM.pack(lowest, len(data), google_crc32c.value(data)))
+        self._put(data)
+        self.length += len(data)
+
+
+def _number_of_item(_: bytes, before: int) -> int:
+    return before // ITEM.size
+
+
+def _queue_of_row(block: bytes, _: int) -> int:
+    number: int = U64.unpack_from(block)[0]
+    return number
+
+
+def _hash_of_key(block: bytes, _: int) -> int:
+    hashed: int = U32.unpack_from(block)[0]
+    return hashed
