@@ -202,8 +202,7 @@ class Sends(Generic[_Origin]):
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
-        """Calls `again` once a majority has confirmed that this node leads, so that what it knows of topics is true. If
-        another one leads, the send is routed there."""
+        """Calls `again` once a majority confirms that this node leads; if another one leads, routes the send there."""
         path, size, proposals = origin.path, origin.size, self._proposals
         path.inflight_bytes += size
         proposals.bytes_inflight += size
