@@ -53,3 +53,5 @@ _._removal  # cluster/repair/installs.py: the task of a thread
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
 _.all_released, _.after_s
 _.l  # bench/receive/shapes.py: an ext field, decoded as the product does
+
+TIER_LEVEL  # the uploader of the tier proposes commands of this level

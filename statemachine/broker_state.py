@@ -23,7 +23,7 @@ from statemachine.consumer_offsets import ConsumerOffsets
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
 from statemachine.groups import GroupConfig, Groups
 from statemachine.half_messages import HalfMessages
-from statemachine.kv import CQ, INDEX, KV, META, KVError
+from statemachine.kv import CQ, INDEX, KV, META
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
 from statemachine.offset_resets import OffsetReset, OffsetResets
@@ -31,8 +31,10 @@ from statemachine.payload import RowKind
 from statemachine.query import QueueItem
 from statemachine.queue_locks import QueueLock, QueueLocks
 from statemachine.queue_rows import Queue
+from statemachine.row_format import check_format
 from statemachine.stage import Stage
 from statemachine.sums import MARKERS, RunningSums
+from statemachine.tier import TierSegments
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
 from statemachine.trim import Slice, Sweep, TrimMark, TrimState, highest
@@ -72,7 +74,7 @@ class BrokerState:
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
-        _check_format(kv)
+        check_format(kv)
         self._topics = Topics(kv)
         self._groups = Groups(kv)
         self._offsets = ConsumerOffsets(kv)
@@ -87,6 +89,8 @@ class BrokerState:
         """Messages that wait until they are due."""
         self.halves = HalfMessages(kv)
         """Messages whose transaction is open; for its members that any thread may use."""
+        self.tier = TierSegments(kv)
+        """Segments that are in object storage; for its members that any thread may use."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
@@ -282,6 +286,7 @@ class BrokerState:
         self._index.publish()
         self.timers.publish()
         self.halves.publish()
+        self.tier.publish()
         self._members.publish()
         self._trim.publish()
         grown = self._queues.publish() | reset
@@ -479,6 +484,10 @@ class BrokerState:
     def _check_halves(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
         return self.halves.check(stage, next_ms, positions)
 
+    def _tier_state(self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any) -> CommandResult:
+        # A TRIM is alone in its batch, so what is written says where the log begins.
+        return self.tier.move(stage, base, state, term, span, parts, self._trim.mark.position)
+
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.CREATE_TOPIC: (BrokerState._create_topic, 2),
@@ -500,6 +509,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.END_HALVES: (BrokerState._end_halves, 1),
     commands.CHECK_HALVES: (BrokerState._check_halves, 2),
     commands.RECALL_TIMER: (BrokerState._recall_timer, 3),
+    commands.TIER_STATE: (BrokerState._tier_state, 5),
 }
 """Name -> (method, number of arguments)."""
 
@@ -517,16 +527,6 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         yield entries
     elif start < len(entries):
         yield entries[start:]
-
-
-def _check_format(kv: KV) -> None:
-    row = kv.get(META, keys.FORMAT_KEY)
-    found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
-    if found != keys.FORMAT:
-        raise KVError(
-            f"the state database has row format {found}, this version reads {keys.FORMAT}: start the node with the "
-            f"version that wrote it"
-        )
 
 
 def _load_mark(kv: KV) -> AppliedMark:

@@ -29,6 +29,10 @@ with a result. Only a command that a client sent may be answered with an error; 
     recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered;
                     the position is where it was first stored
   level 4 stands for a TRIM that is carried out in slices (trim.py)
+  from level 5 on
+    tier_state      base, state, term, span or nil, parts or nil      the segment at that position comes into that state
+                    (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
+                    [[name, size, sha256, crc32c], ...], with UPLOADED
 """
 
 from __future__ import annotations
@@ -58,8 +62,9 @@ DROP_TIMERS = "drop_timers"
 END_HALVES = "end_halves"
 CHECK_HALVES = "check_halves"
 RECALL_TIMER = "recall_timer"
+TIER_STATE = "tier_state"
 
-LEVEL = 4
+LEVEL = 5
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
@@ -73,6 +78,8 @@ RECALL_LEVEL = 3
 """`recall_timer`."""
 SWEEP_LEVEL = 4
 """A TRIM of the formats CUT and SLICE."""
+TIER_LEVEL = 5
+"""`tier_state`."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 

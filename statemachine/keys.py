@@ -44,6 +44,7 @@
              "m" | position u64                                            name u64, if carried
              "d" | check_ms u64 | name u64                                 empty: when its producer is asked next
              "n"                                                           count u64 | bytes u64, of all half rows
+    tier     base u64                                                      msgpack array, tier.py
 
     applied row (36 bytes)
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry

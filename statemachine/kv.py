@@ -21,8 +21,9 @@ LOCKS = "locks"
 TIMER = "timer"
 TRANS = "trans"
 RESETS = "resets"
-FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS, TIMER, TRANS, RESETS)
-"""Every column family of this version. Still to come, with their rows: pop, tier."""
+TIER = "tier"
+FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS, TIMER, TRANS, RESETS, TIER)
+"""Every column family of this version. Still to come, with its rows: pop."""
 
 
 TABLE_SUFFIX = ".sst"

@@ -24,7 +24,7 @@ from statemachine.digest import counts
 from statemachine.kv import FAMILIES, KV, META
 from statemachine.stage import Stage
 
-VERSION = 3
+VERSION = 4
 """Sums of another version count other rows, and are not compared: raised whenever rows change (rolling upgrades)."""
 MARKERS = (EntryType.NOOP, EntryType.DIGEST)
 REMEMBERED = 64

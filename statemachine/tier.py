@@ -1,0 +1,242 @@
+"""What the tier holds: one row for each segment of the log that is uploaded, or about to be (docs/adr/0060).
+
+The leader uploads, and records every step with the command `tier_state`. The rows are part of the log's state: the next
+leader knows where the last one stopped, and every replica knows up to where the tier can be relied upon. A sealed
+segment without a row is SEALED; that state is not written down. ::
+
+    (SEALED) -> UPLOADING -> UPLOADED -> VERIFIED -> DELETING -> (DELETED: no row)
+                    |            |                      ^
+                    +------------+----------------------+      given up: the log was trimmed before the upload ended
+
+Invariants:
+
+- Rows follow each other without a gap, but for a *hole*: bytes that the log gave up before they were uploaded.
+- A row never goes back, and its term never falls: what a deposed leader still proposed changes nothing.
+- A row is DELETING only once the log begins at or above its end: what is given up here is gone everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from statemachine import keys
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.kv import KV, TIER
+from statemachine.stage import Stage
+
+PARTS_MAX = 64
+"""Objects of one segment: 64 MiB each, and its index."""
+NAME_LENGTH_MAX = 200
+SHA256_SIZE = 32
+LOG_PREFIX = "log/"
+"""Begins the name of a part that holds frames; together these hold the segment."""
+
+
+class TierState(IntEnum):
+    """How far the upload of a segment has come. Values are in rows and commands: never renumber."""
+
+    UPLOADING = 1
+    """A leader may be writing its objects."""
+    UPLOADED = 2
+    """Every object of the row was written, and the store said so."""
+    VERIFIED = 3
+    """Every object was read back. The log may be trimmed up to its end."""
+    DELETING = 4
+    """Its objects are being removed; nothing may be read from them."""
+    DELETED = 5
+    """In a command only: its objects are gone, and so is the row."""
+
+
+_NEXT = {
+    TierState.UPLOADING: (TierState.UPLOADING, TierState.UPLOADED, TierState.DELETING),
+    TierState.UPLOADED: (TierState.UPLOADED, TierState.VERIFIED, TierState.DELETING),
+    TierState.VERIFIED: (TierState.VERIFIED, TierState.DELETING),
+    TierState.DELETING: (TierState.DELETING, TierState.DELETED),
+}
+
+
+class TierPart(NamedTuple):
+    """One object. Its name has its content's hash, so whoever writes it writes the same bytes."""
+
+    name: str
+    """Below the cluster's prefix."""
+    size: int
+    sha256: bytes
+    crc32c: int
+
+
+class SegmentSpan(NamedTuple):
+    """The part of the log that a row stands for."""
+
+    end: int
+    """Position where the next segment begins."""
+    first_index: int
+    last_index: int
+    first_ms: int
+    last_ms: int
+    """Log times of the first and the last entry."""
+
+
+class TierSegment(NamedTuple):
+    """One row."""
+
+    base: int
+    """Position of the segment's first frame."""
+    state: TierState
+    span: SegmentSpan
+    term: int
+    """Of the leader that brought it into this state."""
+    parts: tuple[TierPart, ...]
+    """() while it is UPLOADING."""
+
+    @property
+    def end(self) -> int:
+        """Position where the next segment begins."""
+        return self.span.end
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all its objects."""
+        return sum(part.size for part in self.parts)
+
+
+class TierSegments:
+    """The rows, lowest first, all of them in memory: about 500 bytes for 64 MiB of log. `rows` is replaced as a whole,
+    so any thread may read it."""
+
+    def __init__(self, kv: KV) -> None:
+        self.rows: tuple[TierSegment, ...] = tuple(
+            decode(keys.U64.unpack(key)[0], row) for key, row in kv.scan(TIER, keys.FIRST, keys.LAST)
+        )
+        self._staged = self.rows
+
+    # -- any thread
+
+    @property
+    def end(self) -> int | None:
+        """Where the segment after the last row begins; None if there is no row."""
+        rows = self.rows
+        return rows[-1].end if rows else None
+
+    def verified_to(self, position: int) -> int:
+        """The tier holds every byte from `position`, where a segment begins, up to this one; `position` if it does not
+        hold the first."""
+        for row in self.rows:
+            if row.base == position and row.state is TierState.VERIFIED:
+                position = row.end
+        return position
+
+    def at(self, position: int) -> TierSegment | None:
+        """The row of the segment with the byte at `position`."""
+        return next((row for row in self.rows if row.base <= position < row.end), None)
+
+    # -- apply
+
+    def move(
+        self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any, log_begins: int
+    ) -> CommandResult:
+        """The segment at `base` comes into `state`; value: the state it is in. `log_begins`: where this state's log
+        does. Raises InvalidCommandError if that is no next step; nothing has changed then."""
+        base = checked_int(base, "base", 0, keys.U64_MAX)
+        term = checked_int(term, "term", 1, keys.U64_MAX)
+        try:
+            wanted = TierState(checked_int(state, "state", TierState.UPLOADING, TierState.DELETED))
+        except ValueError as error:
+            raise InvalidCommandError(str(error)) from error
+        known = next((row for row in self._staged if row.base == base), None)
+        if known is None:
+            row = self._begin(base, wanted, term, _check_span(base, span), log_begins)
+        else:
+            row = self._go_on(known, wanted, term, parts, log_begins)
+        if wanted is TierState.DELETED:
+            self._staged = tuple(one for one in self._staged if one.base != base)
+            stage.delete(TIER, keys.U64.pack(base))
+        elif row != known:
+            others = [one for one in self._staged if one.base != base]
+            self._staged = tuple(sorted([*others, row]))
+            stage.put(TIER, keys.U64.pack(base), encode(row))
+        return done(int(wanted))
+
+    def _begin(self, base: int, wanted: TierState, term: int, span: SegmentSpan, log_begins: int) -> TierSegment:
+        if wanted is not TierState.UPLOADING:
+            raise InvalidCommandError(f"no upload of the segment at {base} has begun: it cannot be {wanted.name}")
+        last = self._staged[-1] if self._staged else None
+        follows = last.end if last is not None and last.end >= log_begins else log_begins
+        if base != follows:
+            raise InvalidCommandError(f"the segment at {base} is not the next one to upload: that begins at {follows}")
+        if last is not None and (span.first_index <= last.span.last_index or term < last.term):
+            raise InvalidCommandError(
+                f"index {span.first_index}, term {term}, does not follow index {last.span.last_index}, term {last.term}"
+            )
+        return TierSegment(base, wanted, span, term, ())
+
+    def _go_on(self, known: TierSegment, wanted: TierState, term: int, parts: Any, log_begins: int) -> TierSegment:
+        if wanted not in _NEXT[known.state]:
+            raise InvalidCommandError(f"the segment at {known.base} is {known.state.name}: it cannot be {wanted.name}")
+        if term < known.term:
+            raise InvalidCommandError(f"the segment at {known.base} is the business of term {known.term}, not {term}")
+        if wanted is TierState.DELETING and known.end > log_begins:
+            raise InvalidCommandError(
+                f"the segment at {known.base} ends at {known.end}, and the log begins at {log_begins}: it is needed"
+            )
+        told = _check_parts(known, parts) if wanted is TierState.UPLOADED else known.parts
+        return known._replace(state=wanted, term=term, parts=told)
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        self.rows = self._staged
+
+
+def encode(row: TierSegment) -> bytes:
+    """The value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms],
+    [[name, size, sha256, crc32c], ...]]."""
+    packed: bytes = msgpack.packb([int(row.state), row.term, list(row.span), [list(part) for part in row.parts]])
+    return packed
+
+
+def decode(base: int, value: bytes) -> TierSegment:
+    """The row of the segment at `base`."""
+    state, term, span, parts = msgpack.unpackb(value)
+    return TierSegment(base, TierState(state), SegmentSpan(*span), term, tuple(TierPart(*part) for part in parts))
+
+
+def _check_span(base: int, span: Any) -> SegmentSpan:
+    if type(span) is not list or len(span) != len(SegmentSpan._fields):
+        raise InvalidCommandError(f"a span is [{', '.join(SegmentSpan._fields)}], not {span!r}")
+    found = SegmentSpan(
+        *(checked_int(n, name, 0, keys.U64_MAX) for n, name in zip(span, SegmentSpan._fields, strict=True))
+    )
+    if not (found.end > base and found.last_index >= found.first_index and found.last_ms >= found.first_ms):
+        raise InvalidCommandError(f"the span of the segment at {base} ends before it begins: {span!r}")
+    return found
+
+
+def _check_parts(segment: TierSegment, parts: Any) -> tuple[TierPart, ...]:
+    """The parts; those of the log have the segment's size together."""
+    if type(parts) is not list or not 0 < len(parts) <= PARTS_MAX:
+        raise InvalidCommandError(f"parts must be a list of 1 to {PARTS_MAX}")
+    found = tuple(_check_each(parts))
+    if len({part.name for part in found}) < len(found):
+        raise InvalidCommandError("two parts have one name")
+    size = sum(part.size for part in found if part.name.startswith(LOG_PREFIX))
+    if size != segment.end - segment.base:
+        raise InvalidCommandError(f"the parts of the log have {size} bytes, the segment {segment.end - segment.base}")
+    return found
+
+
+def _check_each(parts: Sequence[Any]) -> Iterator[TierPart]:
+    for part in parts:
+        if type(part) is not list or len(part) != len(TierPart._fields):
+            raise InvalidCommandError(f"a part is [{', '.join(TierPart._fields)}], not {part!r}")
+        name, size, sha256, crc32c = part
+        if not 0 < len(checked_str(name, "name")) <= NAME_LENGTH_MAX:
+            raise InvalidCommandError(f"a part's name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
+        if type(sha256) is not bytes or len(sha256) != SHA256_SIZE:
+            raise InvalidCommandError(f"a part's sha256 has {SHA256_SIZE} bytes")
+        yield TierPart(
+            name, checked_int(size, "size", 1, keys.U64_MAX), sha256, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
+        )
