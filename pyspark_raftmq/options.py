@@ -7,28 +7,17 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
-from pyspark_raftmq.columns import COLUMNS
 from pyspark_raftmq.errors import OptionError
+from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.ranges import EARLIEST, LATEST, Bound, Bounds
 from raftmq.client.discovery import parse_servers
 
-EARLIEST = "earliest"
-LATEST = "latest"
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
 OPTIONS = ("servers", "topic", "columns", "startingOffsets", "endingOffsets", "batchRows")
 """As documented; Spark compares option names without case."""
 # Spark hands these to every source: a path given to load(), and what it adds for its own use.
 _SPARKS_OWN = frozenset(("__partition_columns",))
-
-Bound = int | str
-"""An offset, or EARLIEST or LATEST."""
-
-
-class Bounds(NamedTuple):
-    """Where to begin or end in each queue: `default` where `by_queue` names none."""
-
-    default: Bound
-    by_queue: Mapping[int, Bound] = {}
 
 
 class ReadOptions(NamedTuple):
@@ -140,7 +129,7 @@ def _queue(name: str, text: str, queue: str) -> int:
 
 def _bound(name: str, text: str, value: object) -> Bound:
     if value in (EARLIEST, LATEST):
-        return value
+        return str(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         _bad_bounds(name, text, f"{value!r} is no offset")
     return value

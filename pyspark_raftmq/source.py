@@ -9,11 +9,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import raftmq
-from pyspark_raftmq.columns import COLUMNS, arrow_schema, ddl, to_batch
-from pyspark_raftmq.errors import OptionError
+from pyspark_raftmq.columns import ddl, spark_type
+from pyspark_raftmq.errors import OptionError, ReadError
 from pyspark_raftmq.options import ReadOptions, parse_options
-from pyspark_raftmq.plan import QueueRange, plan
-from pyspark_raftmq.read import read_range
+from pyspark_raftmq.plan import plan
+from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.tables import followers_of, node_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +42,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 def check_schema(schema: StructType) -> tuple[str, ...]:
     """The names of the columns asked for. Raises OptionError for a column that we do not have, or not of this type."""
     for field in schema.fields:
-        column = COLUMNS.get(field.name)
         asked = field.dataType.simpleString()
-        if column is None or asked != column.spark or not field.nullable:
+        if field.name not in COLUMNS or asked != spark_type(field.name) or not field.nullable:
             raise OptionError(
                 f"the schema asks for the column {field.name} {asked}{'' if field.nullable else ' not null'}",
                 f"there are {ddl(tuple(COLUMNS))}",
@@ -75,7 +76,11 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         # Spark makes a plain partition of its own when `partitions` returned none.
         if not isinstance(partition, QueuePartition):
             return
-        schema = arrow_schema(self._columns)
+        from raftmq.arrow.reading import RangeReader
+
         with raftmq.connect(self._options.servers) as mq:
-            for messages in read_range(mq, self._options.topic, partition.planned, self._options.batch_rows):
-                yield to_batch(messages, schema)
+            reader = RangeReader(mq, partition.planned, node=node_for(partition.planned.queue_id, followers_of(mq)))
+            try:
+                yield from reader.batches(self._columns, self._options.batch_rows)
+            except Unreadable as error:
+                raise ReadError(error.what, error.why, error.hint) from error

@@ -13,6 +13,7 @@ from raftmq._origin import check_own_packages
 check_own_packages()
 
 if TYPE_CHECKING:
+    from raftmq.arrow.tables import read_arrow, read_pandas
     from raftmq.client import (
         Admin,
         AsyncAdmin,
@@ -73,6 +74,8 @@ __all__ = [
     "Unreachable",
     "aconnect",
     "connect",
+    "read_arrow",
+    "read_pandas",
 ]
 
 if not TYPE_CHECKING:  # a type checker shall know each name, and which there are not
@@ -84,6 +87,10 @@ if not TYPE_CHECKING:  # a type checker shall know each name, and which there ar
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in ("read_arrow", "read_pandas"):
+            import raftmq.arrow.tables
+
+            return getattr(raftmq.arrow.tables, name)
         import raftmq.client
 
         return getattr(raftmq.client, name)

@@ -59,6 +59,7 @@ COMMANDS = {
     "transactions": _here("transactions", "List open transactions."),
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
+    "export": _here("export", "Write the messages of a topic to a Parquet file."),
     "message": _here("message", "Find messages by key, id or position."),
     "index": _here("index", "Check index files and look into them."),
     "backup": _here("backup", "Create, list and verify backups."),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from cluster.wire.codes import RequestCode
 from raftmq.client.admin import AsyncAdmin
+from raftmq.client.connection import Reply
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment
@@ -16,10 +17,12 @@ from raftmq.client.errors import RaftMQError, Unreachable
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import MAX_PULL_MESSAGES, PullRequest, PullResult, pull_once
+from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullRequest, PullResult, ask, read_frames, read_reply
 from raftmq.client.subscription import subscription
 from raftmq.client.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.view import Backoff, ClusterView
+
+_T = TypeVar("_T")
 
 
 def aconnect(
@@ -144,17 +147,38 @@ class AsyncClient:
         """
         wanted = subscription(tags, filter)
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, subscription=wanted, wait_s=wait_s)
-        deadline = asyncio.get_running_loop().time() + timeout_s + wait_s
+        return await self._pull(request, node, timeout_s, read_reply)
+
+    async def pull_frames(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = MAX_PULL_MESSAGES,
+        *,
+        node: str | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float = 10.0,
+    ) -> PulledFrames:
+        """As `pull`; the messages stay as they are stored, for `raftmq.arrow`."""
+        request = PullRequest(topic, queue_id, offset, max_messages=max_messages, wait_s=wait_s)
+        return await self._pull(request, node, timeout_s, read_frames)
+
+    async def _pull(
+        self, request: PullRequest, node: str | None, timeout_s: float, read: Callable[[PullRequest, Reply], _T]
+    ) -> _T:
+        deadline = asyncio.get_running_loop().time() + timeout_s + request.wait_s
         backoff = Backoff(self._view.jitter)
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     link = await self._view.links.get(node or await self._view.find_leader())
-                    return await pull_once(link, request)
+                    return read(request, await ask(link, request))
             except OSError as error:
                 self._view.suspect(self._view.leader)
                 failure: RaftMQError = Unreachable(
-                    f"pull of {topic} queue {queue_id} from {node or 'the leader'}: {error or 'no answer'}",
+                    f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: "
+                    f"{error or 'no answer'}",
                     retryable=True,
                 )
             except RaftMQError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -49,6 +50,13 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Starts `work` on the loop; cancelling the future cancels it. Raises RuntimeError if the loop is closed."""
+        if self.loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed")
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
         """Stops the loop and its thread."""

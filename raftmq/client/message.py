@@ -140,11 +140,17 @@ def decode_messages(data: bytes) -> list[Message]:
         raise Failed(f"a reply holds what is not a stored message: {error}") from error
 
 
+def plain_body(body: bytes, sys_flag: int, where: str) -> bytes:
+    """A stored body as it was before its producer compressed it. Raises Failed, naming `where` the message is."""
+    if not sys_flag & COMPRESSED:
+        return body
+    return _inflate(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK, where)
+
+
 def _read(stored: message_format.Message) -> Message:
     body = stored.body
     if stored.sys_flag & COMPRESSED:
-        kind = stored.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
-        body = _inflate(body, kind, f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}")
+        body = plain_body(body, stored.sys_flag, f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}")
     properties = parse_properties(stored.properties)
     return Message(
         stored.topic,

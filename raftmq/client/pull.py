@@ -63,6 +63,23 @@ class PullResult(NamedTuple):
     """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
 
 
+class PulledFrames(NamedTuple):
+    """A pull's messages as they are stored, back to back (`cluster.wire.message_format`), not looked at.
+
+    Without a filter there is one for each offset from the one asked for up to, not including, `next_offset`; the reader
+    checks it. The other fields are those of PullResult.
+    """
+
+    status: PullStatus
+    frames: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    ask_next: int = 0
+    served_by: int | None = None
+    staleness_ms: int | None = None
+
+
 class PullRequest(NamedTuple):
     """What to pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
 
@@ -94,13 +111,17 @@ class PullRequest(NamedTuple):
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
     """Sends one pull. Raises OSError from the connection, RaftMQError from the reply."""
-    reply = await link.call(RequestCode.PULL_MESSAGE, request.ext(), timeout_s=request.wait_s + GRACE_S)
-    return read_reply(request, reply)
+    return read_reply(request, await ask(link, request))
 
 
-def read_reply(request: PullRequest, reply: Reply) -> PullResult:
-    """Decodes and checks a pull reply. Raises RaftMQError."""
-    what = f"pull of {request.topic} queue {request.queue_id} offset {request.offset}"
+async def ask(link: Connection, request: PullRequest) -> Reply:
+    """Sends one pull; its reply for `read_reply` or `read_frames`. Raises OSError."""
+    return await link.call(RequestCode.PULL_MESSAGE, request.ext(), timeout_s=request.wait_s + GRACE_S)
+
+
+def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
+    """Reads all of a pull reply but its messages. Raises RaftMQError."""
+    what = _what(request)
     status = _STATUS.get(reply.code)
     if status is None:
         raise error_of(reply.code, reply.remark, what)
@@ -111,12 +132,32 @@ def read_reply(request: PullRequest, reply: Reply) -> PullResult:
         min_offset, max_offset = int(reply.ext["minOffset"]), int(reply.ext["maxOffset"])
     except (KeyError, ValueError) as error:
         raise Failed(f"{what}: the reply lacks {error}", code=reply.code) from error
-    messages = decode_messages(reply.body) if status is PullStatus.FOUND else []
-    _check_order(request, messages, next_offset, what)
+    frames = reply.body if status is PullStatus.FOUND else b""
+    return PulledFrames(status, frames, next_offset, min_offset, max_offset, *_who(reply.ext))
+
+
+def read_reply(request: PullRequest, reply: Reply) -> PullResult:
+    """Decodes and checks a pull reply. Raises RaftMQError."""
+    pulled = read_frames(request, reply)
+    messages = decode_messages(pulled.frames)
+    _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
     if tags is not None:  # the server compares hashes, and other tags may have the same
         messages = [message for message in messages if message.tag in tags]
-    return PullResult(status, messages, next_offset, min_offset, max_offset, *_who(reply.ext))
+    return PullResult(
+        pulled.status,
+        messages,
+        pulled.next_offset,
+        pulled.min_offset,
+        pulled.max_offset,
+        pulled.ask_next,
+        pulled.served_by,
+        pulled.staleness_ms,
+    )
+
+
+def _what(request: PullRequest) -> str:
+    return f"pull of {request.topic} queue {request.queue_id} offset {request.offset}"
 
 
 def _who(ext: Mapping[str, str]) -> tuple[int, int | None, int | None]:

@@ -16,7 +16,7 @@ from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import MAX_PULL_MESSAGES, PullResult
+from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
@@ -124,6 +124,23 @@ class Client:
                 timeout_s=timeout_s,
             )
         )
+
+    def pull_frames_soon(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = MAX_PULL_MESSAGES,
+        *,
+        node: str | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float = 10.0,
+    ) -> concurrent.futures.Future[PulledFrames]:
+        """Begins one pull; its future ends as AsyncClient.pull_frames would."""
+        work = self._client.pull_frames(
+            topic, queue_id, offset, max_messages, node=node, wait_s=wait_s, timeout_s=timeout_s
+        )
+        return self._thread.begin(work)
 
     def close(self) -> None:
         """Closes consumers, flushes and closes producers, ends the connections and the thread."""

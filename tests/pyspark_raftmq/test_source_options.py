@@ -6,9 +6,11 @@ import pickle
 
 import pytest
 
-from pyspark_raftmq.columns import COLUMNS, ddl
+from pyspark_raftmq.columns import ddl
 from pyspark_raftmq.errors import OptionError, PlanError
-from pyspark_raftmq.options import Bounds, parse_options
+from pyspark_raftmq.options import parse_options
+from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.ranges import Bounds
 
 NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 
@@ -40,7 +42,7 @@ def test_columns_keep_their_order() -> None:
 def test_the_columns_and_their_order_are_promised() -> None:
     assert ddl(tuple(COLUMNS)) == (
         "topic string, queue_id int, queue_offset bigint, body binary, tag string, keys string, message_id string, "
-        "born_ms bigint, store_ms bigint"
+        "born_ms bigint, store_ms bigint, position bigint, properties map<string,string>, store_time timestamp"
     )
 
 

@@ -7,7 +7,8 @@ import pytest
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import parse_options
-from pyspark_raftmq.plan import QueueRange, plan
+from pyspark_raftmq.plan import plan
+from raftmq.arrow.ranges import QueueRange
 
 pytestmark = pytest.mark.live
 
@@ -26,12 +27,12 @@ def planned(servers: str, **options: str) -> list[QueueRange]:
 
 
 def test_all_that_is_kept(servers: str) -> None:
-    assert planned(servers) == [QueueRange(0, 0, 3), QueueRange(1, 0, 0)]
+    assert planned(servers) == [QueueRange(TOPIC, 0, 0, 3), QueueRange(TOPIC, 1, 0, 0)]
 
 
 def test_bounds_of_the_options(servers: str) -> None:
-    assert planned(servers, startingOffsets='{"0": 1}', endingOffsets='{"0": 2}')[0] == QueueRange(0, 1, 2)
-    assert planned(servers, startingOffsets="latest") == [QueueRange(0, 3, 3), QueueRange(1, 0, 0)]
+    assert planned(servers, startingOffsets='{"0": 1}', endingOffsets='{"0": 2}')[0] == QueueRange(TOPIC, 0, 1, 2)
+    assert planned(servers, startingOffsets="latest") == [QueueRange(TOPIC, 0, 3, 3), QueueRange(TOPIC, 1, 0, 0)]
 
 
 @pytest.mark.parametrize(

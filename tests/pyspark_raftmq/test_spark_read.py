@@ -54,6 +54,9 @@ def test_rows_are_what_was_sent(spark: SparkSession, servers: str, sent: dict[by
         "message_id",
         "born_ms",
         "store_ms",
+        "position",
+        "properties",
+        "store_time",
     ]
     rows = frame.collect()
     assert len(rows) == MESSAGES
@@ -66,6 +69,9 @@ def test_rows_are_what_was_sent(spark: SparkSession, servers: str, sent: dict[by
         assert row.tag == (None if number % 5 == 0 else "new")
         assert row.born_ms > 0
         assert row.store_ms > 0
+        assert row.position == result.position
+        assert row.properties["UNIQ_KEY"] == result.message_id
+        assert int(row.store_time.timestamp() * 1000) == row.store_ms
     for queue in range(QUEUES):
         assert [row.queue_offset for row in rows if row.queue_id == queue] == list(range(MESSAGES // QUEUES))
 

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 import raftmq
+import raftmq.arrow.tables
 import raftmq.client
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_exports_what_the_client_exports() -> None:
-    assert sorted(raftmq.__all__) == sorted(raftmq.client.__all__)
-    assert all(getattr(raftmq, name) is getattr(raftmq.client, name) for name in raftmq.__all__)
+def test_it_exports_what_the_client_exports_and_the_tables() -> None:
+    tables = {"read_arrow", "read_pandas"}
+    assert sorted(raftmq.__all__) == sorted({*raftmq.client.__all__, *tables})
+    assert all(getattr(raftmq, name) is getattr(raftmq.client, name) for name in raftmq.client.__all__)
+    assert all(getattr(raftmq, name) is getattr(raftmq.arrow.tables, name) for name in tables)
 
 
 def test_every_error_is_a_raftmq_error() -> None:

@@ -1,0 +1,142 @@
+"""Stored messages, many at once: the body of pull replies as arrays of numbers, one element per message.
+
+The format is that of `cluster.wire.message_format`, which stays the reference: what fails a check here is parsed again
+there, so that both ways raise the same error. Each message's body CRC is checked, as there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from cluster.wire import message_format
+from cluster.wire.message_format import (
+    BODY_HEAD,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_BORN_IPV6,
+    SYS_FLAG_STORE_IPV6,
+    MessageFormatError,
+)
+from raftlog.crc import crc32
+
+_HEAD = np.dtype(
+    [
+        ("total", ">u4"),
+        ("magic", ">u4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("position", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+    ]
+)
+"""`message_format.HEAD`, field by field."""
+_BODY_HEAD = np.dtype([("reconsume_times", ">i4"), ("prepared_position", ">i8"), ("body_length", ">u4")])
+"""`message_format.BODY_HEAD`."""
+_I64 = np.dtype(">i8")
+_TOTAL = struct.Struct(">I")
+_AFTER_BODY_MIN = 3
+"""Bytes after the body of the smallest message: the lengths of topic and properties."""
+
+
+class Frames(NamedTuple):
+    """Arrays of equal length, one element per message, in order. `*_at` and `*_end` are byte positions in `data`."""
+
+    data: bytes
+    head: Any
+    """A structured array of _HEAD."""
+    store_ms: Any
+    body_at: Any
+    body_end: Any
+    topic_at: Any
+    topic_end: Any
+    properties_at: Any
+    properties_end: Any
+
+
+def parse_frames(data: bytes) -> Frames:
+    """Every message in `data`, which holds whole stored messages back to back. Raises MessageFormatError."""
+    starts = np.array(_starts(data), dtype=np.int64)
+    raw = np.frombuffer(data, dtype=np.uint8)
+    head = _gather(raw, starts, _HEAD)
+    ends = starts + head["total"]
+    born_bytes = np.where(head["sys_flag"] & SYS_FLAG_BORN_IPV6, 20, 8)
+    store_bytes = np.where(head["sys_flag"] & SYS_FLAG_STORE_IPV6, 20, 8)
+    store_ms_at = starts + HEAD.size + born_bytes
+    body_head_at = store_ms_at + _I64.itemsize + store_bytes
+    body_at = body_head_at + BODY_HEAD.size
+    _check(data, (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2), body_at + _AFTER_BODY_MIN <= ends)
+    body_end = body_at + _gather(raw, body_head_at, _BODY_HEAD)["body_length"]
+    v2 = head["magic"] == MAGIC_V2
+    topic_at = body_end + 1 + v2
+    _check(data, topic_at + 2 <= ends)
+    topic_end = topic_at + np.where(v2, _u16(raw, body_end), raw[body_end])
+    properties_at = topic_end + 2
+    _check(data, properties_at <= ends)
+    _check(data, properties_at + _u16(raw, topic_end) == ends)
+    _check_crcs(data, body_at, body_end, head["crc"])
+    store_ms = _gather(raw, store_ms_at, _I64)
+    return Frames(data, head, store_ms, body_at, body_end, topic_at, topic_end, properties_at, ends)
+
+
+def are_of_topic(frames: Frames, topic: str) -> Any:
+    """Of each message, whether it is of `topic`."""
+    name = np.frombuffer(topic.encode(), dtype=np.uint8)
+    fits = frames.topic_end - frames.topic_at == len(name)
+    long_enough = np.flatnonzero(fits)
+    raw = np.frombuffer(frames.data, dtype=np.uint8)
+    letters = raw[frames.topic_at[long_enough][:, None] + np.arange(len(name))]
+    fits[long_enough] = (letters == name).all(axis=1)
+    return fits
+
+
+def _starts(data: bytes) -> list[int]:
+    """Where each message begins. Each says its length, so this part alone is one step after the other."""
+    starts: list[int] = []
+    at, end, total_at = 0, len(data), _TOTAL.unpack_from
+    last = end - HEAD.size
+    while at < end:
+        if at > last:
+            _refuse(data)
+        starts.append(at)
+        (total,) = total_at(data, at)
+        if total < HEAD.size:
+            _refuse(data)
+        at += total
+    if at != end:
+        _refuse(data)
+    return starts
+
+
+def _gather(raw: Any, at: Any, dtype: Any) -> Any:
+    """The `dtype` that begins at each of the positions `at`."""
+    return raw[at[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+
+
+def _u16(raw: Any, at: Any) -> Any:
+    return raw[at].astype(np.int64) << 8 | raw[at + 1]
+
+
+def _check_crcs(data: bytes, body_at: Any, body_end: Any, crcs: Any) -> None:
+    view = memoryview(data)
+    for at, end, crc in zip(body_at.tolist(), body_end.tolist(), crcs.tolist(), strict=True):
+        if crc32(view[at:end]) & 0x7FFFFFFF != crc:
+            _refuse(data)
+
+
+def _check(data: bytes, *fits: Any) -> None:
+    if not all(each.all() for each in fits):
+        _refuse(data)
+
+
+def _refuse(data: bytes) -> NoReturn:
+    """Raises what the reference says of these bytes."""
+    for _ in message_format.decode_messages(data, hosts=False):
+        pass
+    raise MessageFormatError(f"{len(data)} bytes are not a sequence of stored messages")

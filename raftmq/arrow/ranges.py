@@ -1,0 +1,142 @@
+"""Which offsets of which queues a read covers: fixed once, before anything is read."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from raftmq.client.admin import QueueInfo
+from raftmq.client.errors import Failed
+from raftmq.client.sync_admin import Admin
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+class AtTime(NamedTuple):
+    """The first offset stored at or after this log time, milliseconds since the epoch; the end if there is none."""
+
+    ms: int
+
+
+Bound = int | str | AtTime
+"""An offset, EARLIEST, LATEST, or a time."""
+
+
+class Bounds(NamedTuple):
+    """Where to begin or end in each queue: `default` where `by_queue` names none."""
+
+    default: Bound
+    by_queue: Mapping[int, Bound] = {}
+
+
+class QueueRange(NamedTuple):
+    """Messages from offset `start` up to, not including, `end`; all of them, or the read fails."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} queue {self.queue_id} [{self.start}, {self.end})"
+
+
+class Unreadable(Failed):
+    """What was asked for is not there, or not any more. `what`, `why` and `hint` are three lines for a person."""
+
+    def __init__(self, what: str, why: str, hint: str) -> None:
+        super().__init__(f"{what}: {why}", hint=hint)
+        self.what = what
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[Unreadable], tuple[str, str, str]]:
+        return type(self), (self.what, self.why, self.hint)  # errors cross processes by pickle
+
+
+def plan_topic(
+    admin: Admin, topic: str, starting: Bounds, ending: Bounds, *, clamp: bool = False, words: tuple[str, str]
+) -> list[QueueRange]:
+    """One range per queue, in order of queue ids; empty ones are kept.
+
+    The leader confirms its leadership for each bound: everything acknowledged before is in. `clamp` moves offsets that
+    the queue does not have to the nearest that it has. `words`: what the caller calls the two bounds. Raises NotFound
+    for no such topic, Unreadable for a queue or offset that is not there, and other RaftMQErrors.
+    """
+    queues = admin.describe_topic(topic).queues
+    _check_queues(topic, words[0], starting, queues)
+    _check_queues(topic, words[1], ending, queues)
+    return [_range(admin, topic, queue, starting, ending, words, clamp=clamp) for queue in queues]
+
+
+def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]) -> None:
+    unknown = sorted(bounds.by_queue.keys() - {queue.queue_id for queue in queues})
+    if unknown:
+        raise Unreadable(
+            f"{word} names queue {unknown[0]} of {topic}",
+            f"the topic has queues 0 to {len(queues) - 1}",
+            "leave that queue out",
+        )
+
+
+def _range(
+    admin: Admin,
+    topic: str,
+    queue: QueueInfo,
+    starting: Bounds,
+    ending: Bounds,
+    words: tuple[str, str],
+    *,
+    clamp: bool,
+) -> QueueRange:
+    start = offset_of(admin, topic, queue, starting.by_queue.get(queue.queue_id, starting.default))
+    end = offset_of(admin, topic, queue, ending.by_queue.get(queue.queue_id, ending.default))
+    where = f"{topic} queue {queue.queue_id}"
+    kept = f"it keeps offsets {queue.min_offset} up to, not including, {queue.max_offset}"
+    if clamp:
+        start, end = (min(max(offset, queue.min_offset), queue.max_offset) for offset in (start, end))
+    for word, offset in zip(words, (start, end), strict=True):
+        if not queue.min_offset <= offset <= queue.max_offset:
+            raise Unreadable(f"{word} asks for offset {offset} of {where}", kept, "ask for what is there")
+    if start > end and any(isinstance(bounds.default, AtTime) for bounds in (starting, ending)):
+        start = end  # of two times, the second may lie before the first message that is kept
+    if start > end:
+        raise Unreadable(f"the range of {where} begins at {start} and ends at {end}", kept, "swap them")
+    return QueueRange(topic, queue.queue_id, start, end)
+
+
+def offset_of(admin: Admin, topic: str, queue: QueueInfo, bound: Bound) -> int:
+    """The offset that `bound` is in this queue, within what it keeps unless it is an offset itself."""
+    if isinstance(bound, AtTime):
+        return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)
+    if isinstance(bound, int):
+        return bound
+    return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}[bound]
+
+
+def bounds_of(word: str, value: object, default: Bound) -> Bounds:
+    """Bounds as callers of `read_arrow` write them: one for all queues, or a table by queue. Raises ValueError."""
+    if isinstance(value, Mapping):
+        return Bounds(default, {_queue(word, queue): _bound(word, value[queue]) for queue in value})
+    return Bounds(_bound(word, value))
+
+
+def _queue(word: str, queue: object) -> int:
+    if isinstance(queue, bool) or not isinstance(queue, int) or queue < 0:
+        raise ValueError(f"{word}: {queue!r} is no queue id")
+    return queue
+
+
+def _bound(word: str, value: object) -> Bound:
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{word}={value} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
+        return AtTime(int(value.timestamp() * 1000))
+    if value in (EARLIEST, LATEST):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(
+            f'{word}={value!r} is not "earliest", "latest", an offset >= 0, a datetime, or a dict of those'
+        )
+    return value

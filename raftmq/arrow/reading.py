@@ -1,0 +1,200 @@
+"""Reading one planned range: every message of it, in order, as Arrow batches, or an error.
+
+Reads go to a follower unless told otherwise. A follower that lacks what the plan saw, or that does not answer, is left
+for the leader, so a range is read whole although nodes come and go.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from cluster.wire.message_format import MessageFormatError
+from raftmq.arrow.batches import to_batch
+from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
+from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.client.errors import RaftMQError
+from raftmq.client.pull import PulledFrames, PullStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+MAX_PULL_MESSAGES = 1024
+MAX_BATCH_BYTES = 8 << 20
+"""A batch is closed when its frames reach this, whatever its row count: it is held in memory twice."""
+LAG_PATIENCE_S = 30.0
+"""How long the leader may lack what the plan saw. A new leader applies what it has within moments of its election."""
+_FOLLOWER_PATIENCE_S = 5.0
+_WAIT_S = 1.0
+
+
+class Puller(Protocol):
+    """The part of raftmq.Client that is needed here."""
+
+    def pull_frames_soon(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        node: str | None,
+        wait_s: float,
+        timeout_s: float,
+    ) -> concurrent.futures.Future[PulledFrames]:
+        """As raftmq.Client.pull_frames_soon."""
+
+
+class RangeReader:
+    """Reads one range once. `node` ("host:port") is asked first; None: the leader.
+
+    `skip_lost`: go on behind what retention removed, with a warning, instead of raising Unreadable.
+    """
+
+    def __init__(
+        self,
+        mq: Puller,
+        planned: QueueRange,
+        *,
+        node: str | None = None,
+        skip_lost: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mq = mq
+        self._planned = planned
+        self._node = node
+        self._skip_lost = skip_lost
+        self._clock = clock
+
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Batches of at most `batch_rows` consecutive messages, together exactly the range. Raises Unreadable."""
+        for first, next_offset, frames in self._runs(batch_rows):
+            batch = to_batch(self._parse(first, next_offset, frames), self._planned.topic, columns)
+            wanted = min(batch.num_rows, self._planned.end - first)
+            for at in range(0, wanted, batch_rows):
+                yield batch.slice(at, min(batch_rows, wanted - at))
+
+    def _runs(self, batch_rows: int) -> Iterator[tuple[int, int, bytes]]:
+        """(first offset, the offset after the last, frames of all between), each about as long as a batch may be."""
+        parts: list[bytes] = []
+        first = following = size = 0
+        for offset, pulled in self._pulls():
+            if parts and offset != following:
+                yield first, following, b"".join(parts)
+                parts, size = [], 0
+            if not parts:
+                first = offset
+            parts.append(pulled.frames)
+            following = pulled.next_offset
+            size += len(pulled.frames)
+            if following - first >= batch_rows or size >= MAX_BATCH_BYTES:
+                yield first, following, b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield first, following, b"".join(parts)
+
+    def _pulls(self) -> Iterator[tuple[int, PulledFrames]]:
+        """What each pull found, with its first offset. The next pull is on its way while this one is made use of.
+
+        Invariant: offsets handed out and those that `skip_lost` left out are all from the start up to `offset`.
+        """
+        offset = self._planned.start
+        give_up_at = self._clock() + LAG_PATIENCE_S
+        pending = self._begin(offset) if offset < self._planned.end else None
+        try:
+            while pending is not None:
+                pulled = self._result(pending, offset)
+                after = offset
+                if pulled is not None:
+                    after = self._after(offset, pulled, too_late=self._clock() >= give_up_at)
+                pending = self._begin(after) if after < self._planned.end else None
+                if pulled is not None and pulled.status is PullStatus.FOUND:
+                    yield offset, pulled
+                    give_up_at = self._clock() + LAG_PATIENCE_S
+                offset = after
+        finally:
+            if pending is not None:
+                pending.cancel()
+
+    def _begin(self, offset: int) -> concurrent.futures.Future[PulledFrames]:
+        patience_s = LAG_PATIENCE_S if self._node is None else _FOLLOWER_PATIENCE_S
+        return self._mq.pull_frames_soon(
+            self._planned.topic,
+            self._planned.queue_id,
+            offset,
+            min(MAX_PULL_MESSAGES, self._planned.end - offset),
+            node=self._node,
+            wait_s=_WAIT_S if self._node is None else 0.0,
+            timeout_s=patience_s,
+        )
+
+    def _result(self, pending: concurrent.futures.Future[PulledFrames], offset: int) -> PulledFrames | None:
+        """None: a follower failed, and the leader is to be asked from now on."""
+        try:
+            return pending.result()
+        except RaftMQError as error:
+            if self._node is not None:
+                logger.info("%s: %s failed, the leader is asked instead: %s", self._planned, self._node, error)
+                self._node = None
+                return None
+            raise Unreadable(
+                f"reading {self._planned} stopped at offset {offset}",
+                str(error),
+                error.hint or "run the read again; every reader must reach the brokers",
+            ) from error
+
+    def _after(self, offset: int, pulled: PulledFrames, *, too_late: bool) -> int:
+        """Where to go on. Raises Unreadable if what was planned is not there."""
+        if pulled.status is PullStatus.FOUND:
+            if pulled.next_offset <= offset:
+                raise self._gap(offset, f"the cluster sent messages, and says to go on at {pulled.next_offset}")
+            return pulled.next_offset
+        if pulled.status is PullStatus.MOVED and offset < pulled.min_offset:
+            return self._lost(offset, pulled.min_offset, "retention removed the rest")
+        if self._node is not None:
+            self._node = None  # a follower may lag behind the plan; the leader has what the plan saw
+            return offset
+        if too_late:
+            why = f"the leader has had no more than {pulled.max_offset} for {LAG_PATIENCE_S:g} s"
+            return self._lost(offset, self._planned.end, why)
+        return offset
+
+    def _lost(self, offset: int, first: int, why: str) -> int:
+        if not self._skip_lost:
+            raise self._gap(offset, f"the queue now begins at {first}: {why}" if first < self._planned.end else why)
+        first = min(first, self._planned.end)
+        logger.warning("%s: offsets %d to %d are left out: %s", self._planned, offset, first - 1, why)
+        return first
+
+    def _parse(self, first: int, next_offset: int, data: bytes) -> Frames:
+        """The frames of the offsets from `first` up to `next_offset`. Raises Unreadable if they are anything else."""
+        try:
+            frames = parse_frames(data)
+        except MessageFormatError as error:
+            raise self._gap(first, f"a reply holds what is not a stored message: {error}") from error
+        head = frames.head
+        wanted = np.arange(first, first + len(head))
+        fits = (head["queue_offset"] == wanted) & (head["queue_id"] == self._planned.queue_id)
+        fits &= are_of_topic(frames, self._planned.topic)
+        if not fits.all():
+            at = int(np.argmin(fits))
+            named = data[int(frames.topic_at[at]) : int(frames.topic_end[at])].decode(errors="replace")
+            sent = f"offset {head['queue_offset'][at]} of {named} queue {head['queue_id'][at]}"
+            raise self._gap(first + at, f"the cluster sent {sent}")
+        if len(head) != next_offset - first:
+            raise self._gap(first + len(head), f"the cluster sent no more before it went on at {next_offset}")
+        return frames
+
+    def _gap(self, offset: int, why: str) -> Unreadable:
+        return Unreadable(
+            f"offset {offset} of {self._planned} cannot be read",
+            why,
+            "rows would be missing, so the read fails; read again, beginning with what is still kept",
+        )

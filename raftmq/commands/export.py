@@ -1,0 +1,129 @@
+"""`raftmq export`: a topic into a Parquet file, by one process and without Java."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import connect, console, json_option, servers_option, show
+from raftmq.commands.consume import StartType
+
+if TYPE_CHECKING:
+    from raftmq.arrow.tables import Selection
+    from raftmq.client import Client
+
+_ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_BYTES = 64 << 20
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--to", metavar="FILE", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
+@click.option(
+    "--from",
+    "start",
+    type=StartType(),
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|OFFSET",
+    help="Where to begin in each queue.",
+)
+@click.option("--columns", metavar="NAMES", help="Columns to write, separated by commas (default: all).")
+@click.option("--leader", is_flag=True, help="Read from the leader; without it followers are read.")
+@servers_option
+@json_option
+def export(
+    topic: str,
+    to: Path,
+    start: str | int,
+    columns: str | None,
+    leader: bool,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Write the messages of TOPIC to a Parquet file, up to where the topic ends when the command begins.
+
+    Needs the extra arrow: pip install 'raftmq[arrow]'. The file appears when it is complete.
+    """
+    from raftmq.arrow.columns import require_arrow
+    from raftmq.arrow.tables import FOLLOWER, LEADER, select
+
+    require_arrow()
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    with connect(servers) as mq:
+        try:
+            selection = select(mq, topic, start, columns=names, read_from=LEADER if leader else FOLLOWER)
+        except ValueError as error:
+            what = str(error)
+            raise LocalError(
+                what, "--columns takes names of columns", f"raftmq export {topic} --to {to}", ExitCode.USAGE
+            ) from None
+        _write(mq, selection, to, quiet=as_json)
+    count = selection.messages
+    answer = {"file": str(to), "topic": topic, "messages": count, "queues": len(selection.ranges)}
+    show(as_json, answer, f"{to}: {count} message{'' if count == 1 else 's'} of {topic}")
+
+
+def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
+    """Writes a file beside `to` and renames it: a command that is interrupted leaves nothing under that name."""
+    import pyarrow.parquet as pq
+
+    from raftmq.arrow.columns import arrow_schema
+    from raftmq.arrow.tables import read_batches
+
+    fresh = to.with_name(to.name + ".tmp")
+    try:
+        with (
+            contextlib.closing(pq.ParquetWriter(fresh, arrow_schema(selection.columns), compression="zstd")) as writer,
+            _progress(selection.messages, quiet=quiet) as advance,
+        ):
+            group: list[Any] = []
+            for batch in read_batches(mq, selection):
+                group.append(batch)
+                advance(batch.num_rows)
+                if (
+                    sum(b.num_rows for b in group) >= _ROW_GROUP_ROWS
+                    or sum(b.nbytes for b in group) >= _ROW_GROUP_BYTES
+                ):
+                    _flush(writer, group)
+            _flush(writer, group)
+        fresh.replace(to)
+    except OSError as error:
+        raise LocalError(
+            f"{to} cannot be written", error.strerror or str(error), "raftmq export TOPIC --to FILE"
+        ) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _is_full(group: list[Any]) -> bool:
+    rows, size = sum(batch.num_rows for batch in group), sum(batch.nbytes for batch in group)
+    return bool(rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES)
+
+
+def _flush(writer: Any, group: list[Any]) -> None:
+    """One row group of all batches, and none of no rows."""
+    import pyarrow as pa
+
+    if group:
+        table = pa.Table.from_batches(group)
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+        group.clear()
+
+
+@contextlib.contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
+    """A bar on stderr, and none where nobody watches."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    out = console(stderr=True)
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=out, transient=True)
+    bar.disable = quiet or not out.is_terminal
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

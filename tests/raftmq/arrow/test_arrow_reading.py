@@ -1,0 +1,163 @@
+"""Reading a planned range: all of it in order, or an error. A client that answers from a script stands in."""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+import pytest
+
+import raftmq
+from cluster.wire.message_format import Message, encode_message
+from raftmq import PullStatus
+from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
+from raftmq.client.pull import PulledFrames
+
+TOPIC = "orders"
+FOLLOWER = "127.0.0.1:9"
+
+
+def message(offset: int, *, queue: int = 0, topic: str = TOPIC, body: bytes = b"x") -> Message:
+    return Message(topic, body, queue_id=queue, queue_offset=offset, position=offset * 100)
+
+
+def found(*messages: Message, next_offset: int | None = None) -> PulledFrames:
+    after = messages[-1].queue_offset + 1 if next_offset is None else next_offset
+    return PulledFrames(PullStatus.FOUND, b"".join(map(encode_message, messages)), after, 0, 100)
+
+
+def nothing(status: PullStatus = PullStatus.END, low: int = 0, high: int = 3) -> PulledFrames:
+    return PulledFrames(status, b"", high, low, high)
+
+
+class Script:
+    """Answers the pulls one after the other and notes what was asked; the last answer repeats. Counts as the clock."""
+
+    def __init__(self, *answers: PulledFrames | raftmq.RaftMQError) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[int, int]] = []
+        self.nodes: list[str | None] = []
+
+    def pull_frames_soon(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        node: str | None,
+        wait_s: float,
+        timeout_s: float,
+    ) -> concurrent.futures.Future[PulledFrames]:
+        self.asked.append((offset, max_messages))
+        self.nodes.append(node)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        future: concurrent.futures.Future[PulledFrames] = concurrent.futures.Future()
+        if isinstance(answer, raftmq.RaftMQError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+    def clock(self) -> float:
+        """One second passes with each pull."""
+        return float(len(self.asked))
+
+
+def offsets(
+    script: Script, start: int, end: int, batch_rows: int = 100, *, node: str | None = None, skip_lost: bool = False
+) -> list[list[int]]:
+    planned = QueueRange(TOPIC, 0, start, end)
+    reader = RangeReader(script, planned, node=node, skip_lost=skip_lost, clock=script.clock)
+    return [batch.column(0).to_pylist() for batch in reader.batches(("queue_offset",), batch_rows)]
+
+
+def test_a_range_over_several_pulls() -> None:
+    script = Script(found(message(5), message(6)), found(message(7), message(8), message(9)))
+    assert offsets(script, 5, 10) == [[5, 6, 7, 8, 9]]
+    assert script.asked == [(5, 5), (7, 3)]
+
+
+def test_messages_past_the_end_are_left_out() -> None:
+    assert offsets(Script(found(message(0), message(1), message(2))), 0, 2) == [[0, 1]]
+
+
+def test_an_empty_range_asks_nothing() -> None:
+    script = Script(nothing())
+    assert offsets(script, 4, 4) == []
+    assert script.asked == []
+
+
+def test_batches_have_at_most_so_many_rows() -> None:
+    assert offsets(Script(found(*map(message, range(5)))), 0, 5, batch_rows=2) == [[0, 1], [2, 3], [4]]
+
+
+def test_batches_are_cut_by_size_too() -> None:
+    half = b"x" * (MAX_BATCH_BYTES // 2)
+    assert offsets(Script(*(found(message(n, body=half)) for n in range(3))), 0, 3) == [[0, 1], [2]]
+
+
+def test_a_leader_that_lags_is_asked_again() -> None:
+    script = Script(found(message(0)), nothing(high=1), nothing(PullStatus.MOVED, high=0), found(message(1)))
+    assert offsets(script, 0, 2) == [[0, 1]]
+
+
+def test_a_leader_that_never_catches_up_is_an_error() -> None:
+    script = Script(found(message(0)), nothing(high=1))
+    with pytest.raises(Unreadable, match=r"offset 1 of orders queue 0 .*cannot be read"):
+        offsets(script, 0, 2)
+    assert len(script.asked) >= LAG_PATIENCE_S
+
+
+def test_a_follower_that_lags_is_left_for_the_leader() -> None:
+    script = Script(found(message(0)), nothing(high=1), found(message(1), message(2)))
+    assert offsets(script, 0, 3, node=FOLLOWER) == [[0, 1, 2]]
+    assert script.nodes == [FOLLOWER, FOLLOWER, None]
+
+
+def test_a_follower_that_fails_is_left_for_the_leader() -> None:
+    script = Script(found(message(0)), raftmq.Unreachable("nobody there"), found(message(1)), found(message(2)))
+    assert offsets(script, 0, 3, node=FOLLOWER) == [[0, 1, 2]]
+    assert script.nodes == [FOLLOWER, FOLLOWER, None, None]
+
+
+def test_what_retention_removed_is_an_error() -> None:
+    with pytest.raises(Unreadable, match="begins at 7"):
+        offsets(Script(nothing(PullStatus.MOVED, low=7, high=20)), 3, 10)
+
+
+def test_what_retention_removed_is_left_out_if_that_is_wanted() -> None:
+    script = Script(found(message(3)), nothing(PullStatus.MOVED, low=7, high=20), found(*map(message, range(7, 10))))
+    assert offsets(script, 3, 10, skip_lost=True) == [[3], [7, 8, 9]]
+    assert offsets(Script(nothing(PullStatus.MOVED, low=30, high=40)), 3, 10, skip_lost=True) == []
+
+
+@pytest.mark.parametrize("wrong", [message(2), message(1, queue=3), message(1, topic="others"), message(0)])
+def test_anything_but_the_next_message_is_an_error(wrong: Message) -> None:
+    with pytest.raises(Unreadable, match="offset 1 of orders queue 0"):
+        offsets(Script(found(message(0), wrong, next_offset=3)), 0, 3)
+
+
+def test_fewer_messages_than_the_reply_says_are_an_error() -> None:
+    with pytest.raises(Unreadable, match=r"offset 1 of orders queue 0 .* went on at 3"):
+        offsets(Script(found(message(0), next_offset=3)), 0, 3)
+
+
+def test_a_reply_that_does_not_go_on_is_an_error() -> None:
+    with pytest.raises(Unreadable, match="says to go on at 0"):
+        offsets(Script(found(message(0), next_offset=0)), 0, 3)
+
+
+def test_damaged_bytes_are_an_error() -> None:
+    good = encode_message(message(0))
+    bad = PulledFrames(PullStatus.FOUND, good[:-1] + b"?", 1, 0, 100)
+    torn = bad._replace(frames=good[:-1])
+    assert offsets(Script(bad._replace(frames=good)), 0, 1) == [[0]]
+    with pytest.raises(Unreadable, match="not a stored message"):
+        offsets(Script(torn), 0, 1)
+
+
+def test_an_error_of_the_cluster_says_how_far_it_came() -> None:
+    script = Script(found(message(0)), raftmq.Unreachable("nobody there"))
+    with pytest.raises(Unreadable, match=r"orders queue 0 \[0, 3\) stopped at offset 1"):
+        offsets(script, 0, 3)

@@ -1,0 +1,121 @@
+"""A topic as a table and as a Parquet file, read from a real cluster."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import raftmq
+from cluster.errors import ExitCode
+from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.cli import run
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+pytestmark = pytest.mark.live
+
+TOPIC = "tables"
+QUEUES = 2
+MESSAGES = 2500
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three nodes; queue 0 holds the even numbers and queue 1 the odd ones."""
+    live = LocalCluster(tmp_path_factory.mktemp("arrow") / "data")
+    live.up(3, free_base_port(12))
+    with raftmq.connect(live.servers) as mq:
+        mq.admin.create_topic(TOPIC, QUEUES)
+        for queue in range(QUEUES):
+            for at in range(queue, MESSAGES, 1000):
+                bodies = [str(number).encode() for number in range(at, min(MESSAGES, at + 1000), QUEUES)]
+                mq.send_batch(TOPIC, bodies, queue_id=queue, key="k", properties={"n": str(queue)})
+    yield live.servers
+    live.down()
+
+
+@pytest.mark.parametrize("read_from", ["follower", "leader"])
+def test_a_table_holds_every_message(servers: str, read_from: str) -> None:
+    table = raftmq.read_arrow(TOPIC, servers=servers, read_from=read_from)
+    assert table.schema == arrow_schema(tuple(COLUMNS))
+    assert table.column("queue_offset").to_pylist() == [*range(MESSAGES // 2)] * 2
+    wanted = [str(n).encode() for queue in range(QUEUES) for n in range(queue, MESSAGES, QUEUES)]
+    assert table.column("body").to_pylist() == wanted
+    assert set(table.column("keys").to_pylist()) == {"k"}
+
+
+def test_the_table_equals_what_a_consumer_is_handed(servers: str) -> None:
+    with raftmq.connect(servers) as mq, mq.consumer("readers", TOPIC, follow=False) as consumer:
+        rows = sorted((m.queue_id, m.queue_offset, m.body, m.message_id, m.store_ms, m.position) for m in consumer)
+    names = ("queue_id", "queue_offset", "body", "message_id", "store_ms", "position")
+    table = raftmq.read_arrow(TOPIC, servers=servers, columns=names)
+    assert [tuple(row.values()) for row in table.to_pylist()] == rows
+
+
+def test_ranges_by_queue_and_time(servers: str) -> None:
+    def read(start: object = "earliest", end: object = "latest") -> list[tuple[int, int]]:
+        table = raftmq.read_arrow(TOPIC, start, end, servers=servers, columns=("queue_id", "queue_offset"))  # type: ignore[arg-type]
+        return [tuple(row.values()) for row in table.to_pylist()]
+
+    assert read({0: 3, 1: "latest"}, {0: 5}) == [(0, 3), (0, 4)]
+    long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    far_off = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)
+    assert len(read(long_ago, far_off)) == MESSAGES
+    assert read(far_off) == read("earliest", long_ago) == []
+
+
+def test_a_data_frame(servers: str) -> None:
+    frame = raftmq.read_pandas(TOPIC, {0: 0, 1: "latest"}, {0: 2}, servers=servers, columns=("queue_offset", "body"))
+    assert frame.to_dict("list") == {"queue_offset": [0, 1], "body": [b"0", b"2"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"topic": "no-such-topic"}, raftmq.NotFound, "no-such-topic"),
+        ({"start": 7_000}, raftmq.Failed, "start asks for offset 7000 of tables queue 0"),
+        ({"start": {9: 0}}, raftmq.Failed, "start names queue 9 of tables"),
+        ({"start": "first"}, ValueError, "start='first' is not"),
+        ({"end": {"0": 1}}, ValueError, "'0' is no queue id"),
+        ({"start": datetime.datetime(2020, 1, 1)}, ValueError, "no time zone"),  # noqa: DTZ001
+        ({"columns": ["boddy"]}, ValueError, "no column 'boddy'"),
+        ({"read_from": "anyone"}, ValueError, "read_from='anyone'"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    servers: str, arguments: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        raftmq.read_arrow(**{"topic": TOPIC, "servers": servers, **arguments})  # type: ignore[arg-type]
+
+
+def test_export_writes_what_is_read(servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "out.parquet"
+    assert run(["export", TOPIC, "--to", str(to), "--servers", servers, "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["messages"] == MESSAGES
+    written = pq.read_table(to)
+    assert written.equals(raftmq.read_arrow(TOPIC, servers=servers))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
+
+
+def test_export_of_an_empty_topic_is_a_file_without_rows(servers: str, tmp_path: Path) -> None:
+    with raftmq.connect(servers) as mq:
+        mq.admin.create_topic("nothing-yet", 1)
+    to = tmp_path / "none.parquet"
+    assert run(["export", "nothing-yet", "--to", str(to), "--servers", servers, "--columns", "body"]) == ExitCode.OK
+    assert pq.read_table(to).schema == pa.schema([("body", pa.binary())])
+
+
+def test_an_export_that_fails_leaves_no_file(servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "out.parquet"
+    assert run(["export", "no-such-topic", "--to", str(to), "--servers", servers]) != ExitCode.OK
+    assert run(["export", TOPIC, "--to", str(to), "--servers", servers, "--columns", "boddy"]) == ExitCode.USAGE
+    assert run(["export", TOPIC, "--to", str(tmp_path / "no" / "x"), "--servers", servers]) == ExitCode.FAILED
+    assert "cannot be written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
