@@ -27,6 +27,7 @@ ROOMS = (
     "admin",
     "repair",
     "backup",
+    "tier",
     "retention",
     "remoting",
     "broker",

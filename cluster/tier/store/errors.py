@@ -1,0 +1,66 @@
+"""What an object store answers when it does not do what was asked, typed. Each message ends with what to change."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """A call to an object store failed. `what` happened, on which object, and the `fix`: what to change."""
+
+    retryable = False
+    """Whether the same call may succeed later without anybody changing anything."""
+    outcome_unknown = False
+    """Whether a write that failed so may have been carried out."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}; {fix}" if fix else what)
+        self.what = what
+        self.fix = fix
+
+
+class NotFound(StoreError):
+    """There is no such object, bucket or container."""
+
+
+class AlreadyExists(StoreError):
+    """A create found an object of that name, which is durable. After an attempt with an unknown outcome it may be this
+    caller's own: names are made of the content, so the caller compares size and checksum."""
+
+
+class Conflict(StoreError):
+    """A replace found another version than the one that the caller had read: read again, and decide again. After an
+    attempt with an unknown outcome the version may be this caller's own."""
+
+
+class Denied(StoreError):
+    """The store knows who asks, or does not, and refuses: keys, region, clock, policy, permissions."""
+
+
+class Throttled(StoreError):
+    """The store is there and asks for fewer requests (503 SlowDown, 429), or is busy with another writer."""
+
+    retryable = True
+
+
+class Unreachable(StoreError):
+    """No answer, an incomplete one, or a failure inside the store (5xx). A write may have been carried out."""
+
+    retryable = True
+    outcome_unknown = True
+
+
+class Full(StoreError):
+    """No space left, or a quota is used up. Retried: somebody may make room."""
+
+    retryable = True
+
+
+class BadAnswer(StoreError):
+    """An answer that cannot be right: too few bytes, an error in a successful reply. A read may be tried again; a write
+    may have been carried out."""
+
+    retryable = True
+    outcome_unknown = True
+
+
+class Unsupported(StoreError):
+    """The store, or this installation, cannot do it."""
