@@ -21,14 +21,22 @@ class NotFound(StoreError):
     """There is no such object, bucket or container."""
 
 
-class AlreadyExists(StoreError):
-    """A create found an object of that name, which is durable. After an attempt with an unknown outcome it may be this
-    caller's own: names are made of the content, so the caller compares size and checksum."""
+class _Taken(StoreError):
+    """A condition of a write was not met."""
+
+    def __init__(self, what: str, fix: str = "", *, maybe_ours: bool = False) -> None:
+        super().__init__(what, fix)
+        self.maybe_ours = maybe_ours
+        """An earlier attempt of the same call has an unknown outcome, so this may be what the caller wrote."""
 
 
-class Conflict(StoreError):
-    """A replace found another version than the one that the caller had read: read again, and decide again. After an
-    attempt with an unknown outcome the version may be this caller's own."""
+class AlreadyExists(_Taken):
+    """A create found an object of that name, which is durable. Names are made of the content, so the caller compares
+    size and checksum rather than asks whose it is."""
+
+
+class Conflict(_Taken):
+    """A replace found another version than the one that the caller had read: read again, and decide again."""
 
 
 class Denied(StoreError):

@@ -64,7 +64,9 @@ class ObjectStore(Protocol):
         """Size and time."""
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """Everything below a folder ("" is the root), in no particular order. An absent folder is empty."""
+        """Everything below a folder ("" is the root), in no particular order. An absent folder is empty.
+
+        A broken server or proxy may make it look so: only `head` proves that an object is gone."""
 
     async def delete(self, name: str) -> None:
         """Removes the object; nothing if there is none."""

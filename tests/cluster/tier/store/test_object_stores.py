@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from cluster.tier.store import directory
-from cluster.tier.store.directory import DirectoryStore
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
-from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
+from cluster.tier.store.opening import open_store
+from cluster.tier.store.probe import probe
+from tests.support import s3_server
 
 NAME = "cluster-1/log/00000000000000000000-00000000000000004096.0123456789abcdef.seg"
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with s3_server.moto() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    opened: ObjectStore = MemoryStore() if request.param == "memory" else DirectoryStore(tmp_path / "new" / "root")
+    opened: ObjectStore
+    if request.param == "memory":
+        opened = open_store("memory:")
+    elif request.param == "directory":
+        opened = open_store((tmp_path / "new" / "root").as_uri())
+    else:
+        opened = s3_store(request.getfixturevalue("endpoint"), tmp_path)
     yield opened
     await opened.close()
+
+
+def s3_store(endpoint: str, tmp_path: Path) -> ObjectStore:
+    """With a prefix of its own: the bucket is everybody's."""
+    return open_store(f"s3://{s3_server.BUCKET}/{uuid4().hex}", s3_server.options(endpoint, tmp_path))
 
 
 async def names(store: ObjectStore, folder: str = "") -> list[str]:
@@ -36,6 +55,11 @@ async def test_what_was_created_is_read_back(store: ObjectStore) -> None:
     assert await store.get_range(NAME, 0, 4096) == data
     assert await store.get_range(NAME, 255, 258) == b"\xff\x00\x01"
     assert await store.get_ranges(NAME, [(4095, 4096), (0, 2), (1, 2)]) == [b"\xff", b"\x00\x01", b"\x01"]
+
+
+async def test_the_probe_passes_and_leaves_nothing(store: ObjectStore) -> None:
+    await probe(store, "c1", "0123")
+    assert await names(store) == []
 
 
 async def test_an_object_larger_than_one_request_may_carry_is_refused(store: ObjectStore) -> None:

@@ -1,0 +1,173 @@
+"""A store whose calls have a deadline and are tried again: exponential back-off with full jitter.
+
+Full jitter, between 0 and the doubled pause: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+Sleeping nodes do not come back in step after a store was down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cluster.tier.store.bandwidth import Bandwidth
+from cluster.tier.store.errors import AlreadyExists, Conflict, StoreError, Unreachable
+from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
+from cluster.tier.store.request_counts import RequestCounts
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to give up."""
+
+    pause_min_s: float = 0.05
+    pause_max_s: float = 30.0
+    call_s: float = 60.0
+    """For one request; and for each further 1 MiB of a write or read, `call_s_per_mib`."""
+    call_s_per_mib: float = 4.0
+    total_s: float = 180.0
+    """No new attempt begins so long after the first one did."""
+
+    def deadline_s(self, size: int) -> float:
+        """Of one request that carries `size` bytes."""
+        return self.call_s + self.call_s_per_mib * size / (1 << 20)
+
+    def pause_s(self, attempt: int, chance: random.Random) -> float:
+        """Before attempt `attempt`, counted from 1 for the first repetition."""
+        return chance.uniform(0, min(self.pause_max_s, self.pause_min_s * 2 ** min(attempt, 30)))
+
+
+class RetryingStore:
+    """See ObjectStore. Conflict and AlreadyExists have `maybe_ours` set if an earlier attempt of the same call has an
+    unknown outcome: what is there may be what this caller wrote."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy,
+        chance: random.Random,
+        counts: RequestCounts,
+        bandwidth: Bandwidth | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`bandwidth` limits writes only."""
+        self._store = store
+        self._policy = policy
+        self._chance = chance
+        self._bandwidth = bandwidth
+        self._sleep = sleep
+        self.counts = counts
+
+    @property
+    def root(self) -> str:
+        """As `ObjectStore.root`."""
+        return self._store.root
+
+    async def create(self, name: str, data: Data) -> None:
+        """As `ObjectStore.create`."""
+        size = memoryview(data).nbytes
+        await self._call("create", name, size, lambda: self._store.create(name, data), writes=True)
+        self.counts.sent(size)
+
+    async def replace(self, name: str, data: Data, tag: str) -> None:
+        """As `ObjectStore.replace`."""
+        size = memoryview(data).nbytes
+        await self._call("replace", name, size, lambda: self._store.replace(name, data, tag), writes=True)
+        self.counts.sent(size)
+
+    async def get(self, name: str, size_max: int) -> Stored:
+        """As `ObjectStore.get`."""
+        stored = await self._call("get", name, size_max, lambda: self._store.get(name, size_max))
+        self.counts.received(len(stored.data))
+        return stored
+
+    async def get_range(self, name: str, start: int, stop: int) -> bytes:
+        """As `ObjectStore.get_range`."""
+        data = await self._call("get_range", name, stop - start, lambda: self._store.get_range(name, start, stop))
+        self.counts.received(len(data))
+        return data
+
+    async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As `ObjectStore.get_ranges`."""
+        return [await self.get_range(name, *each) for each in ranges]
+
+    async def head(self, name: str) -> ObjectInfo:
+        """As `ObjectStore.head`."""
+        return await self._call("head", name, 0, lambda: self._store.head(name))
+
+    async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
+        """As `ObjectStore.list`. Each step has a deadline; none is tried again, for names were handed out already."""
+        infos = aiter(self._store.list(folder))
+        outcome = "ok"
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._policy.call_s):
+                        info = await anext(infos)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    outcome = "Timeout"
+                    raise _late("list", folder, self._policy.call_s) from None
+                except StoreError as error:
+                    outcome = type(error).__name__
+                    raise
+                yield info
+        finally:
+            self.counts.record("list", outcome)
+
+    async def delete(self, name: str) -> None:
+        """As `ObjectStore.delete`."""
+        await self._call("delete", name, 0, lambda: self._store.delete(name))
+
+    async def sweep(self, older_than_ms: int) -> int:
+        """As `ObjectStore.sweep`."""
+        return await self._call("sweep", "temporary files", 0, lambda: self._store.sweep(older_than_ms))
+
+    async def close(self) -> None:
+        """As `ObjectStore.close`."""
+        await self._store.close()
+
+    async def _call(
+        self, operation: str, name: str, size: int, call: Callable[[], Awaitable[T]], *, writes: bool = False
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._policy.total_s
+        attempt, unknown = 0, False
+        while True:
+            if writes and self._bandwidth is not None:
+                await self._sleep(self._bandwidth.wait_s(size))
+            try:
+                return await self._attempt(operation, name, size, call)
+            except StoreError as error:
+                if isinstance(error, AlreadyExists | Conflict) and unknown:
+                    raise type(error)(error.what, error.fix, maybe_ours=True) from error
+                unknown = unknown or (writes and error.outcome_unknown)
+                attempt += 1
+                pause_s = self._policy.pause_s(attempt, self._chance)
+                if not error.retryable or loop.time() + pause_s >= until_s:
+                    raise
+            self.counts.retried()
+            await self._sleep(pause_s)
+
+    async def _attempt(self, operation: str, name: str, size: int, call: Callable[[], Awaitable[T]]) -> T:
+        deadline_s = self._policy.deadline_s(size)
+        try:
+            async with asyncio.timeout(deadline_s):
+                result = await call()
+        except TimeoutError:
+            self.counts.record(operation, "Timeout")
+            raise _late(operation, name, deadline_s) from None
+        except StoreError as error:
+            self.counts.record(operation, type(error).__name__)
+            raise
+        self.counts.record(operation, "ok")
+        return result
+
+
+def _late(operation: str, name: str, after_s: float) -> Unreachable:
+    return Unreachable(f"{operation} of {name}: no answer within {after_s:.0f} s", "look at the store, or at the mount")
