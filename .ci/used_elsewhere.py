@@ -42,6 +42,9 @@ _.get_protocol, _.get_write_buffer_limits, _.start_serving, _.get_loop, _.is_ser
 _.close_connection  # of a http.server handler
 _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
+# Read by clients of the HTTP API.
+_.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stopping.py
+
 # Called by the native kernel.
 origin_of  # cluster/remoting/intake.py
 

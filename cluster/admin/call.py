@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,6 +13,9 @@ from cluster.admin.port import AdminPort
 from cluster.replication.outcome import Done, Outcome
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
+
+if TYPE_CHECKING:
+    from cluster.admin.findings.watch import FindingsWatch
 
 T = TypeVar("T")
 Consistency = Literal["local", "linearizable"]
@@ -54,6 +57,7 @@ class Call(NamedTuple):
     """What a handler gets."""
 
     port: AdminPort
+    watch: FindingsWatch
     params: Mapping[str, str]
     """From the path."""
     body: Any

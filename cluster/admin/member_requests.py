@@ -17,6 +17,7 @@ from cluster.errors import LocalError
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import Group, Unconfirmed
+from cluster.members.stopping import CanStopView, can_stop
 from cluster.members.views import (
     AddRequest,
     AncestorView,
@@ -118,6 +119,14 @@ async def describe_joining(call: Call) -> JoinView:
         ],
         secret_key=port.status().secret.key,
     )
+
+
+async def can_stop_member(call: Call) -> CanStopView:
+    """Whether writes go on while that node is stopped, and if not, why."""
+    try:
+        return can_stop(call.port.changes.group(), member_id(call.params["id"]))
+    except LocalError as error:
+        raise ApiError("not_found", error.what, error.fix) from None
 
 
 # --- changing --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -148,6 +148,9 @@ class Figures(Protocol):
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
 
+    def findings(self, found: Iterable[tuple[str, str]]) -> None:
+        """(code, severity) of each finding of the cluster, as this node knows them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
@@ -167,6 +170,8 @@ class AdminPort:
     changes: MemberChanges
     services: Services
     metrics: Figures
+    wall_ms: Callable[[], int]
+    """The node's wall clock, milliseconds since the Unix epoch."""
     status: Callable[[], NodeStatus]
     """Cheap: also called for each scrape."""
     connected: Callable[[NodeId], bool]

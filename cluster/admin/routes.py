@@ -9,6 +9,7 @@ from cluster.admin import (
     consistency,
     faults,
     groups,
+    health,
     links,
     member_requests,
     messages,
@@ -22,12 +23,14 @@ from cluster.admin import (
     topics,
 )
 from cluster.admin.call import BELOW_THREE, Call, Raw
+from cluster.admin.findings.finding import FindingsView
 from cluster.admin.openapi import document
 from cluster.admin.port import NodeStatus
 from cluster.admin.route import Route, Serves
 from cluster.backup.metadata import Metadata
 from cluster.config.reload import ReloadView
 from cluster.members import views as membership
+from cluster.members.stopping import CanStopView
 from cluster.repair import consistency_views as views
 from cluster.retention.views import RetentionRun, RetentionView
 from cluster.state.scrub import ScrubView
@@ -45,7 +48,10 @@ async def get_page(call: Call) -> Raw:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v1/health", node.get_health, node.HealthView, statuses=(200, 503)),
+    Route("GET", "/v1/health", health.get_health, health.HealthView, statuses=(200, 503)),
+    Route("GET", "/v1/health/live", health.get_live, health.LiveView),
+    Route("GET", "/v1/health/ready", health.get_ready, health.ReadyView, statuses=(200, 503)),
+    Route("GET", "/v1/findings", health.get_findings, FindingsView),
     Route("GET", "/v1/status", node.get_status, NodeStatus),
     Route("GET", "/v1/links", links.get_links, links.LinksView),
     Route("POST", "/v1/config/reload", links.reload_config, ReloadView),
@@ -83,6 +89,7 @@ ROUTES: tuple[Route, ...] = (
         Serves.LEADER,
         asks=(BELOW_THREE,),
     ),
+    Route("GET", "/v1/members/{id}/can-stop", member_requests.can_stop_member, CanStopView, Serves.LEADER),
     Route(
         "POST",
         "/v1/members/{id}/drain",

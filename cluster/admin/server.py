@@ -18,6 +18,7 @@ from cluster.admin.bad_http import tell_in_one_line
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.call import Answer, Call, Raw, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
+from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder
 from cluster.admin.guard import PATIENCE_S, Guard, guarded, is_large, sent
 from cluster.admin.member_requests import member_id
@@ -42,17 +43,22 @@ class AdminServer:
         self._port = port
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Listens. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
         guard = Guard(loop.time)
-        self._runner = web.AppRunner(build_app(self._port, guard), access_log=None, shutdown_timeout=SHUTDOWN_S)
+        watch = FindingsWatch(self._port)
+        app = build_app(self._port, guard, watch)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
         assert self._runner.server is not None
         self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room)
-        self._watch = loop.create_task(guard.watch(), name="admin-guard")
+        self._tasks = [
+            loop.create_task(guard.watch(), name="admin-guard"),
+            loop.create_task(watch.run(), name="findings-watch"),
+        ]
         try:
             await self._acceptor.open(admin.bind, admin.port)
         except OSError as error:
@@ -69,28 +75,30 @@ class AdminServer:
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
 
-def build_app(port: AdminPort, guard: Guard | None = None) -> web.Application:
+def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch | None = None) -> web.Application:
     """The aiohttp application, as tests run it."""
     guard = guard or Guard(asyncio.get_running_loop().time)
+    watch = watch or FindingsWatch(port)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:
-        handler = _sheltered(_serve(route, port, forwarder), route, guard)
+        handler = _sheltered(_serve(route, port, forwarder, watch), route, guard)
         app.router.add_route(route.method, route.path, handler)
         if route.method == "GET":  # as HTTP has it: the same answer without its body
             app.router.add_route("HEAD", route.path, handler)
 
     async def close_forwarder(_: web.Application) -> None:
         await forwarder.close()
+        await watch.close()
 
     app.on_cleanup.append(close_forwarder)
     return app
@@ -109,7 +117,7 @@ def _sheltered(handler: WebHandler, route: Route, guard: Guard) -> WebHandler:
     return handle
 
 
-def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
+def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsWatch) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
         own = _methods_of(request.path)
         if own and request.method not in own:
@@ -119,7 +127,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
         consistency = consistency_of(request.query)
         body = await _body(request, route)
         if route.serves is Serves.LEADER and not port.services.writes_open():
-            return await forwarder.pass_on(request, changes=True)
+            return await forwarder.pass_on(request, changes=request.method not in ("GET", "HEAD"))
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
             if node != port.config.node.id:
@@ -129,7 +137,9 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder) -> WebHandler:
                 return await forwarder.pass_on(request, changes=False)
             await confirm_read(port)
         try:
-            return _response(await route.handler(Call(port, request.match_info, body, consistency, request.query)))
+            return _response(
+                await route.handler(Call(port, watch, request.match_info, body, consistency, request.query))
+            )
         except HandedOver:
             return await forwarder.pass_on(request, changes=True)
 

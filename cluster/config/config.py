@@ -297,6 +297,14 @@ class ModesSection(_Section, frozen=True, kw_only=True):
     """Percent of the memory: a consumer that is further behind reads from a disk, and better from another one's."""
 
 
+class HealthSection(_Section, frozen=True, kw_only=True):
+    """When a state of the cluster becomes a finding (docs/runbooks.md)."""
+
+    follower_behind_entries: Positive = 10_000
+    follower_behind_ms: Milliseconds = 30_000
+    clock_off_ms: Milliseconds = 500
+
+
 class FailpointsSection(_Section, frozen=True, kw_only=True):
     """Whether faults may be injected over HTTP. For tests only."""
 
@@ -337,6 +345,7 @@ class Config(_Section, frozen=True, kw_only=True):
     repair: RepairSection = RepairSection()
     consistency: ConsistencySection = ConsistencySection()
     modes: ModesSection = ModesSection()
+    health: HealthSection = HealthSection()
     failpoints: FailpointsSection = FailpointsSection()
     log_output: LogOutputSection = LogOutputSection()
 

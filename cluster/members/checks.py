@@ -86,8 +86,8 @@ def known(group: Group, node: NodeId) -> None:
     left = node in [voter.id for voter in group.membership.removed]
     raise refusal(
         f"there is no node {node}" + (" any more" if left else ""),
-        f"the members are {_names(members)}" + (f"; node {node} was removed" if left else ""),
-        f"use one of {_names(members)}; raftmq node list shows them",
+        f"the members are {names(members)}" + (f"; node {node} was removed" if left else ""),
+        f"use one of {names(members)}; raftmq node list shows them",
     )
 
 
@@ -129,7 +129,7 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
     """Raises LocalError unless it is a learner that may vote."""
     known(group, node)
     if node in group.voters:
-        raise refusal(f"node {node} votes already", f"the voters are {_names(group.voters)}", "raftmq node list")
+        raise refusal(f"node {node} votes already", f"the voters are {names(group.voters)}", "raftmq node list")
     settled(group)
     peer = group.peers.get(node)
     if peer is None or node not in group.live:
@@ -175,7 +175,7 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     dead = [voter for voter in rest if voter not in alive]
     raise refusal(
         f"without node {node} there would be no majority",
-        f"of the voters {_names(rest)} that are left only {_names(alive) or 'none'} answers",
+        f"of the voters {names(rest)} that are left only {names(alive) or 'none'} answers",
         f"raftmq restart {dead[0]}    (or raftmq node replace {dead[0]} if its disk is lost; then repeat the command)",
     )
 
@@ -227,5 +227,6 @@ def successor(group: Group) -> NodeId:
     )
 
 
-def _names(nodes: Iterable[NodeId]) -> str:
+def names(nodes: Iterable[NodeId]) -> str:
+    """Ids in ascending order, for a text."""
     return ", ".join(map(str, sorted(nodes)))

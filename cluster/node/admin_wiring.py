@@ -6,9 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cluster.admin.port import AdminPort
+from cluster.node import node_view
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
+    from cluster.node.own_port import OwnPort
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
@@ -20,3 +22,30 @@ def _server() -> type[AdminServer]:
     from cluster.admin.server import AdminServer
 
     return AdminServer
+
+
+def port_of(node: OwnPort) -> AdminPort:
+    """What the HTTP API sees of the node."""
+    return AdminPort(
+        current_config=lambda: node.config,
+        state=node.state,
+        failpoints=node.failpoints,
+        alarms=node.alarms,
+        repairs=node.repairs,
+        consistency=node.consistency,
+        scrubber=node.scrubber,
+        backups=node.backups,
+        links=node.links,
+        retention=node.retention,
+        membership=node.membership,
+        changes=node.changes,
+        services=node.services,
+        metrics=node.metrics,
+        wall_ms=node.environment.clock.wall_ms,
+        status=lambda: node_view.status(node),
+        connected=node.transport.connected,
+        genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
+        transfer=node.driver.transfer,
+        reload=node.reload,
+        members=lambda group: node_view.members(node.clients, group, node.services.monotonic_ms()),
+    )

@@ -202,6 +202,12 @@ class NodeMetrics:
         for key in keys:
             self._alarm.labels(key).set(1)
 
+    def findings(self, found: Iterable[tuple[str, str]]) -> None:
+        """(code, severity) of each finding of the cluster."""
+        self._findings.clear()
+        for code, severity in found:
+            self._findings.labels(code, severity).inc()
+
     def loop_lag(self, seconds: float) -> None:
         """See LoopLagSampler."""
         self._loop_lag.set(seconds)
@@ -248,6 +254,9 @@ class NodeMetrics:
         self._last_index = gauge("raftmq_raft_last_index", "Index of the last entry in the log")
         self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
         self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
+        self._findings = gauge(
+            "raftmq_findings", "Findings about the cluster, as this node knows them", "code", "severity"
+        )
         self._backup_age = gauge(
             "raftmq_backup_age_seconds",
             "Age of the newest good backup of this node that it knows of; NaN if there is none",

@@ -11,7 +11,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cluster.admin.port import AdminPort
 from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.check_back import CheckBack
@@ -33,7 +32,7 @@ from cluster.members.changes import MemberChanges
 from cluster.members.events import watch_event
 from cluster.members.service import MembersService
 from cluster.node import node_view
-from cluster.node.admin_wiring import admin_of
+from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.disk_wiring import disk_of
 from cluster.node.failpoint_seams import FailpointTransport
 from cluster.node.listening import own_address
@@ -163,7 +162,7 @@ class Node:
         self.backups.start()
         recovery = self.storage.recovery.status(self.storage.checkpointer.run)
         self.scrubber.plan(self._clock.monotonic_ms(), clean=recovery.clean)
-        self._admin = await admin_of(self._admin_port())
+        self._admin = await admin_of(port_of(self))
         await self._admin.start()
 
     def _build_consensus(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -248,13 +247,13 @@ class Node:
         send_handler = SendHandler(sends, replies, make_intake(proposals, sends, retries, config.limits))
         self.forwarder = self._build_forwarder(send_handler)
         handlers = self._build_handlers()
-        router.attach(send_handler, replies, fates, self.forwarder, handlers, self._members)
+        router.attach(send_handler, replies, fates, self.forwarder, handlers, self.clients)
         self.listeners = Listeners(config, router)
 
     def _build_handlers(self) -> dict[int, Handler]:
         """What clients' requests but sends are answered by: request code -> handler."""
         services, router = self.services, self.router
-        self._members = members = Members(services)
+        self.clients = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, self.links.unreached)
         self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
         self.resets = OffsetResets(services)
@@ -514,27 +513,3 @@ class Node:
     def reload(self) -> ReloadView:
         """Reads the configuration again. Raises ConfigError, having changed nothing."""
         return reload(self)
-
-    def _admin_port(self) -> AdminPort:
-        return AdminPort(
-            current_config=lambda: self.config,
-            state=self.state,
-            failpoints=self.failpoints,
-            alarms=self.alarms,
-            repairs=self.repairs,
-            consistency=self.consistency,
-            scrubber=self.scrubber,
-            backups=self.backups,
-            links=self.links,
-            retention=self.retention,
-            membership=self.membership,
-            changes=self.changes,
-            services=self.services,
-            metrics=self.metrics,
-            status=lambda: node_view.status(self),
-            connected=self.transport.connected,
-            genesis_payload=lambda: self.storage.directory.log.genesis.entry().payload,
-            transfer=self.driver.transfer,
-            reload=self.reload,
-            members=lambda group: node_view.members(self._members, group, self._clock.monotonic_ms()),
-        )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from cluster.backup.service import Backups
+    from cluster.broker.group_members import Members
     from cluster.broker.pulls import Pulls
     from cluster.config.config import Config
+    from cluster.config.reload import ReloadView
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
     from cluster.node.metrics import NodeMetrics
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from cluster.remoting.forward import Forwarder
     from cluster.remoting.listeners import Listeners
     from cluster.remoting.router import Router
+    from cluster.repair.consistency import Consistency
     from cluster.repair.installs import Installs
     from cluster.repair.repairs import Repairs
     from cluster.replication.modes import Modes
@@ -27,7 +31,9 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.environment import Environment
+    from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
+    from cluster.state.scrub import Scrubber
     from raftlog.core.raw_node import RawNode
     from raftlog.types import NodeId
     from statemachine.broker_state import BrokerState
@@ -41,6 +47,11 @@ class OwnPort(Protocol):
     state: BrokerState
     services: NodeServices
     alarms: Alarms
+    failpoints: FailpointSet
+    consistency: Consistency
+    scrubber: Scrubber
+    backups: Backups
+    clients: Members
     membership: MembersService
     changes: MemberChanges
     links: Links
@@ -69,6 +80,9 @@ class OwnPort(Protocol):
     @property
     def metrics(self) -> NodeMetrics:
         """The node's metrics."""
+
+    def reload(self) -> ReloadView:
+        """Reads the configuration again. Raises ConfigError, having changed nothing."""
 
     def reconfigure(self, config: Config) -> None:
         """Puts this configuration in force."""

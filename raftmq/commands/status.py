@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from raftmq.local.admin_http import ADMIN_VARIABLE, admin_addresses, admin_optio
 
 if TYPE_CHECKING:
     from raftmq.local.status import ClusterView, NodeView
+
+STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
+"""Severity -> rich's style."""
 
 
 @click.command()
@@ -27,16 +30,16 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """
     view, where = _look(data, admin)
     if as_json:
-        print_json(view.to_json())
+        print_json({**view.to_json(), "findings": view.findings()})
     elif view.term is not None:
         out = console()
         out.print(_headline(view))
         titles = ["node", "state", "role", "term", "commit", "applied", "lag", "pid", "broker", "namesrv", "admin"]
         print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
-        notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
-        for style, lines in (("yellow", mode_lines(view)), ("red", alarm_lines(view)), ("yellow", notes)):
-            for line in lines:
-                out.print(line, markup=False, style=style, soft_wrap=True)
+        for line in mode_lines(view):
+            out.print(line, markup=False, style="yellow", soft_wrap=True)
+        for style, line in _problems(view):
+            out.print(line, markup=False, style=style, soft_wrap=True)
         for line in kernel_lines(view):
             out.print(line, markup=False, soft_wrap=True)
     if view.term is None:
@@ -84,6 +87,30 @@ def mode_lines(view: ClusterView) -> list[str]:
                 f"{modes['loss_window_entries_max']} log entries ({modes['loss_window_bytes_max']} bytes), now "
                 f"{modes['loss_window_messages']} messages; lost so far {modes['lost_messages']}"
             )
+    return lines
+
+
+def _problems(view: ClusterView) -> list[tuple[str, str]]:
+    """(style, line): the findings; of nodes of an older version, which have none, what their statuses say."""
+    findings = view.findings()
+    if findings is not None:
+        return finding_lines(findings)
+    notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
+    return [*(("red", line) for line in alarm_lines(view)), *(("yellow", line) for line in notes)]
+
+
+def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(style, line) for the findings of the cluster, in the order of the API: what, since when, and what to type."""
+    lines = []
+    for each in findings:
+        style = STYLES.get(each["severity"], "yellow")
+        because = each.get("because_of")
+        why = f", because of {because['code']} ({because['object']})" if because else ""
+        since = each["since"].replace("T", " ").partition(".")[0]
+        lines.append((style, f"{each['severity']}: {each['code']} ({each['object']}) since {since} UTC{why}"))
+        lines.append((style, f"    {each['says']}"))
+        if not because:
+            lines.append(("green", f"    type: {each['do_now']}    (see {each['runbook']})"))
     return lines
 
 

@@ -78,8 +78,19 @@ class ClusterView(NamedTuple):
                 return lags.get(node_id)
         return None
 
+    def findings(self) -> list[dict[str, Any]] | None:
+        """The cluster's findings, as the first node that answers knows them, the leader before others; None if none
+        does."""
+        answering = sorted((view for view in self.nodes if view.status), key=lambda view: view.record.id != self.leader)
+        for view in answering:
+            health = fetch_health(view.elsewhere or f"127.0.0.1:{view.record.admin_port}")
+            if health is not None:
+                found: list[dict[str, Any]] = health["findings"]
+                return found
+        return None
+
     def to_json(self) -> dict[str, Any]:
-        """The form of `raftmq status --json`."""
+        """The form of `raftmq status --json`, but for the findings."""
         return {
             "schema": STATUS_SCHEMA,
             "leader": self.leader,
@@ -110,7 +121,16 @@ def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1
     return body if body is not None and "term" in body else None
 
 
-def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+def fetch_health(address: str, timeout_s: float = 3.0) -> dict[str, Any] | None:
+    """`GET /v1/health` of one node, healthy or not; None if it does not answer."""
+    host, port = split_address(address)
+    body = _get(host, port, "/v1/health", timeout_s, accepted=(200, 503))
+    return body if body is not None and "findings" in body else None
+
+
+def _get(
+    host: str, port: int, path: str, timeout_s: float, accepted: tuple[int, ...] = (200,)
+) -> dict[str, Any] | None:
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -120,7 +140,7 @@ def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | 
         return None
     finally:
         connection.close()
-    return body if response.status == 200 and isinstance(body, dict) else None
+    return body if response.status in accepted and isinstance(body, dict) else None
 
 
 def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:

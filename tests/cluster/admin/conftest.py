@@ -98,6 +98,9 @@ class FakeNode:
     def leads(self) -> bool:
         return self.leader == self.config.node.id
 
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
     def status(self) -> NodeStatus:
         applied = self.state.applied.index
         return NodeStatus(

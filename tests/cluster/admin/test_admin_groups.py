@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.call import Call
+from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.groups import GROUPS_PER_TURN, list_groups
 from cluster.admin.port import MemberView
 from cluster.node.metrics import NodeMetrics
@@ -38,7 +39,7 @@ async def test_list(client: Any, node: Any) -> None:
 async def test_others_are_served_while_many_groups_are_listed(node: Any) -> None:
     names = [f"g{number:04}" for number in range(10 * GROUPS_PER_TURN)]
     node.apply([[PUT_GROUP, {"name": name}, True] for name in names])
-    listing = asyncio.ensure_future(list_groups(Call(node, {}, None, "local")))
+    listing = asyncio.ensure_future(list_groups(Call(node, FindingsWatch(node), {}, None, "local")))
     turns = 0
     while not listing.done():
         turns += 1

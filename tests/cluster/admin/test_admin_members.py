@@ -279,3 +279,31 @@ async def test_health_says_that_no_failure_is_survived(client: Any, node: Any) -
     assert body["healthy"]
     assert quorum.finding in body["warnings"]
     assert quorum.finding.startswith("no failure is survived: both voters, 1, 2, are needed")
+
+
+@pytest.mark.parametrize(
+    ("lag", "stopped", "allowed", "passes"),
+    [
+        ({2: 0, 3: 0}, 3, True, False),
+        ({2: 0, 3: 0}, 1, True, False),
+        ({2: 0}, 3, True, False),  # it is away already
+        ({2: 0}, 2, False, False),  # the second one away
+        ({2: 0}, 1, False, False),
+        ({2: 9000, 3: 0}, 3, False, True),  # node 2 would have to catch up first
+        ({2: 9000, 3: 0}, 2, True, False),
+    ],
+)
+async def test_may_this_node_be_stopped(
+    client: Any, node: Any, lag: dict[int, int], stopped: int, allowed: bool, passes: bool
+) -> None:
+    node.raw.lag = lag
+    body = await (await client.get(f"/v1/members/{stopped}/can-stop")).json()
+    assert (body["allowed"], body["passes"], body["leads"]) == (allowed, passes, stopped == 1)
+    assert bool(body["reasons"]) is bool(body["do_now"]) is not allowed
+    assert (stopped in body["after"]["away"], body["after"]["majority"]) == (True, 2)
+
+
+async def test_a_follower_asks_the_leader_whether_a_node_may_be_stopped(make_node: Any, serve: Any) -> None:
+    follower = await serve(make_node(2))
+    assert (await error_of(await follower.get("/v1/members/3/can-stop")))[1] == "leader_unreachable"
+    assert (await error_of(await (await serve(make_node(1))).get("/v1/members/9/can-stop")))[:2] == (404, "not_found")

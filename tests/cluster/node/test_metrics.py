@@ -148,6 +148,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.retention.trimmed("age")
     metrics.alarms(["log_damage"])
+    metrics.findings([("disk_full", "critical")])
     metrics.repair.failed(NodeId(2))
     metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
     metrics.links.expired(NodeId(2), "dialled")

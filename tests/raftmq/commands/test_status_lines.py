@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cluster.replication.modes import SURVIVES, ModesView
-from raftmq.commands.status import kernel_lines, mode_lines, python_lines
+from raftmq.commands.status import finding_lines, kernel_lines, mode_lines, python_lines
 
 
 def lines_of(**fields: Any) -> list[str]:
@@ -62,3 +62,26 @@ def test_a_slow_python_is_named() -> None:
     nodes = [SimpleNamespace(record=SimpleNamespace(id=id), status=status) for id, status in told.items()]
     view = SimpleNamespace(nodes=nodes)
     assert python_lines(view) == ["node 2: python 3.11.7 takes long"]  # type: ignore[arg-type]
+
+
+def test_a_finding_is_two_lines_and_the_command_of_its_cause() -> None:
+    finding = {
+        "code": "node_down",
+        "severity": "warning",
+        "since": "2026-11-21T03:04:05.678Z",
+        "object": "node 3",
+        "says": "nobody reaches it",
+        "do_now": "raftmq restart 3",
+        "runbook": "docs/runbooks.md#node_down",
+        "seen_by": [1, 2],
+        "because_of": None,
+    }
+    cause = {"code": "node_down", "object": "node 3"}
+    margin = finding | {"code": "no_quorum_margin", "object": "cluster", "says": "one left", "because_of": cause}
+    assert finding_lines([finding, margin]) == [
+        ("yellow", "warning: node_down (node 3) since 2026-11-21 03:04:05 UTC"),
+        ("yellow", "    nobody reaches it"),
+        ("green", "    type: raftmq restart 3    (see docs/runbooks.md#node_down)"),
+        ("yellow", "warning: no_quorum_margin (cluster) since 2026-11-21 03:04:05 UTC, because of node_down (node 3)"),
+        ("yellow", "    one left"),
+    ]

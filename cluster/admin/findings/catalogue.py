@@ -1,0 +1,124 @@
+"""Every code that a finding may have: how bad it is, what to type first, and which other finding may explain it.
+
+Findings of alarms have the alarm's key as their code, but for ALARM_CODES. Each code has a section in docs/runbooks.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cluster.admin.findings.finding import Severity
+
+RUNBOOKS: Final = "docs/runbooks.md"
+
+
+class Code(NamedTuple):
+    """The constant part of a finding."""
+
+    severity: Severity
+    do_now: str
+    """`{n}`: the number of the node that it is about, else of the node that found it."""
+
+
+CODES: Final[dict[str, Code]] = {
+    # the cluster
+    "no_leader": Code("critical", "raftmq status"),
+    "no_quorum": Code("critical", "raftmq status"),
+    "no_quorum_margin": Code("warning", "raftmq node list"),
+    "node_down": Code("warning", "raftmq restart {n}"),
+    "node_silent": Code("info", "raftmq logs {n}"),
+    "node_stopped": Code("critical", "raftmq logs {n}"),
+    "node_stopping": Code("info", "raftmq status"),
+    "node_drained": Code("info", "raftmq node drain {n} --undo"),
+    "link_suspect": Code("warning", "raftmq links"),
+    "follower_behind": Code("warning", "raftmq node list"),
+    "clock_off": Code("warning", "timedatectl timesync-status"),
+    "config_differs": Code("warning", "raftmq reload"),
+    "removed": Code("critical", "raftmq node list"),
+    "unsafe_recovered": Code("critical", "raftmq alarm list"),
+    "peer_secret": Code("warning", "raftmq secret status"),
+    "implausible_peer": Code("warning", "raftmq links"),
+    # starts
+    "recovering": Code("info", "raftmq recovery --node {n}"),
+    "unclean_restart": Code("info", "raftmq recovery --node {n}"),
+    "crash_loop": Code("critical", "raftmq logs {n}"),
+    "state_replaced": Code("warning", "raftmq recovery --node {n}"),
+    "slow_python": Code("info", "raftmq doctor"),
+    "failpoint_set": Code("warning", "raftmq down"),
+    # disks
+    "disk_full": Code("critical", "raftmq retention --run"),
+    "disk_filling": Code("warning", "raftmq retention"),
+    "disk_slow": Code("warning", "raftmq doctor"),
+    "log_waits_for_space": Code("critical", "df -h"),
+    "log_pinned": Code("warning", "raftmq retention"),
+    "trimmed_files_left": Code("warning", "raftmq retention"),
+    "unconsumed_messages_expire": Code("warning", "raftmq group list"),
+    "checkpoint_failed": Code("warning", "raftmq logs {n}"),
+    # replicas
+    "digest_unequal": Code("critical", "raftmq inspect-consistency"),
+    "digest_not_compared": Code("warning", "raftmq inspect-consistency"),
+    "fenced": Code("critical", "raftmq restart {n}"),
+    "log_damage": Code("warning", "raftmq repair --node {n}"),
+    "vote_withheld": Code("warning", "raftmq repair --node {n}"),
+    "install_failing": Code("warning", "raftmq logs {n}"),
+    "backfill_failing": Code("warning", "raftmq logs {n}"),
+    "older_log_lost": Code("critical", "raftmq backup list"),
+    # copies
+    "backup_off": Code("info", "raftmq backup create --help"),
+    "backup_failed": Code("warning", "raftmq backup create --help"),
+    "backup_old": Code("warning", "raftmq backup create --help"),
+    "tier_stuck": Code("warning", "raftmq status"),
+    # clients
+    "group_without_consumers": Code("warning", "raftmq group list"),
+    "queue_stuck": Code("warning", "raftmq group list"),
+    "client_flood": Code("warning", "raftmq status"),
+}
+"""A code that is not here (an alarm that is newer than this table) is a warning, or critical if it stops service."""
+
+ALARM_CODES: Final = {"digest_mismatch": "digest_unequal", "backup_overdue": "backup_old"}
+"""Alarm -> code, where they differ. Alarms `state_...` of a start are `state_replaced`."""
+
+BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "no_leader": (("no_quorum", "any"), ("crash_loop", "any"), ("node_down", "any")),
+    "no_quorum": (("crash_loop", "any"), ("node_down", "any"), ("log_waits_for_space", "any")),
+    "no_quorum_margin": (("crash_loop", "any"), ("node_down", "any"), ("node_stopping", "any")),
+    "node_down": (("crash_loop", "same"), ("node_stopped", "same")),
+    "node_silent": (("node_down", "same"), ("node_stopping", "same")),
+    "node_stopped": (("log_waits_for_space", "same"), ("disk_full", "same")),
+    "link_suspect": (("node_down", "end"), ("node_silent", "end"), ("node_stopping", "end"), ("removed", "end")),
+    "follower_behind": (
+        ("node_down", "same"),
+        ("recovering", "same"),
+        ("log_waits_for_space", "same"),
+        ("disk_full", "same"),
+        ("disk_slow", "same"),
+        ("install_failing", "same"),
+        ("link_suspect", "end"),
+    ),
+    "recovering": (("crash_loop", "same"), ("unclean_restart", "same")),
+    "unclean_restart": (("crash_loop", "same"),),
+    "log_waits_for_space": (("disk_full", "same"),),
+    "disk_full": (("log_pinned", "any"),),
+    "disk_filling": (("log_pinned", "any"),),
+    "digest_not_compared": (("no_quorum", "any"), ("no_leader", "any"), ("fenced", "any"), ("node_down", "any")),
+    "vote_withheld": (("log_damage", "same"),),
+    "install_failing": (("no_leader", "any"), ("node_down", "any")),
+    "backup_failed": (("disk_full", "same"),),
+    "backup_old": (("backup_failed", "same"),),
+    "queue_stuck": (("no_leader", "any"),),
+    "disk_slow": (("failpoint_set", "same"),),
+}
+"""Consequence -> causes, the most likely first. `same`: about the same object; `end`: about a node at an end of the
+link (or a link of the node); `any`: about any object."""
+
+
+def code_of_alarm(key: str) -> str:
+    """The code of the finding that an alarm becomes."""
+    if key.startswith("state_"):
+        return "state_replaced"
+    return ALARM_CODES.get(key, key)
+
+
+def runbook_of(code: str) -> str:
+    """Where the documentation says more."""
+    return f"{RUNBOOKS}#{code}"

@@ -1,0 +1,100 @@
+"""A finding as the API shows it, and a condition: the same before anyone knows since when it holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Severity = Literal["info", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+"""Least first."""
+CLUSTER = "cluster"
+"""The object of a finding that is about no node, link or group."""
+
+
+def rfc3339(ms: int) -> str:
+    """Milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """The finding of which another one is a consequence."""
+
+    code: str
+    object: str
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong. `code` and `object` together name it; a program may rely on both."""
+
+    code: str
+    severity: Severity
+    since: str
+    """RFC 3339, UTC, by the clock of the node that saw it first."""
+    object: str
+    """What it is about: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
+    says: str
+    """What is wrong, for people."""
+    do_now: str
+    """The command to start with."""
+    runbook: str
+    """The section of the documentation about this code."""
+    seen_by: list[int]
+    """Nodes that say so."""
+    because_of: Cause | None = None
+    """The finding that explains this one: mend that first."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Code and object."""
+        return self.code, self.object
+
+
+class Condition(NamedTuple):
+    """What a rule found at this moment."""
+
+    code: str
+    object: str
+    says: str
+    do_now: str = ""
+    """Instead of the catalogue's command."""
+    severity: Severity | None = None
+    """Instead of the catalogue's."""
+    hold_ms: int = 0
+    """It must hold so long before it is a finding."""
+    since_ms: int | None = None
+    """Wall clock; None: since it was first seen."""
+
+
+class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/findings`: what one node finds by itself, and what the others compare with their own."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    wall_ms: int
+    """Its clock, milliseconds since the Unix epoch."""
+    settings: dict[str, str]
+    """Keys of the configuration that should be equal on all nodes -> value as TOML."""
+    findings: list[Finding]
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one member's own findings."""
+
+    node: int
+    answers: bool
+    """Its HTTP API answered when it was last asked."""
+    age_ms: int | None
+    """Since it last answered; None: never."""
+
+
+def node_object(node: int) -> str:
+    """The object of a finding about a node."""
+    return f"node {node}"
+
+
+def link_object(node: int, peer: int) -> str:
+    """Of the link between two nodes; the same on both sides."""
+    return f"link {min(node, peer)}-{max(node, peer)}"

@@ -1,0 +1,112 @@
+"""One list for the cluster out of what each node found: the same finding once, with its cause.
+
+Pure functions. What only the sum of all views can show is decided here: that a node is down (nobody reaches it, and it
+does not answer), and that every disk is slow, which is not one disk's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, runbook_of
+from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
+
+Views = Mapping[int, Sequence[Finding]]
+"""Node -> what it found; nodes that do not answer are missing."""
+
+
+def merged(views: Views, members: Collection[int]) -> list[Finding]:
+    """The cluster's findings: the worst first, causes before their consequences, then the oldest first."""
+    found = _once(each for view in views.values() for each in view if _about_members(each, views, members))
+    for each in [*_down(found, views, members), *_all_slow(found, views)]:
+        found[each.key] = each
+    explained = [replace(each, because_of=_cause(each, found)) for each in found.values()]
+    return sorted(explained, key=_place)
+
+
+def _about_members(finding: Finding, views: Views, members: Collection[int]) -> bool:
+    """A node that was removed does not speak for the cluster, and nobody has to reach it."""
+    kind, _, name = finding.object.partition(" ")
+    if finding.code == "removed" or kind not in ("node", "link"):
+        return True
+    return all(int(number) in members or int(number) in views for number in name.split("-") if number.isdecimal())
+
+
+def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
+    once: dict[tuple[str, str], Finding] = {}
+    for each in findings:
+        known = once.get(each.key)
+        if known is None:
+            once[each.key] = each
+            continue
+        first, worst = min(known, each, key=_since), max(known, each, key=_weight)
+        seen_by = sorted({*known.seen_by, *each.seen_by})
+        once[each.key] = replace(worst, since=first.since, seen_by=seen_by)
+    return once
+
+
+def _down(found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int]) -> Iterable[Finding]:
+    """Members that do not answer and that no node which answers reaches."""
+    for node in sorted(members):
+        others = [other for other in views if other != node and other in members]
+        links = [found.get(("link_suspect", link_object(other, node))) for other in others]
+        known = [link for link in links if link is not None]
+        if node in views or not known or len(known) < len(links):
+            continue
+        code = CODES["node_down"]
+        yield Finding(
+            code="node_down",
+            severity=code.severity,
+            since=min(known, key=_since).since,
+            object=node_object(node),
+            says=f"node {node} does not answer, and no other node reaches it: it is not running, or cut off",
+            do_now=code.do_now.format(n=node),
+            runbook=runbook_of("node_down"),
+            seen_by=sorted(others),
+        )
+
+
+def _all_slow(found: dict[tuple[str, str], Finding], views: Views) -> Iterable[Finding]:
+    """Slow disks under every node: one finding in the place of one per node."""
+    slow = [each for each in found.values() if each.code == "disk_slow"]
+    if len(views) < 2 or len(slow) < len(views):
+        return
+    for each in slow:
+        del found[each.key]
+    first = min(slow, key=_since)
+    says = f"the disks of all {len(slow)} nodes that answer are slow, so look at what they share. {first.says}"
+    yield replace(first, object=CLUSTER, says=says, seen_by=sorted({n for each in slow for n in each.seen_by}))
+
+
+def _cause(finding: Finding, found: Mapping[tuple[str, str], Finding]) -> Cause | None:
+    for code, relation in BECAUSE_OF.get(finding.code, ()):
+        for other in found.values():
+            if other.code == code and other.key != finding.key and _related(relation, other.object, finding.object):
+                return Cause(other.code, other.object)
+    return None
+
+
+def _related(relation: str, cause: str, consequence: str) -> bool:
+    if relation == "any":
+        return True
+    if relation == "same":
+        return cause in (CLUSTER, consequence)
+    return bool(_numbers(cause) & _numbers(consequence))
+
+
+def _numbers(text: str) -> set[str]:
+    return set(text.partition(" ")[2].split("-"))
+
+
+def _since(finding: Finding) -> str:
+    return finding.since
+
+
+def _weight(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def _place(finding: Finding) -> tuple[int, bool, str, str, str]:
+    return -_weight(finding), finding.because_of is not None, finding.since, finding.code, finding.object

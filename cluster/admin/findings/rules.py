@@ -1,0 +1,172 @@
+"""What one node finds by looking at itself: conditions from its status, its alarms and its configuration.
+
+Each rule is a function of what the HTTP API sees of the node; nothing here remembers anything but `Look`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cluster.admin.findings.catalogue import code_of_alarm
+from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
+from cluster.admin.port import AdminPort, NodeStatus
+from cluster.peer.links import LinkView
+
+LEADER_HOLD_MS: Final = 2_000
+"""An election takes less."""
+LINK_HOLD_MS: Final = 3_000
+MARGIN_HOLD_MS: Final = 3_000
+UNCLEAN_SHOWN_MS: Final = 3_600_000
+"""An unclean start is shown for so long."""
+_UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
+_LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
+_NO_NEWS: Final = "neither of the two leads"
+
+
+def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Condition]:
+    """Everything that this node finds by itself at this moment, but for its consumer groups."""
+    return [
+        *_leadership(status),
+        *_life(status, wall_ms),
+        *_links(port, status),
+        *_followers(port, status),
+        *_alarms(status),
+        *_recovery(status, wall_ms),
+        *_copies(port, status),
+        *_faults(port, status),
+    ]
+
+
+def _leadership(status: NodeStatus) -> Iterator[Condition]:
+    if status.member != "voter":
+        return
+    if status.leader is None:
+        yield Condition("no_leader", CLUSTER, f"no leader is known in term {status.term}", hold_ms=LEADER_HOLD_MS)
+    quorum = status.quorum
+    if quorum is None or not quorum.finding:
+        return
+    if quorum.survives < 0:
+        yield Condition("no_quorum", CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
+    elif quorum.away:
+        yield Condition("no_quorum_margin", CLUSTER, quorum.finding, hold_ms=MARGIN_HOLD_MS)
+    else:  # one or two voters: as it was set up
+        yield Condition("no_quorum_margin", CLUSTER, quorum.finding, severity="info")
+
+
+def _life(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
+    me = node_object(status.node)
+    if status.failure is not None:
+        yield Condition("node_stopped", me, f"the node has stopped taking part: {status.failure}")
+    if status.stopping:
+        yield Condition("node_stopping", me, "the node is stopping; its clients are being sent to other nodes")
+    if status.drained:
+        yield Condition("node_drained", me, "the node is drained: it does not lead until its next start")
+    if status.python_finding:
+        yield Condition("slow_python", me, status.python_finding, since_ms=wall_ms - status.uptime_ms)
+
+
+def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    removed = {voter.id for voter in port.membership.in_force.removed}
+    for link in status.links:
+        why = suspicion(link)
+        if why and link.peer not in removed and status.member != "removed":
+            yield Condition(
+                "link_suspect",
+                link_object(status.node, link.peer),
+                f"node {status.node} to node {link.peer}: {why}",
+                hold_ms=LINK_HOLD_MS,
+                since_ms=link.since_ms,
+            )
+
+
+def suspicion(link: LinkView) -> str:
+    """Why a link is suspect, "" if it is not: it is not connected, or nothing comes back on it."""
+    if link.state in _LINK_WORKS or (link.state == "SUSPEND" and link.reason == _NO_NEWS):
+        return ""
+    if link.state == "SUSPEND" and "silent" not in link.reason and "no acknowledgement" not in link.reason:
+        return ""  # paused on purpose: a snapshot, the catch-up quota
+    return link.finding or link.reason or f"the link is {link.state}"
+
+
+def _followers(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    health = port.config.health
+    for peer in status.peers:
+        if peer.lag_entries >= health.follower_behind_entries:
+            yield Condition(
+                "follower_behind",
+                node_object(peer.node),
+                f"the disk of node {peer.node} is {peer.lag_entries} entries behind the log of the leader, node "
+                f"{status.node} (health.follower_behind_entries = {health.follower_behind_entries})",
+                hold_ms=health.follower_behind_ms,
+            )
+
+
+def _alarms(status: NodeStatus) -> Iterator[Condition]:
+    me = node_object(status.node)
+    for alarm in status.alarms:
+        code = code_of_alarm(alarm.key)
+        text = alarm.text
+        if code == "disk_filling" and status.disk is not None and status.disk.full_in_s is not None:
+            text = f"full in {_span(status.disk.full_in_s)} at this rate: {text}"
+        yield Condition(
+            code,
+            CLUSTER if code == "unsafe_recovered" else me,
+            text,
+            severity="critical" if alarm.stops_service else None,
+            since_ms=alarm.since_ms,
+        )
+
+
+def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
+    me, recovery, install = node_object(status.node), status.recovery, status.install
+    began_ms = wall_ms - status.uptime_ms
+    if recovery.replaying:
+        left = max(0, recovery.replay_target - max(recovery.replay_index, 0))
+        yield Condition(
+            "recovering",
+            me,
+            f"the node applies its log again: {left} entries are left up to entry {recovery.replay_target}"
+            f"{_replay_estimate(status, left)}",
+            since_ms=began_ms,
+        )
+    elif install.stage != "none":
+        yield Condition(
+            "recovering",
+            me,
+            f"the node fetches what it lacks from node {install.peer}, stage {install.stage}: {install.bytes_done} of "
+            f"{install.bytes_total} bytes",
+        )
+    previous = recovery.previous
+    how = _UNCLEAN.get(previous.ended) if previous is not None else None
+    if how is not None and status.uptime_ms < UNCLEAN_SHOWN_MS:
+        says = f"the run before this one did not end in order: {how}; the log was checked"
+        yield Condition("unclean_restart", me, says, since_ms=began_ms)
+
+
+def _replay_estimate(status: NodeStatus, left: int) -> str:
+    replayed = status.recovery.entries_replayed
+    if not replayed or not status.uptime_ms:
+        return ""
+    return f", about {_span(left * status.uptime_ms // replayed // 1000)} at this rate"
+
+
+def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    """Backups are for the cluster: one node that makes them is enough."""
+    if status.writes_open and not port.config.backup.to and port.backups.age_s is None:
+        yield Condition("backup_off", CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
+
+
+def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    for point in port.failpoints.states():
+        if point.action != "off":
+            says = f"failpoint {point.name} is {point.action}: this node has a fault on purpose"
+            yield Condition("failpoint_set", node_object(status.node), says)
+
+
+def _span(seconds: int) -> str:
+    """ "3 h", "12 min", "40 s"."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,79 @@
+"""Looks by the clock and on request: this node's findings, and those of the whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from cluster.admin.findings.around import Around, shared_settings
+from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
+from cluster.admin.findings.memory import Memory
+from cluster.admin.findings.merge import merged
+from cluster.admin.findings.rules import own_conditions
+from cluster.admin.port import AdminPort
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+ASK_EVERY_LOOKS: Final = 5
+"""The other nodes are asked at every fifth look."""
+
+
+class FindingsWatch:
+    """The findings of one node, and what it knows of the others'. Event loop only."""
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self._memory = Memory(port.config.node.id)
+        self._around = Around(port)
+        self._own: list[Finding] = []
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        await self._around.close()
+
+    async def run(self) -> None:
+        """Looks again and again until it is cancelled: a finding's `since` does not depend on who asks."""
+        looks = 0
+        while True:
+            try:
+                if looks % ASK_EVERY_LOOKS == 0:
+                    await self._around.refresh()
+                self.look()
+            except Exception:  # a defect in a rule must not end the watch
+                logger.exception("the findings could not be determined")
+            looks += 1
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> list[Finding]:
+        """This node's findings at this moment."""
+        port, wall_ms = self._port, self._port.wall_ms()
+        monotonic_ms = int(1000 * asyncio.get_running_loop().time())
+        conditions = [*own_conditions(port, port.status(), wall_ms), *self._around.conditions()]
+        self._own = self._memory.note(conditions, wall_ms, monotonic_ms)
+        return self._own
+
+    def own_view(self) -> FindingsView:
+        """What the other nodes ask for."""
+        return FindingsView(
+            node=self._port.config.node.id,
+            wall_ms=self._port.wall_ms(),
+            settings=shared_settings(self._port),
+            findings=self.look(),
+        )
+
+    async def ask_around(self) -> None:
+        """Brings what is known of the others up to date, within a short time."""
+        await self._around.refresh()
+
+    def cluster(self) -> list[Finding]:
+        """The findings of all nodes, as last heard."""
+        own = self._port.config.node.id
+        views = {own: self.look()} | {node: view.findings for node, view in self._around.views().items()}
+        return merged(views, self._port.membership.in_force.node_uuids)
+
+    def reports(self) -> list[NodeReport]:
+        """Which members answer."""
+        own = NodeReport(node=self._port.config.node.id, answers=True, age_ms=0)
+        return sorted([own, *self._around.reports()], key=lambda report: report.node)

@@ -1,0 +1,118 @@
+"""/v1/health: whether this node serves, and what is wrong with the cluster; /live and /ready for probes; /v1/findings.
+
+A probe acts on one node. So statuses are about this node alone, and what is wrong elsewhere stands in the body:
+otherwise one full disk would have every node restarted.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cluster.admin.call import Answer, Call
+from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
+from cluster.admin.port import AdminPort, NodeStatus
+from cluster.runtime.alarms import Alarm
+
+
+class HealthView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/health`: 200 if this node is healthy, 503 if not; `findings` are those of the whole cluster."""
+
+    node: int
+    consistency: Literal["local"] = "local"
+    applied_index: int
+    healthy: bool
+    reasons: list[str]
+    """Why it is not healthy."""
+    warnings: list[str]
+    """Problems that an operator should know although clients are served."""
+    alarms: list[Alarm]
+    """Active alarms, oldest first; those with `stops_service` are among the reasons, the others are warnings."""
+    findings: list[Finding]
+    """Of the whole cluster: the worst first, causes before their consequences."""
+    nodes: list[NodeReport]
+    """Members whose findings are among them, if they answer."""
+
+
+class LiveView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/health/live`: the node's event loop turns; nothing else is looked at."""
+
+    node: int
+    live: Literal[True] = True
+
+
+class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/health/ready`: 200 if clients should be sent to this node, 503 if not."""
+
+    node: int
+    ready: bool
+    reasons: list[str]
+    """Why it is not ready."""
+
+
+async def get_health(call: Call) -> Answer:
+    """Whether this node serves clients, and what is wrong with the cluster."""
+    await call.watch.ask_around()
+    status = call.port.status()
+    reasons = _reasons(status)
+    view = HealthView(
+        node=status.node,
+        applied_index=status.applied_index,
+        healthy=not reasons,
+        reasons=reasons,
+        warnings=_warnings(call.port, status),
+        alarms=status.alarms,
+        findings=call.watch.cluster(),
+        nodes=call.watch.reports(),
+    )
+    return Answer(503 if reasons else 200, view)
+
+
+async def get_live(call: Call) -> LiveView:
+    """Whether the process works at all: for a probe that restarts it."""
+    return LiveView(node=call.port.config.node.id)
+
+
+async def get_ready(call: Call) -> Answer:
+    """Whether this node can serve clients now: for load balancers, and a probe that only takes it out of service."""
+    status = call.port.status()
+    reasons = _reasons(status)
+    if status.disk is not None and status.disk.parked:
+        reasons.append(f"its log waits for disk space: {status.disk.parked}")
+    elif status.disk is not None and status.disk.refusing and status.role == "leader":
+        reasons.append("its disk is full: it refuses sends while it leads")
+    if status.quorum is not None and status.quorum.survives < 0:
+        reasons.append(status.quorum.finding)
+    if status.recovery.replaying:
+        reasons.append(f"it applies its log again, up to entry {status.recovery.replay_target}")
+    return Answer(503 if reasons else 200, ReadyView(node=status.node, ready=not reasons, reasons=reasons))
+
+
+async def get_findings(call: Call) -> FindingsView:
+    """What this node finds by itself: the other nodes ask for it."""
+    return call.watch.own_view()
+
+
+def _reasons(status: NodeStatus) -> list[str]:
+    """Why the node is not healthy."""
+    reasons = []
+    if status.failure is not None:
+        reasons.append(f"the node has stopped taking part: {status.failure}")
+    if status.stopping:
+        reasons.append("the node is stopping: its clients are being sent to other nodes")
+    if status.leader is None:
+        reasons.append(f"no leader is known in term {status.term}")
+    elif status.role == "leader" and not status.writes_open:
+        reasons.append(f"it leads term {status.term} and has not applied the first entry of that term yet")
+    return reasons + [alarm.text for alarm in status.alarms if alarm.stops_service]
+
+
+def _warnings(port: AdminPort, status: NodeStatus) -> list[str]:
+    warnings = [f"node {peer.node} is not connected" for peer in status.peers if not peer.connected]
+    warnings += [link.finding for link in status.links if link.finding]
+    warnings += [status.quorum.finding] if status.quorum is not None and status.quorum.finding else []
+    warnings += [
+        f"failpoint {point.name} is {point.action}" for point in port.failpoints.states() if point.action != "off"
+    ]
+    return warnings + [alarm.text for alarm in status.alarms if not alarm.stops_service]

@@ -1,0 +1,256 @@
+"""Findings: since when they hold, what the sum of all nodes shows, and which one explains another."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.admin.findings.around import clock_conditions, clock_offset_ms, setting_conditions
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm
+from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object, rfc3339
+from cluster.admin.findings.memory import Memory
+from cluster.admin.findings.merge import merged
+from cluster.admin.findings.rules import suspicion
+from cluster.peer.links import LinkView
+
+ROOT = Path(__file__).parents[3]
+NOW_MS = 1_700_000_000_000
+
+
+def found(node: int, code: str, about: str, seconds: int = 0) -> Finding:
+    (finding,) = Memory(node).note([Condition(code, about, "as the test says")], NOW_MS + 1000 * seconds, 0)
+    return finding
+
+
+def told(findings: list[Finding]) -> dict[tuple[str, str], Cause | None]:
+    return {each.key: each.because_of for each in findings}
+
+
+# --- since when ------------------------------------------------------------------------------------------------------
+
+
+def test_a_condition_is_a_finding_once_it_has_held_and_keeps_its_beginning() -> None:
+    heard: list[tuple[str, bool]] = []
+    memory = Memory(1, lambda finding, begins: heard.append((finding.code, begins)))
+    condition = Condition("no_leader", CLUSTER, "term 3", hold_ms=2000)
+    assert memory.note([condition], NOW_MS, 0) == []
+    assert memory.note([condition], NOW_MS + 1999, 1999) == []
+    (finding,) = memory.note([condition._replace(says="term 4")], NOW_MS + 2000, 2000)
+    assert (finding.says, finding.since, finding.severity) == ("term 4", rfc3339(NOW_MS), "critical")
+    assert heard == [("no_leader", True)]
+    assert memory.note([], NOW_MS + 3000, 3000) == []
+    assert heard == [("no_leader", True), ("no_leader", False)]
+    assert memory.note([condition], NOW_MS + 4000, 4000) == [], "it begins anew"
+
+
+def test_what_never_became_a_finding_does_not_end() -> None:
+    heard: list[bool] = []
+    memory = Memory(1, lambda finding, begins: heard.append(begins))
+    memory.note([Condition("no_leader", CLUSTER, "", hold_ms=2000)], NOW_MS, 0)
+    memory.note([], NOW_MS, 5000)
+    assert heard == []
+
+
+def test_the_command_names_the_node_that_it_is_about() -> None:
+    assert found(1, "node_down", "node 3").do_now == "raftmq restart 3"
+    assert found(2, "log_damage", "node 2").do_now == "raftmq repair --node 2"
+
+
+def test_an_unknown_code_is_a_warning() -> None:
+    assert found(1, "newer_than_this_table", "node 1").severity == "warning"
+
+
+def test_since_is_utc_with_milliseconds() -> None:
+    assert rfc3339(NOW_MS + 5) == "2023-11-14T22:13:20.005Z"
+
+
+# --- the sum of all nodes --------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_nobody_reaches_is_down_and_explains_what_follows() -> None:
+    views = {
+        1: [
+            found(1, "link_suspect", "link 1-3"),
+            found(1, "no_quorum_margin", CLUSTER),
+            found(1, "node_silent", "node 3"),
+            found(1, "follower_behind", "node 3"),
+        ],
+        2: [found(2, "link_suspect", "link 2-3", seconds=1), found(2, "no_quorum_margin", CLUSTER, seconds=2)],
+    }
+    findings = merged(views, (1, 2, 3))
+    down = Cause("node_down", "node 3")
+    assert told(findings) == {
+        ("node_down", "node 3"): None,
+        ("link_suspect", "link 1-3"): down,
+        ("link_suspect", "link 2-3"): down,
+        ("no_quorum_margin", CLUSTER): down,
+        ("node_silent", "node 3"): down,
+        ("follower_behind", "node 3"): down,
+    }
+    assert findings[0].key == ("node_down", "node 3"), "causes first"
+    assert findings[0].since == rfc3339(NOW_MS)
+    margin = next(each for each in findings if each.code == "no_quorum_margin")
+    assert (margin.seen_by, margin.since) == ([1, 2], rfc3339(NOW_MS))
+
+
+@pytest.mark.parametrize("why", ["another node reaches it", "it answers"])
+def test_a_cut_link_is_not_a_node_that_is_down(why: str) -> None:
+    views = {1: [found(1, "link_suspect", "link 1-3")], 2: []}
+    if why == "it answers":
+        views = {1: views[1], 2: [found(2, "link_suspect", "link 2-3")], 3: []}
+    assert "node_down" not in {each.code for each in merged(views, (1, 2, 3))}
+
+
+def test_slow_disks_everywhere_are_one_finding() -> None:
+    one = {1: [found(1, "disk_slow", "node 1")], 2: []}
+    assert told(merged(one, (1, 2))) == {("disk_slow", "node 1"): None}
+    both = {1: one[1], 2: [found(2, "disk_slow", "node 2")]}
+    (slow,) = merged(both, (1, 2))
+    assert (slow.object, slow.seen_by) == (CLUSTER, [1, 2])
+    assert slow.says.startswith("the disks of all 2 nodes")
+
+
+def test_nobody_has_to_reach_a_node_that_was_removed() -> None:
+    views = {1: [found(1, "link_suspect", "link 1-3")], 2: [found(2, "link_suspect", "link 2-3")]}
+    assert merged(views, (1, 2)) == []
+
+
+def test_the_worst_come_first() -> None:
+    views = {1: [found(1, "backup_off", CLUSTER), found(1, "disk_full", "node 1"), found(1, "disk_slow", "node 1")]}
+    assert [each.severity for each in merged(views, (1,))] == ["critical", "warning", "info"]
+
+
+def test_causes_are_codes_and_no_finding_explains_itself_in_a_circle() -> None:
+    relations = {relation for causes in BECAUSE_OF.values() for _, relation in causes}
+    assert relations == {"same", "end", "any"}
+    assert {code for causes in BECAUSE_OF.values() for code, _ in causes} | set(BECAUSE_OF) <= set(CODES)
+
+    def above(code: str, seen: tuple[str, ...] = ()) -> None:
+        assert code not in seen, f"circle: {seen}"
+        for cause, _ in BECAUSE_OF.get(code, ()):
+            above(cause, (*seen, code))
+
+    for code in BECAUSE_OF:
+        above(code)
+
+
+# --- comparing nodes -------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_that_is_off_is_the_one_that_differs_from_the_others() -> None:
+    (condition,) = clock_conditions({1: 0, 2: 5003, 3: 4998}, 500)
+    assert condition.object == "node 1"
+    assert "behind the others'" in condition.says
+    assert list(clock_conditions({1: 0, 2: 400, 3: -100}, 500)) == []
+    (of_two,) = clock_conditions({1: 0, 2: 5000}, 500)
+    assert of_two.object == CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("theirs", "took", "offset"), [(1000, 0, 0), (1005, 10, 0), (1500, 10, 490), (600, 10, -400), (1010, 10, 0)]
+)
+def test_the_duration_of_a_request_is_not_counted_as_an_offset(theirs: int, took: int, offset: int) -> None:
+    assert clock_offset_ms(theirs, 1000, took) == offset
+
+
+def test_settings_are_compared_where_every_node_has_them() -> None:
+    settings = {
+        1: {"send.deadline_ms": "3000", "new.key": "1"},
+        2: {"send.deadline_ms": "5000"},
+        3: {"send.deadline_ms": "3000"},
+    }
+    (condition,) = setting_conditions(settings)
+    assert condition.object == "setting send.deadline_ms"
+    assert "3000 on node 1, 5000 on node 2, 3000 on node 3" in condition.says
+
+
+def link(state: str, reason: str = "", finding: str = "") -> LinkView:
+    fields: dict[str, Any] = dict.fromkeys(("silent_ms", "round_trip_ms", "match_index", "lag_entries"))
+    return LinkView(
+        peer=2, state=state, since_ms=0, age_ms=0, reason=reason, control=True, bulk=True, finding=finding, **fields
+    )
+
+
+def test_a_link_that_rests_is_not_suspect() -> None:
+    assert suspicion(link("TRANSFER")) == ""
+    assert suspicion(link("SUSPEND", "neither of the two leads")) == ""
+    assert suspicion(link("SUSPEND", "it catches up, and waits for ha.catch_up_bytes_per_second")) == ""
+    assert suspicion(link("SUSPEND", "silent for 900 ms")) == "silent for 900 ms"
+    assert suspicion(link("SHUTDOWN", "no connection for bulk")) == "no connection for bulk"
+    assert link_object(3, 1) == "link 1-3"
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+async def test_health_has_the_findings_of_alarms(client: Any, node: Any) -> None:
+    node.alarms.raise_alarm("digest_mismatch", "at index 5: nodes 2 and 3 differ")
+    node.alarms.raise_alarm("fenced", "its rows differ", stops_service=True)
+    answer = await client.get("/v1/health")
+    findings = {each["code"]: each for each in (await answer.json())["findings"]}
+    assert answer.status == 503
+    assert findings["digest_unequal"]["says"] == "at index 5: nodes 2 and 3 differ"
+    assert findings["digest_unequal"]["since"] == rfc3339(NOW_MS)
+    assert findings["fenced"]["object"] == "node 1"
+    assert findings["fenced"]["runbook"] == "docs/runbooks.md#fenced"
+    own = await (await client.get("/v1/findings")).json()
+    assert {each["code"] for each in own["findings"]} >= {"digest_unequal", "fenced"}
+    metrics = await (await client.get("/metrics")).text()
+    assert 'raftmq_findings{code="fenced",severity="critical"} 1.0' in metrics
+
+
+async def test_a_probe_for_life_looks_at_nothing_else(client: Any, node: Any, nobody: Any) -> None:
+    node.leader = nobody
+    node.failure = "fdatasync failed"
+    node.status = lambda: pytest.fail("it looks at the status")
+    answer = await client.get("/v1/health/live")
+    assert (answer.status, await answer.json()) == (200, {"node": 1, "live": True})
+
+
+async def test_ready_depends_on_the_leader(client: Any, node: Any, nobody: Any) -> None:
+    assert (await client.get("/v1/health/ready")).status == 200
+    node.leader = nobody
+    answer = await client.get("/v1/health/ready")
+    assert (answer.status, (await answer.json())["reasons"]) == (503, ["no leader is known in term 3"])
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_every_code_has_a_runbook_and_no_other_has() -> None:
+    page = (ROOT / "docs/runbooks.md").read_text()
+    sections = re.findall(r"^## (\w+)\n\n(\w+)\.", page, re.MULTILINE)
+    assert sections == [(code, row.severity) for code, row in CODES.items()]
+
+
+def alarm_keys() -> set[str]:
+    """What is handed to `raise_alarm`, or to a method that hands it on, as a constant of its module."""
+    keys: set[str] = set()
+    for path in (ROOT / "cluster").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        used = {
+            call.args[0].id
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("raise_alarm", "_alarm")
+            and isinstance(call.args[0], ast.Name)
+        }
+        for constant in (node for node in tree.body if isinstance(node, ast.Assign)):
+            target, value = constant.targets[0], constant.value
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
+            for name, text in zip(names, values, strict=False):
+                if isinstance(name, ast.Name) and name.id in used and isinstance(text, ast.Constant):
+                    keys.add(str(text.value))
+    return keys
+
+
+def test_every_alarm_of_the_code_has_a_code() -> None:
+    keys = alarm_keys()
+    assert {"disk_full", "digest_mismatch", "backup_overdue", "unsafe_recovered", "removed"} <= keys
+    assert {code_of_alarm(key) for key in keys} - set(CODES) == set()
