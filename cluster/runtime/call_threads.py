@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any] | None", Callable[[], Any]]
 
 
 class CallThreads:
@@ -28,12 +28,19 @@ class CallThreads:
         """What the function returns or raises. If the caller is cancelled, a call that has begun goes on unheard."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._queue.put((loop, done, lambda: function(*args, **kwargs)))
+        self._put((loop, done, lambda: function(*args, **kwargs)))
+        return await done
+
+    def begin(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The same for a call that nobody waits for, and that raises nothing."""
+        self._put((asyncio.get_running_loop(), None, lambda: function(*args, **kwargs)))
+
+    def _put(self, job: _Job) -> None:
+        self._queue.put(job)
         if len(self._threads) < self._count:
             thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        return await done
 
     def close(self) -> None:
         """Threads end when they have done what is queued; waits for none."""
@@ -43,6 +50,9 @@ class CallThreads:
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
             loop, done, call = job
+            if done is None:
+                call()
+                continue
             if done.cancelled():
                 continue
             try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cluster.tier.store.bandwidth import Bandwidth
-from cluster.tier.store.errors import AlreadyExists, Conflict, StoreError, Unreachable
+from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, StoreError, Unreachable
 from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
 from cluster.tier.store.request_counts import RequestCounts
 
@@ -31,6 +31,8 @@ class RetryPolicy:
     call_s_per_mib: float = 4.0
     total_s: float = 180.0
     """No new attempt begins so long after the first one did."""
+    bad_answers_max: int = 3
+    """Then the object itself is taken to be bad: more attempts would only keep its reader waiting."""
 
     def deadline_s(self, size: int) -> float:
         """Of one request that carries `size` bytes."""
@@ -137,7 +139,7 @@ class RetryingStore:
     ) -> T:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._policy.total_s
-        attempt, unknown = 0, False
+        attempt, bad_answers, unknown = 0, 0, False
         while True:
             if writes and self._bandwidth is not None:
                 await self._sleep(self._bandwidth.wait_s(size))
@@ -149,7 +151,9 @@ class RetryingStore:
                 unknown = unknown or (writes and error.outcome_unknown)
                 attempt += 1
                 pause_s = self._policy.pause_s(attempt, self._chance)
-                if not error.retryable or loop.time() + pause_s >= until_s:
+                bad_answers += isinstance(error, BadAnswer)
+                given_up = bad_answers >= self._policy.bad_answers_max or loop.time() + pause_s >= until_s
+                if not error.retryable or given_up:
                     raise
             self.counts.retried()
             await self._sleep(pause_s)

@@ -77,6 +77,13 @@ async def test_a_read_is_tried_again_until_it_succeeds() -> None:
     assert (store.counts.retries, store.counts.received_bytes) == (3, 2)
 
 
+async def test_an_object_that_keeps_being_short_is_bad_and_not_waited_for() -> None:
+    store, sleeps = retrying(Shaky(*[BadAnswer("short")] * 100))
+    with pytest.raises(BadAnswer):
+        await store.get_range("a", 0, 1)
+    assert len(sleeps) == 2
+
+
 @pytest.mark.parametrize("error", [NotFound("x"), Denied("x"), AlreadyExists("x"), Conflict("x")])
 async def test_what_will_not_change_by_itself_is_not_tried_again(error: StoreError) -> None:
     store, sleeps = retrying(Shaky(error))

@@ -1,0 +1,138 @@
+"""Ranges of objects: from the cache, from a request that is under way, or by one of their own.
+
+Memory is taken before the work: who finds no room waits. Two who want the same bytes share a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from cluster.runtime.room import Room, Share
+from cluster.tier.fetch.range_cache import RangeCache
+from cluster.tier.store.errors import StoreError, Unreachable
+from cluster.tier.store.object_store import ObjectStore
+
+MEMORY_BYTES_MAX = 32 << 20
+"""Of ranges that are being fetched, of all readers together."""
+REQUESTS_MAX = 8
+"""At once."""
+
+
+class _Flight(NamedTuple):
+    """Bytes [start, stop) on their way. Stays until the cache has them, so that nobody asks for them meanwhile."""
+
+    start: int
+    stop: int
+    data: asyncio.Future[bytes]
+
+
+class ObjectReads:
+    """Event loop only. `read` raises what the store raises."""
+
+    def __init__(self, store: ObjectStore, cache: RangeCache | None, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+        self._store = store
+        self._cache = cache
+        self._room = Room(memory_bytes_max, lambda call: asyncio.get_running_loop().call_soon(call))
+        self._requests = asyncio.Semaphore(REQUESTS_MAX)
+        self._flights: dict[str, list[_Flight]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is read ahead is found again."""
+        return self._cache is not None
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Of requests under way."""
+        return self._room.taken
+
+    async def read(self, name: str, start: int, stop: int, *, fresh: bool = False) -> bytes:
+        """Bytes [start, stop) of an object. `fresh`: of the store itself, and what the cache has of them is dropped."""
+        if fresh:
+            if self._cache is not None:
+                self._cache.drop(name, start, stop)
+            share = self._room.share()
+            try:
+                return await self._request(share, name, start, stop)
+            finally:
+                share.hold(0)
+        pieces: list[bytes] = []
+        at = start
+        while at < stop:
+            piece = await self._piece(name, at, stop)
+            pieces.append(piece)
+            at += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _piece(self, name: str, at: int, stop: int) -> bytes:
+        """Bytes from `at` on, at least one."""
+        if self._cache is not None:
+            cached = await self._cache.take(name, at, stop)
+            if cached is not None:
+                return cached
+        for flight in self._flights.get(name, []):
+            if flight.start <= at < flight.stop:
+                data = await asyncio.shield(flight.data)
+                return data[at - flight.start : stop - flight.start]
+        until = min([stop, *(each.start for each in self._flights.get(name, []) if each.start > at)])
+        if self._cache is not None:
+            until = self._cache.next_start(name, at, until)
+        return await self._fly(name, at, until)
+
+    async def _fly(self, name: str, start: int, stop: int) -> bytes:
+        """A request that others may join. It goes on if this caller is cancelled: they may have joined."""
+        flight = _Flight(start, stop, asyncio.get_running_loop().create_future())
+        self._flights.setdefault(name, []).append(flight)
+        task = asyncio.ensure_future(self._run(name, flight))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(flight.data)
+
+    async def _run(self, name: str, flight: _Flight) -> None:
+        share = self._room.share()
+        try:
+            data = await self._request(share, name, flight.start, flight.stop)
+            flight.data.set_result(data)
+            if self._cache is not None:
+                await self._cache.put(name, flight.start, data)
+        except (StoreError, asyncio.CancelledError) as error:
+            if not flight.data.done():
+                flight.data.set_exception(error if isinstance(error, StoreError) else Unreachable("the node stops"))
+                flight.data.exception()  # it was seen, whether or not anybody still waits
+        finally:
+            share.hold(0)
+            flights = self._flights[name]
+            flights.remove(flight)
+            if not flights:
+                del self._flights[name]
+
+    async def _request(self, share: Share, name: str, start: int, stop: int) -> bytes:
+        await self._take(share, stop - start)
+        async with self._requests:
+            return await self._store.get_range(name, start, stop)
+
+    async def _take(self, share: Share, size: int) -> None:
+        """Waits until `size` more bytes have room, and holds them."""
+        if self._room.fits(size):
+            share.hold(size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take() -> None:
+            if not turn.done():
+                share.hold(size)
+                turn.set_result(None)
+
+        waiter = self._room.wait(size, take)
+        try:
+            await turn
+        finally:
+            waiter.leave()

@@ -1,0 +1,183 @@
+"""Pulls of messages that the local log has no more: chosen by the items of index files, read from tiered segments.
+
+One answer comes from few requests, within the pull's limits. A consumer that reads on in order finds the next answer's
+bytes in the cache: they are fetched while it works on this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import NamedTuple
+
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.pull import Pull
+from cluster.broker.pull_scan import Found
+from cluster.broker.stored_bodies import POSITION_SIZE, position_of
+from cluster.runtime.room import Room
+from cluster.tier.fetch.errors import NotTieredError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_queues import Items, TierQueues
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import parse_properties, stored_properties
+from statemachine.payload import ITEM
+
+logger = logging.getLogger(__name__)
+
+ITEMS_MAX = 4096
+"""Items that one pull looks at."""
+AHEAD_BYTES = 4 << 20
+"""Of messages, fetched ahead of a consumer that reads in order."""
+ANSWERS_BYTES_MAX = 64 << 20
+"""Of answers that are being put together."""
+READERS_MAX = 4096
+"""Queues whose readers are known to read in order."""
+
+
+class Chosen(NamedTuple):
+    """Items that a pull is to get."""
+
+    packed: bytes
+    offsets: list[int]
+    next_offset: int
+    """Where to go on if all of them can be read."""
+
+
+class OldReads:
+    """Answers pulls below the beginning of the local log (`cluster.broker.old_pulls`). Event loop only."""
+
+    def __init__(self, queues: TierQueues, log: TierLog, reads: ObjectReads) -> None:
+        self._queues = queues
+        self._log = log
+        self._reads = reads
+        self._room = Room(ANSWERS_BYTES_MAX, lambda call: asyncio.get_running_loop().call_soon(call))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next: OrderedDict[tuple[int, int], int] = OrderedDict()
+        """(topic_id, queue_id) -> where its last answer said to go on."""
+
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | StoreError], None]) -> None:
+        """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
+        share = self._room.share()
+
+        def begin() -> None:
+            share.hold(pull.bytes_max)
+            self._start(answer())
+
+        async def answer() -> None:
+            found: Found | StoreError
+            try:
+                found = await self.found(pull, stop)
+            except StoreError as error:
+                logger.warning("tier: a pull of %s queue %d at %d: %s", pull.topic, pull.queue_id, pull.offset, error)
+                found = error
+            finally:
+                share.hold(0)
+            done(found)
+
+        if self._room.fits(pull.bytes_max):
+            begin()
+        else:
+            self._room.wait(pull.bytes_max, begin)
+
+    async def close(self) -> None:
+        """Gives up what is under way: nobody is answered any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def found(self, pull: Pull, stop: int) -> Found:
+        """What the pull gets. Raises StoreError."""
+        queue = pull.topic_id, pull.queue_id
+        try:
+            items = await self._queues.items(*queue, pull.offset, ITEMS_MAX)
+        except NotTieredError:
+            return Found(0, b"", stop)  # trimmed from the tier, or below no segment: what is there begins at `stop`
+        items = _below(items, stop)
+        if not items.packed:
+            return Found(0, b"", stop)
+        chosen = _choose(items, pull)
+        if not chosen.packed:
+            return Found(0, b"", chosen.next_offset)
+        messages = await self._log.messages(chosen.packed)
+        whole = messages.count == len(chosen.offsets)
+        next_offset = chosen.next_offset if whole else chosen.offsets[messages.count]
+        self._read_ahead(queue, pull.offset, items, next_offset)
+        read = chosen.packed[: messages.count * ITEM.size]
+        count, body = (
+            _filtered(read, messages.body, pull.wanted)
+            if isinstance(pull.wanted, SqlFilter)
+            else (messages.count, messages.body)
+        )
+        return Found(count, body, next_offset, position_of(read, messages.count - 1))
+
+    def _read_ahead(self, queue: tuple[int, int], offset: int, items: Items, next_offset: int) -> None:
+        """If the queue is read in order, fetches what comes next into the cache."""
+        in_order = self._next.get(queue) == offset
+        self._next[queue] = next_offset
+        self._next.move_to_end(queue)
+        if len(self._next) > READERS_MAX:
+            self._next.popitem(last=False)
+        if not (in_order and self._reads.keeps):
+            return
+        rest = items.packed[(next_offset - items.first_offset) * ITEM.size :]
+        ahead = rest[: ITEM.size * _fitting(rest, AHEAD_BYTES)]
+        if ahead:
+            self._start(self._warm(ahead))
+
+    async def _warm(self, items: bytes) -> None:
+        try:
+            await self._log.warm(items)
+        except StoreError as error:
+            logger.debug("tier: nothing is read ahead: %s", error)  # who pulls it is told
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _below(items: Items, stop: int) -> Items:
+    """Those with offsets below `stop`."""
+    return items._replace(packed=items.packed[: max(0, stop - items.first_offset) * ITEM.size])
+
+
+def _choose(items: Items, pull: Pull) -> Chosen:
+    """Within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the messages."""
+    tags = None if isinstance(pull.wanted, SqlFilter) else pull.wanted
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    total = 0
+    for offset, item in enumerate(ITEM.iter_unpack(items.packed), items.first_offset):
+        if tags is not None and item[3] not in tags:
+            continue
+        total += item[1]
+        if parts and (total > pull.bytes_max or len(parts) == pull.messages_max):
+            return Chosen(b"".join(parts), offsets, offset)
+        parts.append(ITEM.pack(*item))
+        offsets.append(offset)
+    return Chosen(b"".join(parts), offsets, items.next_offset)
+
+
+def _fitting(items: bytes, bytes_max: int) -> int:
+    """How many of the packed items have no more than `bytes_max` bytes of messages together."""
+    total = 0
+    for number, (_, size) in enumerate(POSITION_SIZE.iter_unpack(items)):
+        total += size
+        if total > bytes_max:
+            return number
+    return len(items) // ITEM.size
+
+
+def _filtered(items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
+    """(how many, messages) that the filter wants."""
+    kept: list[bytes] = []
+    at = 0
+    for _, size in POSITION_SIZE.iter_unpack(items):
+        message = body[at : at + size]
+        at += size
+        if wanted.matches(parse_properties(stored_properties(message))):
+            kept.append(message)
+    return len(kept), b"".join(kept)

@@ -1,0 +1,217 @@
+"""A bounded cache of ranges of immutable objects, in files of a directory.
+
+It holds nothing that cannot be fetched again, so it promises little: the directory is emptied at start, nothing is
+synced, and what does not match its checksum, or cannot be read or written, is dropped. The map is in memory; each file
+has one range, and a CRC-32C for each CHUNK of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+from cluster.runtime.call_threads import CallThreads
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 64 * 1024
+FILES_MAX = 20_000
+"""About 10 MB of memory for the map. Ranges of single messages would fill a large cache with millions of files."""
+THREADS = 2
+_FILE = re.compile(r"[0-9a-f]{16}\.range")
+
+
+class Extent(NamedTuple):
+    """Bytes [start, stop) of an object, in the file `number`."""
+
+    start: int
+    stop: int
+    number: int
+
+
+class CacheCounts:
+    """Since the process started."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        """Ranges, or parts of them, that were found."""
+        self.misses = 0
+        self.dropped = 0
+        """Files that did not match their checksum, or could not be read or written."""
+
+    def hit(self) -> None:
+        """Found."""
+        self.hits += 1
+
+    def miss(self) -> None:
+        """Not found."""
+        self.misses += 1
+
+    def drop(self) -> None:
+        """Was no good."""
+        self.dropped += 1
+
+
+class RangeCache:
+    """Event loop only."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self.counts = CacheCounts()
+        self.bytes = 0
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._threads = CallThreads("tier-cache", THREADS)
+        self._objects: dict[str, list[Extent]] = {}
+        """By start; none of them is inside another."""
+        self._checksums: OrderedDict[int, tuple[str, Extent, tuple[int, ...]]] = OrderedDict()
+        """By file, least recently used first."""
+        self._number = 0
+
+    async def open(self) -> None:
+        """Makes the directory, and empties it of files of this cache. Raises OSError."""
+        await self._threads.call(_empty, self._folder)
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        self._threads.close()
+
+    def covers(self, name: str, at: int) -> bool:
+        """Whether the byte at `at` is here."""
+        return self._extent(name, at) is not None
+
+    def next_start(self, name: str, at: int, stop: int) -> int:
+        """Where, above `at`, the next range begins that is here; `stop` if that is first."""
+        extents = self._objects.get(name, [])
+        after = bisect_right(extents, at, key=_start)
+        return min(stop, extents[after].start) if after < len(extents) else stop
+
+    async def take(self, name: str, at: int, stop: int) -> bytes | None:
+        """Bytes from `at` on, at least one and none from `stop` on; None if the first is not here."""
+        extent = self._extent(name, at)
+        if extent is None:
+            self.counts.miss()
+            return None
+        checksums = self._checksums[extent.number][2]
+        self._checksums.move_to_end(extent.number)
+        begin, end = at - extent.start, min(stop, extent.stop) - extent.start
+        try:
+            data = await self._threads.call(_read, self._path(extent.number), begin, end, checksums)
+        except (OSError, ValueError) as error:
+            # Without a file it was put out meanwhile, as the least recently used.
+            if not isinstance(error, FileNotFoundError):
+                logger.warning("tier: a file of the cache is dropped: %s", error)
+                self.counts.drop()
+            self._forget(extent.number)
+            return None
+        self.counts.hit()
+        return data
+
+    async def put(self, name: str, start: int, data: bytes) -> None:
+        """Adds a range. Never fails: what cannot be written is not kept."""
+        if not data or len(data) > self._bytes_max:
+            return
+        self._number += 1
+        number = self._number
+        checksums = tuple(google_crc32c.value(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
+        try:
+            await self._threads.call(_write, self._path(number), data)
+        except OSError as error:
+            logger.warning("tier: nothing is added to the cache: %s", error)
+            self.counts.drop()
+            self._unlink(number)
+            return
+        extent = Extent(start, start + len(data), number)
+        near = self._near(name, *extent[:2])
+        for other in [each for each in near if _inside(each, extent)]:
+            self._forget(other.number)
+        if any(_inside(extent, each) and not _inside(each, extent) for each in near):
+            self._unlink(number)
+            return
+        insort(self._objects.setdefault(name, []), extent)
+        self._checksums[number] = (name, extent, checksums)
+        self.bytes += len(data)
+        while self.bytes > self._bytes_max or len(self._checksums) > FILES_MAX:
+            self._forget(next(iter(self._checksums)))
+
+    def drop(self, name: str, start: int, stop: int) -> None:
+        """Forgets every range that has a byte of [start, stop)."""
+        for extent in self._near(name, start, stop):
+            self.counts.drop()
+            self._forget(extent.number)
+
+    def _extent(self, name: str, at: int) -> Extent | None:
+        extents = self._objects.get(name, [])
+        before = bisect_right(extents, at, key=_start) - 1  # no other of those before ends later
+        return extents[before] if before >= 0 and at < extents[before].stop else None
+
+    def _near(self, name: str, start: int, stop: int) -> list[Extent]:
+        """Those that have a byte of [start, stop)."""
+        extents = self._objects.get(name, [])
+        first = bisect_right(extents, start, key=_stop)  # stops ascend as starts do
+        return extents[first : bisect_left(extents, stop, key=_start)]
+
+    def _forget(self, number: int) -> None:
+        known = self._checksums.pop(number, None)
+        if known is None:
+            return
+        name, extent, _ = known
+        extents = self._objects[name]
+        del extents[bisect_left(extents, extent)]
+        if not extents:
+            del self._objects[name]
+        self.bytes -= extent.stop - extent.start
+        self._unlink(number)
+
+    def _unlink(self, number: int) -> None:
+        self._threads.begin(_unlink, self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:016x}.range"
+
+
+def _start(extent: Extent) -> int:
+    return extent.start
+
+
+def _stop(extent: Extent) -> int:
+    return extent.stop
+
+
+def _inside(one: Extent, other: Extent) -> bool:
+    return other.start <= one.start and one.stop <= other.stop
+
+
+def _empty(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if _FILE.fullmatch(path.name):
+            path.unlink()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _read(path: Path, begin: int, end: int, checksums: tuple[int, ...]) -> bytes:
+    """Bytes [begin, end) of the file, out of whole chunks that match. Raises ValueError if one does not."""
+    first, last = begin // CHUNK, (end - 1) // CHUNK
+    with path.open("rb", buffering=0) as file:
+        file.seek(first * CHUNK)
+        data = file.read((last + 1 - first) * CHUNK)
+    for number in range(first, last + 1):
+        at = (number - first) * CHUNK
+        if google_crc32c.value(data[at : at + CHUNK]) != checksums[number]:
+            raise ValueError(f"chunk {number} of {path} does not match its CRC")
+    return data[begin - first * CHUNK : end - first * CHUNK]

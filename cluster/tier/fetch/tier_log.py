@@ -1,0 +1,190 @@
+"""The log as the tier has it: messages by their position, each compared with the checksum that its queue has for it.
+
+Damaged bytes are never answered. What does not match is fetched once more past the cache, then from another source (the
+node's own log, a replica), and only then is it an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from cluster.broker.stored_bodies import POSITION_SIZE, body_of
+from cluster.tier.fetch.errors import DamagedError, NotTieredError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.spans import Span, spans_of
+from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
+from statemachine.payload import ITEM
+from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
+
+logger = logging.getLogger(__name__)
+
+OtherSource = Callable[[int, int], Awaitable[bytes | None]]
+"""(position, size) -> those bytes of the log from somewhere else; None if nobody has them. Not checked yet."""
+
+
+class Piece(NamedTuple):
+    """An object that holds the log's bytes [base, end)."""
+
+    base: int
+    end: int
+    name: str
+
+
+class Messages(NamedTuple):
+    """Messages of a queue, each intact."""
+
+    body: bytes
+    """Stored messages, one behind the other."""
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+class LogCounts:
+    """Since the process started."""
+
+    def __init__(self) -> None:
+        self.served_bytes = 0
+        self.damaged = 0
+        """Messages that did not match when they were first read."""
+        self.mended = 0
+        """Of these: intact when they were fetched again, or elsewhere."""
+
+    def served(self, size: int) -> None:
+        """Answered."""
+        self.served_bytes += size
+
+    def was_damaged(self) -> None:
+        """Did not match."""
+        self.damaged += 1
+
+    def was_mended(self) -> None:
+        """Was found intact after all."""
+        self.mended += 1
+
+
+class TierLog:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        reads: ObjectReads,
+        rows: Callable[[], Sequence[TierSegment]],
+        folder: str,
+        elsewhere: OtherSource | None = None,
+    ) -> None:
+        """`rows`: of the state, lowest first. `folder`: of the cluster whose objects these are."""
+        self.counts = LogCounts()
+        self._reads = reads
+        self._rows = rows
+        self._folder = folder
+        self._elsewhere = elsewhere
+
+    async def messages(self, items: bytes) -> Messages:
+        """Of the packed items, ascending by position: up to the first that cannot be had. Raises StoreError if that is
+        the first one: DamagedError, NotTieredError, or why the store could not be read."""
+        pieces = self._pieces(items)
+        spans = list(spans_of(items, tuple(piece.end for piece in pieces)))
+        found = await asyncio.gather(*(self._span(span, pieces) for span in spans), return_exceptions=True)
+        bodies: list[bytes] = []
+        count = 0
+        for span, result in zip(spans, found, strict=True):
+            if isinstance(result, BaseException):
+                if not isinstance(result, StoreError) or not count:
+                    raise result
+                break
+            bodies.append(result.body)
+            count += result.count
+            if result.count * ITEM.size < len(span.items):
+                break
+        body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+        self.counts.served(len(body))
+        return Messages(body, count)
+
+    async def warm(self, items: bytes) -> None:
+        """Has the cache fetch what the packed items name. Raises StoreError."""
+        pieces = self._pieces(items)
+        spans = spans_of(items, tuple(piece.end for piece in pieces))
+        await asyncio.gather(*(self._bytes(span, pieces, fresh=False) for span in spans))
+
+    def _pieces(self, items: bytes) -> list[Piece]:
+        """The objects that may hold the items' messages."""
+        if not items:
+            return []
+        first, last = POSITION_SIZE.unpack_from(items)[0], POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)[0]
+        return [
+            piece
+            for row in self._rows()
+            if row.state is TierState.VERIFIED and row.base <= last and first < row.end
+            for piece in pieces_of(row, self._folder)
+        ]
+
+    async def _span(self, span: Span, pieces: Sequence[Piece]) -> Messages:
+        try:
+            block = await self._bytes(span, pieces, fresh=False)
+        except (BadAnswer, NotFound) as error:
+            logger.warning("tier: %s", error)
+            block = b""
+        body, count = body_of(span.items, block, span.start)
+        bodies = [body]
+        wanted = len(span.items) // ITEM.size
+        while count < wanted:
+            item = span.items[count * ITEM.size : (count + 1) * ITEM.size]
+            try:
+                bodies.append(await self._once_more(item, pieces))
+            except StoreError:
+                if not count:
+                    raise
+                break
+            rest, intact = body_of(span.items[(count + 1) * ITEM.size :], block, span.start)
+            bodies.append(rest)
+            count += 1 + intact
+        return Messages(b"".join(bodies), count)
+
+    async def _once_more(self, item: bytes, pieces: Sequence[Piece]) -> bytes:
+        """One message that did not match. Raises DamagedError."""
+        position, size = POSITION_SIZE.unpack(item)
+        self.counts.was_damaged()
+        logger.debug("tier: the message at position %d is not intact; it is fetched again", position)
+        why = "it does not match its CRC in the store"
+        try:
+            data = await self._bytes(Span(position, position + size, item), pieces, fresh=True)
+        except (BadAnswer, NotFound) as error:
+            why = error.what
+            data = b""
+        body, intact = body_of(item, data, position)
+        if not intact and self._elsewhere is not None:
+            body, intact = body_of(item, await self._elsewhere(position, size) or b"", position)
+        if not intact:
+            raise DamagedError(
+                f"the message at position {position} ({size} bytes) cannot be had intact: {why}",
+                "raftmq tier verify, then raftmq tier repair",
+            )
+        self.counts.was_mended()
+        return body
+
+    async def _bytes(self, span: Span, pieces: Sequence[Piece], *, fresh: bool) -> bytes:
+        number = bisect_right(pieces, span.start, key=lambda piece: piece.base) - 1
+        if number < 0 or span.stop > pieces[number].end:
+            raise NotTieredError(
+                f"no verified segment of the tier has the bytes {span.start} to {span.stop} of the log"
+            )
+        base, _, name = pieces[number]
+        return await self._reads.read(name, span.start - base, span.stop - base, fresh=fresh)
+
+
+def pieces_of(row: TierSegment, folder: str) -> list[Piece]:
+    """The objects with the frames of a segment, in order: their names begin with their positions."""
+    pieces: list[Piece] = []
+    at = row.base
+    for part in sorted(log_parts(row), key=lambda part: part.name):
+        pieces.append(Piece(at, at + part.size, f"{folder}/{part.name}"))
+        at += part.size
+    return pieces
+
+
+def log_parts(row: TierSegment) -> list[TierPart]:
+    """Those that hold frames."""
+    return [part for part in row.parts if part.name.startswith(LOG_PREFIX)]

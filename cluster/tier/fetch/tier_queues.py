@@ -1,0 +1,193 @@
+"""Where the messages of queues lie, from the index files of tiered segments (docs/index-file.md)."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from cluster.tier.fetch.errors import DamagedError, NotTieredError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.store.errors import BadAnswer, NotFound
+from statemachine.index_file.index_format import IndexFileError, QueueRun
+from statemachine.index_file.index_reader import IndexFile, Steps, open_index
+from statemachine.payload import ITEM
+from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+INDEXES_MAX = 128
+"""Opened index files that are kept: a footer each, some 10 KB."""
+RUNS_MAX = 20_000
+"""Where a queue begins in a segment, or that it has nothing there: some 4 MB."""
+
+
+class Items(NamedTuple):
+    """Packed items of one queue, in one segment."""
+
+    first_offset: int
+    """Queue offset of the first: above the wanted one if the queue has a gap there."""
+    packed: bytes
+
+    @property
+    def next_offset(self) -> int:
+        """After the last."""
+        return self.first_offset + len(self.packed) // ITEM.size
+
+
+class TierQueues:
+    """Event loop only. Raises StoreError; DamagedError for an index file that is damaged when fetched again, too."""
+
+    def __init__(self, reads: ObjectReads, rows: Callable[[], Sequence[TierSegment]], folder: str) -> None:
+        self._reads = reads
+        self._rows = rows
+        self._folder = folder
+        self._indexes: OrderedDict[str, IndexFile] = OrderedDict()
+        self._runs: OrderedDict[tuple[str, int, int], QueueRun | None] = OrderedDict()
+        self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
+        """Base of the segment where each queue was last read."""
+
+    async def items(self, topic_id: int, queue_id: int, offset: int, count: int) -> Items:
+        """Up to `count` items of the queue from `offset` on, at least one, those of one segment. Raises NotTieredError
+        if the tier has none from there on."""
+        rows = self._verified()
+        number = await self._segment(rows, topic_id, queue_id, offset)
+        run = None if number is None else await self._run(rows[number], topic_id, queue_id)
+        if number is None or run is None:
+            raise NotTieredError(f"the tier has no message of queue {queue_id} of topic {topic_id} from {offset} on")
+        first = max(offset, run.first_offset)
+        packed = await self._steps(rows[number], lambda index: index.items(run, first, count))
+        return Items(first, packed)
+
+    async def first_offset(self, topic_id: int, queue_id: int) -> int | None:
+        """Of the queue's first message in the tier; None if there is none."""
+        rows = self._verified()
+        number = await self._segment(rows, topic_id, queue_id, 0)
+        run = None if number is None else await self._run(rows[number], topic_id, queue_id)
+        return None if run is None else run.first_offset
+
+    async def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int | None:
+        """The first offset that was stored at or after the time; None if the tier has none."""
+        for row in self._verified():
+            if row.span.last_ms < timestamp_ms:
+                continue
+            run = await self._run(row, topic_id, queue_id)
+            if run is None:
+                continue
+            offset: int = await self._steps(row, partial(_by_time, run, timestamp_ms))
+            if offset < run.first_offset + run.count:
+                return offset
+        return None
+
+    async def positions(self, topic_id: int, key: bytes, begin_ms: int, end_ms: int) -> list[int]:
+        """Positions of messages that may have the key, in segments with log times between these two, ascending."""
+        found: list[int] = []
+        for row in self._verified():
+            if row.span.last_ms >= begin_ms and row.span.first_ms <= end_ms:
+                found += await self._steps(row, lambda index: index.positions(topic_id, key))
+        return found
+
+    def _verified(self) -> list[TierSegment]:
+        return [row for row in self._rows() if row.state is TierState.VERIFIED]
+
+    async def _segment(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
+        """Number of the first row in which the queue ends above `offset`; None if there is none.
+
+        A binary search; a segment without the queue says nothing, so the ones above it are asked.
+        """
+        hinted = await self._hinted(rows, topic_id, queue_id, offset)
+        if hinted is not None:
+            return hinted
+        found: int | None = None
+        low, high = 0, len(rows)
+        while low < high:
+            middle = at = (low + high) // 2
+            run = await self._run(rows[at], topic_id, queue_id)
+            while run is None and at + 1 < high:
+                at += 1
+                run = await self._run(rows[at], topic_id, queue_id)
+            if run is not None and run.first_offset + run.count <= offset:
+                low = at + 1
+            else:
+                high = middle
+                found = found if run is None else at
+        if found is not None:
+            self._keep(self._hints, (topic_id, queue_id), rows[found].base, RUNS_MAX)
+        return found
+
+    async def _hinted(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
+        """The row where the queue was last found, if the offset lies there."""
+        base = self._hints.get((topic_id, queue_id))
+        if base is None:
+            return None
+        number = bisect_left(rows, base, key=lambda row: row.base)
+        if number == len(rows):
+            return None
+        run = await self._run(rows[number], topic_id, queue_id)
+        return number if run is not None and run.first_offset <= offset < run.first_offset + run.count else None
+
+    async def _run(self, row: TierSegment, topic_id: int, queue_id: int) -> QueueRun | None:
+        """The queue's messages in the segment."""
+        key = _index_of(row).name, topic_id, queue_id
+        if key in self._runs:
+            self._runs.move_to_end(key)
+            return self._runs[key]
+        run = await self._steps(row, lambda index: index.queue(topic_id, queue_id))
+        self._keep(self._runs, key, run, RUNS_MAX)
+        return run
+
+    async def _steps(self, row: TierSegment, steps: Callable[[IndexFile], Steps[T]]) -> T:
+        """Runs steps on the segment's index file; once more past the cache if something is damaged."""
+        part = _index_of(row)
+        for fresh in (False, True):
+            try:
+                index = await self._open(part, fresh=fresh)
+                return await self._drive(part, steps(index), fresh=fresh)
+            except (IndexFileError, BadAnswer, NotFound) as error:
+                why = str(error)
+                self._indexes.pop(part.name, None)
+                logger.warning("tier: %s is damaged: %s", part.name, why)
+        raise DamagedError(f"{part.name} is damaged: {why}", "raftmq tier repair")
+
+    async def _open(self, part: TierPart, *, fresh: bool) -> IndexFile:
+        index = None if fresh else self._indexes.get(part.name)
+        if index is None:
+            index = await self._drive(part, open_index(part.size), fresh=fresh)
+        self._keep(self._indexes, part.name, index, INDEXES_MAX)
+        return index
+
+    async def _drive(self, part: TierPart, steps: Steps[T], *, fresh: bool) -> T:
+        name = f"{self._folder}/{part.name}"
+        try:
+            wanted = next(steps)
+            while True:
+                data = await self._reads.read(name, wanted.at, wanted.at + wanted.length, fresh=fresh)
+                wanted = steps.send(data)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+    @staticmethod
+    def _keep(kept: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
+        kept[key] = value
+        kept.move_to_end(key)
+        if len(kept) > count_max:
+            kept.popitem(last=False)
+
+
+def _by_time(run: QueueRun, timestamp_ms: int, index: IndexFile) -> Steps[int]:
+    return index.offset_by_time(run, timestamp_ms)
+
+
+def _index_of(row: TierSegment) -> TierPart:
+    """Raises DamagedError if it has none: to pass the segment over would be to lose its messages."""
+    for part in row.parts:
+        if not part.name.startswith(LOG_PREFIX):
+            return part
+    raise DamagedError(f"the tiered segment at {row.base} has no index file", "raftmq tier repair")

@@ -1,0 +1,66 @@
+"""What a listing of the store and the rows of the state say about each other. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cluster.tier.store.object_store import ObjectInfo
+from statemachine.tier import TierPart, TierSegment, TierState
+
+PROBE_MS = 3_600_000
+"""An object of a probe that is older was left by a node that died."""
+_PART = re.compile(r"(?:log|index)/(\d{20})-\d{20}\.[0-9a-f]{16}(?:-\d+)?\.(?:seg|idx)")
+_PROBE = re.compile(r"probe/[0-9a-f]+")
+
+
+class Survey(NamedTuple):
+    """Names are below the cluster's folder."""
+
+    expected: dict[str, TierPart]
+    """Objects of VERIFIED segments by name."""
+    absent: list[str]
+    """Of these: not in the listing. Only asking for each proves that it is gone."""
+    sized_wrongly: dict[str, int]
+    """Of these: in the listing with another size."""
+    orphans: list[ObjectInfo]
+    """Objects that no row names, and that none ever will."""
+    unsettled: list[ObjectInfo]
+    """Objects that no row names yet: of a segment whose upload goes on, or of a probe."""
+    strange: list[str]
+    """Whatever else is there: not this program's, so never removed."""
+
+
+def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int) -> Survey:
+    """`listed`: everything below the cluster's folder but its manifests, with names below that folder."""
+    named = {part.name for row in rows for part in row.parts}
+    expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
+    sizes: dict[str, int] = {}
+    found = Survey(expected, [], {}, [], [], [])
+    for info in listed:
+        part, probe = _PART.fullmatch(info.name), _PROBE.fullmatch(info.name)
+        if info.name in named:
+            sizes[info.name] = info.size
+        elif part is None and probe is None:
+            found.strange.append(info.name)
+        elif _is_settled(rows, int(part[1])) if part is not None else info.modified_ms + PROBE_MS <= now_ms:
+            found.orphans.append(info)
+        else:
+            found.unsettled.append(info)
+    found.absent.extend(name for name in expected if name not in sizes)
+    found.sized_wrongly.update(
+        {name: sizes[name] for name, part in expected.items() if name in sizes and sizes[name] != part.size}
+    )
+    return found
+
+
+def _is_settled(rows: Sequence[TierSegment], base: int) -> bool:
+    """Whether no upload will ever name an object of the segment there: its names are VERIFIED and stay as they are, or
+    it lies below all rows. Not the age of an object decides: a removal that a slow network delays could otherwise hit
+    what an upload has found to be there, and has verified, meanwhile."""
+    if not rows:
+        return False
+    if base < rows[0].base:
+        return True
+    return any(row.base <= base < row.end and row.state >= TierState.VERIFIED for row in rows)

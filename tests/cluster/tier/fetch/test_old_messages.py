@@ -1,0 +1,173 @@
+"""Pulls from the tier: what a consumer gets that reads queues whose local part is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from cluster.broker.pull import Pull
+from cluster.broker.pull_scan import Found
+from cluster.tier.fetch.errors import DamagedError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.old_messages import OldReads
+from cluster.tier.fetch.range_cache import RangeCache
+from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.store.errors import StoreError
+from tests.support.tier_kit import FOLDER, Message, TierKit
+
+QUEUE = (1, 0)
+
+
+@pytest.fixture
+def kit() -> TierKit:
+    kit = TierKit(31, parts=2)
+    for _ in range(4):
+        kit.segment([QUEUE, (1, 1), (2, 0)], 90)
+    return kit
+
+
+@pytest.fixture
+async def reads(kit: TierKit, tmp_path: Path) -> AsyncIterator[ObjectReads]:
+    cache = RangeCache(tmp_path, 10 << 20)
+    await cache.open()
+    opened = ObjectReads(kit.store, cache)
+    yield opened
+    await opened.close()
+    cache.close()
+
+
+def old_reads(kit: TierKit, reads: ObjectReads) -> OldReads:
+    rows = lambda: kit.rows  # noqa: E731
+    return OldReads(TierQueues(reads, rows, FOLDER), TierLog(reads, rows, FOLDER), reads)
+
+
+def pull(offset: int, *, messages_max: int = 32, bytes_max: int = 10_000, tags: frozenset[int] | None = None) -> Pull:
+    wish = SimpleNamespace(
+        topic="orders",
+        topic_id=QUEUE[0],
+        queue_id=QUEUE[1],
+        offset=offset,
+        messages_max=messages_max,
+        bytes_max=bytes_max,
+        wanted=tags,
+    )
+    return cast(Pull, wish)
+
+
+def joined(messages: list[Message]) -> bytes:
+    return b"".join(each.body for each in messages)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_consumer_reads_all_of_a_queue_in_order(kit: TierKit, reads: ObjectReads, seed: int) -> None:
+    chance, old, wanted = random.Random(seed), old_reads(kit, reads), kit.of_queue(*QUEUE)
+    at, got = 0, b""
+    while at < len(wanted):
+        messages_max, bytes_max = chance.randrange(1, 40), chance.randrange(1, 20_000)
+        found = await old.found(pull(at, messages_max=messages_max, bytes_max=bytes_max), len(wanted))
+        assert 1 <= found.messages == found.next_offset - at <= messages_max
+        assert len(found.body) <= bytes_max or found.messages == 1
+        assert found.last_position == wanted[found.next_offset - 1].position
+        got += found.body
+        at = found.next_offset
+    assert got == joined(wanted)
+    await old.close()
+
+
+async def test_who_reads_in_order_finds_the_next_answer_in_the_cache(kit: TierKit, reads: ObjectReads) -> None:
+    old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
+    first = await old.found(pull(0, messages_max=4), 1 << 40)
+    second = await old.found(pull(first.next_offset, messages_max=4), 1 << 40)
+    await asyncio.gather(*old._tasks)
+    while reads.in_flight_bytes:
+        await asyncio.sleep(0.001)
+    del kit.store.ranges[:]
+    third = await old.found(pull(second.next_offset, messages_max=4), 1 << 40)
+    await old.close()
+    assert third.body == joined(wanted[8:12])
+    asked = [kit.rows[0].base + start for name, start, _ in kit.store.ranges if name == first_log(kit)]
+    assert all(position >= wanted[12].position for position in asked)  # for the answer after it
+
+
+def first_log(kit: TierKit) -> str:
+    return next(name for name in sorted(kit.store.objects) if "/log/" in name)
+
+
+async def test_nothing_is_read_ahead_of_who_jumps(kit: TierKit, reads: ObjectReads) -> None:
+    old = old_reads(kit, reads)
+    for offset in (50, 3, 80, 20):
+        found = await old.found(pull(offset, messages_max=1, bytes_max=1), 1 << 40)
+        assert found.body == kit.of_queue(*QUEUE)[offset].body
+    while reads.in_flight_bytes:
+        await asyncio.sleep(0.001)
+    assert sum(stop - start for name, start, stop in kit.store.ranges if "/log/" in name) == sum(
+        len(kit.of_queue(*QUEUE)[offset].body) for offset in (50, 3, 80, 20)
+    )
+    await old.close()
+
+
+async def test_an_answer_ends_where_the_local_log_begins(kit: TierKit, reads: ObjectReads) -> None:
+    old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
+    found = await old.found(pull(0, messages_max=1000, bytes_max=1 << 20), 3)
+    assert found == Found(3, joined(wanted[:3]), 3, wanted[2].position)
+    assert await old.found(pull(len(wanted)), len(wanted) + 7) == Found(0, b"", len(wanted) + 7)
+
+
+async def test_tags_that_are_not_wanted_are_passed_over(kit: TierKit, reads: ObjectReads) -> None:
+    old = old_reads(kit, reads)
+    found = await old.found(pull(0, tags=frozenset([77])), 1 << 40)
+    assert (found.messages, found.body) == (0, b"")
+    assert 0 < found.next_offset <= len(kit.of_queue(*QUEUE))
+    assert (await old.found(pull(0, tags=frozenset([0, 77])), 1 << 40)).messages > 0
+
+
+async def test_damage_ends_an_answer_and_is_then_said(kit: TierKit, reads: ObjectReads) -> None:
+    old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
+    bad = wanted[5]
+    name = first_log(kit)
+    data = bytearray(kit.store.objects[name])
+    data[bad.position - kit.rows[0].base] ^= 1
+    kit.store.overwrite(name, data)
+    found = await old.found(pull(0), 1 << 40)
+    assert (found.messages, found.next_offset, found.body) == (5, 5, joined(wanted[:5]))
+    with pytest.raises(DamagedError, match=f"position {bad.position}"):
+        await old.found(pull(5), 1 << 40)
+    heard: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    old.find(pull(5), 1 << 40, heard.set_result)
+    assert isinstance(await heard, DamagedError)
+    await old.close()
+
+
+async def test_answers_are_called_back_within_their_room(
+    kit: TierKit, reads: ObjectReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
+    old._room.size = 25_000  # two answers of 10,000 bytes at a time
+    most = now = 0
+    original = old.found
+
+    async def counted(pull: Pull, stop: int) -> Found:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        try:
+            return await original(pull, stop)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(old, "found", counted)
+    answers: list[Found | StoreError] = []
+    for offset in range(20):
+        old.find(pull(offset, messages_max=1), 1 << 40, answers.append)
+    while len(answers) < 20:
+        await asyncio.sleep(0.001)
+    assert {answer.body for answer in answers if isinstance(answer, Found)} == {each.body for each in wanted[:20]}
+    assert most == 2
+    await old.close()
