@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -46,6 +46,13 @@ class Raw(NamedTuple):
     body: bytes
 
 
+class Stream(NamedTuple):
+    """An answer that goes on until the client or the node ends it."""
+
+    content_type: str
+    parts: AsyncIterator[bytes]
+
+
 class Answer(NamedTuple):
     """A JSON answer with a status other than 200."""
 
@@ -65,9 +72,10 @@ class Call(NamedTuple):
     consistency: Consistency
     query: Mapping[str, str] = {}
     """What stands after the question mark: names that the route knows."""
+    headers: Mapping[str, str] = {}
 
 
-Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw]]
+Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream]]
 
 
 async def told(ask: Callable[[Callable[[T], None]], object]) -> T:

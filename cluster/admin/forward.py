@@ -53,7 +53,7 @@ class Forwarder:
             return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
         return await self._send(request, leader, target, changes)
 
-    async def pass_to(self, node: NodeId, request: web.Request) -> web.Response:
+    async def pass_to(self, node: NodeId, request: web.Request, *, changes: bool) -> web.Response:
         """The answer of a member about itself. Raises ApiError."""
         members = self._port.membership.in_force.node_uuids
         if node not in members:
@@ -62,7 +62,7 @@ class Forwarder:
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
             raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
-        return await self._send(request, node, f"http://{address}{request.raw_path}", changes=True)
+        return await self._send(request, node, f"http://{address}{request.raw_path}", changes)
 
     def _address(self, node: NodeId) -> str:
         known = self._port.membership.addresses.get(node)

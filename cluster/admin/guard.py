@@ -146,9 +146,28 @@ class Guard:
                 transport.abort()
 
 
+_LARGE: Final = frozenset(
+    (
+        "/metrics",
+        "/v1/clients",
+        "/v1/members/{id}/clients",
+        "/v1/events",
+        "/v1/consistency/log",
+        "/v1/consistency/entries/{index}",
+    )
+)
+
+
 def is_large(path: str, serves_reads: bool) -> bool:
     """Whether the answers of a route grow with what is stored."""
-    return serves_reads or path in ("/metrics", "/v1/consistency/log", "/v1/consistency/entries/{index}")
+    return serves_reads or path in (
+        "/metrics",
+        "/v1/clients",
+        "/v1/members/{id}/clients",
+        "/v1/events",
+        "/v1/consistency/log",
+        "/v1/consistency/entries/{index}",
+    )
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

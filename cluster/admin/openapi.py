@@ -11,6 +11,7 @@ import msgspec
 from cluster.admin.call import BELOW_THREE
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.route import Route, Serves, documented
+from cluster.runtime.events import KINDS
 from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
 from cluster.runtime.versions import versions
 
@@ -23,6 +24,9 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
     BELOW_THREE: {"enum": ["true", "false"], "default": "false"},
+    "since": {"type": "string", "pattern": r"^(\d{1,18}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)$"},
+    "kind": {"enum": list(KINDS)},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
 }
 _PARAMETER = re.compile(r"{(\w+)}")
 _REF = "#/components/schemas/{name}"

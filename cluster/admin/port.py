@@ -18,6 +18,7 @@ from cluster.state.recovery_views import RecoveryStatus
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
+    from cluster.admin.clients import ClientView
     from cluster.backup.service import Backups
     from cluster.broker.services import Services
     from cluster.config.config import Config
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cluster.repair.consistency import Consistency
     from cluster.repair.repairs import Repairs
     from cluster.retention.service import Retention
+    from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.scrub import Scrubber
     from statemachine.broker_state import BrokerState
@@ -152,6 +154,16 @@ class Figures(Protocol):
         """(code, severity) of each finding of the cluster, as this node knows them."""
 
 
+class Clients(Protocol):
+    """The connections of clients to this node (`cluster.node.client_list`)."""
+
+    def view(self) -> tuple[int, list[ClientView]]:
+        """(how many there are, the busiest of them)."""
+
+    def disconnect(self, address: str) -> bool:
+        """Closes the connection from that "ip:port"; False if there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
     """The node as the HTTP API sees it; the node puts it together. Everything is called on the node's event loop."""
@@ -170,6 +182,8 @@ class AdminPort:
     changes: MemberChanges
     services: Services
     metrics: Figures
+    events: EventLog
+    clients: Clients
     wall_ms: Callable[[], int]
     """The node's wall clock, milliseconds since the Unix epoch."""
     status: Callable[[], NodeStatus]

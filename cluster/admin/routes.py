@@ -6,7 +6,9 @@ import msgspec
 
 from cluster.admin import (
     backup,
+    clients,
     consistency,
+    events,
     faults,
     groups,
     health,
@@ -53,6 +55,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health/ready", health.get_ready, health.ReadyView, statuses=(200, 503)),
     Route("GET", "/v1/findings", health.get_findings, FindingsView),
     Route("GET", "/v1/status", node.get_status, NodeStatus),
+    Route("GET", "/v1/events", events.list_events, events.EventsView, asks=("since", "kind", "limit")),
+    Route("GET", "/v1/events/stream", events.stream_events, "text/event-stream", asks=("since", "kind")),
+    Route("GET", "/v1/clients", clients.list_clients, clients.ClientsView),
+    Route("DELETE", "/v1/clients/{address}", clients.disconnect_client, clients.ClientGone),
     Route("GET", "/v1/links", links.get_links, links.LinksView),
     Route("POST", "/v1/config/reload", links.reload_config, ReloadView),
     Route("GET", "/v1/recovery", recovery.get_recovery, recovery.RecoveryView),
@@ -90,6 +96,14 @@ ROUTES: tuple[Route, ...] = (
         asks=(BELOW_THREE,),
     ),
     Route("GET", "/v1/members/{id}/can-stop", member_requests.can_stop_member, CanStopView, Serves.LEADER),
+    Route("GET", "/v1/members/{id}/clients", clients.list_member_clients, clients.ClientsView, Serves.MEMBER),
+    Route(
+        "DELETE",
+        "/v1/members/{id}/clients/{address}",
+        clients.disconnect_member_client,
+        clients.ClientGone,
+        Serves.MEMBER,
+    ),
     Route(
         "POST",
         "/v1/members/{id}/drain",

@@ -6,6 +6,7 @@ Importing this module imports aiohttp (0.13 s of CPU): a node does this after ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from aiohttp import web
 
 from cluster.admin.bad_http import tell_in_one_line
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
-from cluster.admin.call import Answer, Call, Raw, confirm_read
+from cluster.admin.call import Answer, Call, Raw, Stream, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder
@@ -131,15 +132,16 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
             if node != port.config.node.id:
-                return await forwarder.pass_to(node, request)
+                changes = request.method not in ("GET", "HEAD")
+                return await forwarder.pass_to(node, request, changes=changes)
         if consistency == "linearizable":
             if port.services.leader_id() != port.config.node.id:
                 return await forwarder.pass_on(request, changes=False)
             await confirm_read(port)
         try:
-            return _response(
-                await route.handler(Call(port, watch, request.match_info, body, consistency, request.query))
-            )
+            call = Call(port, watch, request.match_info, body, consistency, request.query, request.headers)
+            answer = await route.handler(call)
+            return await _streamed(request, answer) if isinstance(answer, Stream) else _response(answer)
         except HandedOver:
             return await forwarder.pass_on(request, changes=True)
 
@@ -169,6 +171,17 @@ def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
         return web.Response(body=result.body, headers=headers)
     answer = result if isinstance(result, Answer) else Answer(200, result)
     return _json(answer.status, answer.view)
+
+
+async def _streamed(request: web.Request, stream: Stream) -> web.StreamResponse:
+    headers = {"Content-Type": stream.content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    if request.method != "HEAD":
+        with contextlib.suppress(ConnectionError):
+            async for part in stream.parts:
+                await response.write(part)
+    return response
 
 
 def _json(status: int, view: msgspec.Struct) -> web.Response:

@@ -119,6 +119,16 @@ class Members:
         mine = self._groups_of.get(connection, ())
         return frozenset(client_id for kind, name, client_id in mine if kind == Role.CONSUMER and name == group)
 
+    def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
+        """(role, group, member) for each group that this connection's heartbeats named."""
+        found = []
+        for role, group, client_id in self._groups_of.get(connection, ()):
+            consumers = self.consumers.get(group)
+            members = self.producers.get(group, {}) if role is Role.PRODUCER else consumers.members if consumers else {}
+            if (member := members.get(client_id)) is not None:
+                found.append((role, group, member))
+        return found
+
     def find(self, role: Role, group: str | None, client_id: str | None) -> Member | None:
         """A connected member: that client, or with None each of the group in turn. `group` None: any, which is known of
         producers with a client id only."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.admin.port import AdminPort
 from cluster.node import node_view
+from cluster.node.client_list import ClientList
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
@@ -41,6 +42,8 @@ def port_of(node: OwnPort) -> AdminPort:
         changes=node.changes,
         services=node.services,
         metrics=node.metrics,
+        events=node.events,
+        clients=ClientList(node.router, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms),
         wall_ms=node.environment.clock.wall_ms,
         status=lambda: node_view.status(node),
         connected=node.transport.connected,

@@ -34,6 +34,7 @@ from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.disk_wiring import disk_of
+from cluster.node.event_watch import EventWatch
 from cluster.node.failpoint_seams import FailpointTransport
 from cluster.node.listening import own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
@@ -81,6 +82,7 @@ from cluster.runtime.chores import Chores, DiskLag, Every
 from cluster.runtime.contained import contain_each
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
+from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
@@ -126,6 +128,8 @@ class Node:
         self.state: BrokerState = self.storage.state
         identity = self.storage.directory.identity
         self.backups = Backups(config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases)
+        kept_in = self.storage.directory.path if self.environment.serves_admin else None
+        self.events = EventLog(self.node_id, self._clock.wall_ms, kept_in)
         self._admin: AdminServer | None = None
         self.stopping = False
         """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
@@ -157,6 +161,7 @@ class Node:
         self._chores.start()
         self._lag = LoopLagSampler(loop, self.metrics)
         self._lag.start()
+        self._event_watch.started()
         if not self.environment.serves_admin:
             return
         self.backups.start()
@@ -344,6 +349,7 @@ class Node:
     def _connect(self) -> None:
         """Connects services below to those above that they call, each once."""
         loop, transport = self._context.loop, self.transport
+        self._event_watch = EventWatch(self, self.events)
         self.membership.watch_removal(self.router.drop_clients)
         self.proposals.watch_leadership(on_open=self._on_open, on_unproposed=self.router.reroute)
         self.disk.attach(self._lanes.retry_append)
@@ -382,6 +388,7 @@ class Node:
         self.failpoints.clear()
         await self._lanes.close()
         self.modes.close()
+        await self._event_watch.close()
         await self._context.loop.run_in_executor(None, self.storage.close, self.failure is None)
 
     def stop(self) -> None:
@@ -431,6 +438,7 @@ class Node:
         """Role or leader changed."""
         role = raw.role.name.lower()
         logger.info("term %d: %s, leader %s: %s", raw.term, role, raw.leader_id or "unknown", raw.why)
+        self._event_watch.on_role(raw)
         self.proposals.on_role(raw)
         self.forwarder.pump()
         node_view.note_raft(self.metrics, raw.status())
@@ -487,6 +495,7 @@ class Node:
             self.rates.tick,
             self.retention.tick,
             self.timers.tick,
+            self._event_watch.tick,
             self._lanes.flushes.tick,
             expiry.tick,
         )
@@ -512,4 +521,6 @@ class Node:
 
     def reload(self) -> ReloadView:
         """Reads the configuration again. Raises ConfigError, having changed nothing."""
-        return reload(self)
+        view = reload(self)
+        self._event_watch.reloaded(view)
+        return view

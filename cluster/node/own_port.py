@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cluster.retention.service import Retention
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.environment import Environment
+    from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
     from cluster.state.scrub import Scrubber
@@ -47,6 +48,7 @@ class OwnPort(Protocol):
     state: BrokerState
     services: NodeServices
     alarms: Alarms
+    events: EventLog
     failpoints: FailpointSet
     consistency: Consistency
     scrubber: Scrubber

@@ -134,6 +134,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_wanted",
         "finished",
         "handed",
+        "opened_s",
         "received",
     )
 
@@ -167,12 +168,15 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Bytes received, for `patience`."""
         self.handed = 0
         """Bytes given to the transport."""
+        self.opened_s = 0.0
+        """When the client connected, by the loop's clock."""
         self.finished = False
         """A frame was completed since the last check of `patience`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.opened_s = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
         self.born_host = pack_host(*self.peer_address)

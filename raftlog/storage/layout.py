@@ -9,6 +9,7 @@
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine
     DATA/checkpoints/   hard-linked RocksDB checkpoints
+    DATA/events.jsonl   what happened, for people (cluster/runtime/events.py); events.1.jsonl holds what was before
     DATA/trash/         files that were set aside; a start deletes nothing
     DATA/install/       a log under construction that is to replace log/ (log_build.py), and an older segment file
     DATA/INSTALL        while it exists, the next opening replaces log/ by install/log (install.py)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -12,11 +11,6 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 """Least first."""
 CLUSTER = "cluster"
 """The object of a finding that is about no node, link or group."""
-
-
-def rfc3339(ms: int) -> str:
-    """Milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from cluster.admin.findings.catalogue import CODES, Code, runbook_of
-from cluster.admin.findings.finding import Condition, Finding, rfc3339
+from cluster.admin.findings.finding import Condition, Finding
+from cluster.runtime.events import rfc3339
 
 Tell = Callable[[Finding, bool], object]
 """Called with a finding and whether it begins (True) or ends."""

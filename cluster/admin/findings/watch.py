@@ -25,7 +25,7 @@ class FindingsWatch:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._memory = Memory(port.config.node.id)
+        self._memory = Memory(port.config.node.id, self._tell)
         self._around = Around(port)
         self._own: list[Finding] = []
 
@@ -45,6 +45,10 @@ class FindingsWatch:
                 logger.exception("the findings could not be determined")
             looks += 1
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _tell(self, finding: Finding, begins: bool) -> None:
+        says = f"{finding.code}: {finding.says}" if begins else f"{finding.code} has ended"
+        self._port.events.note("finding", finding.object, says, finding.severity if begins else "info")
 
     def look(self) -> list[Finding]:
         """This node's findings at this moment."""

@@ -11,6 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
+from cluster.admin.clients import ClientView
 from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
@@ -21,6 +22,7 @@ from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.wire.message_format import Message, encode_message
@@ -46,6 +48,21 @@ def make_config(node_id: int, **overrides: Any) -> Config:
     return load(None, {}, keys | {key.replace("__", "."): value for key, value in overrides.items()})
 
 
+class FakeClients:
+    """Nobody is connected, unless a test says so."""
+
+    def __init__(self) -> None:
+        self.connected: list[ClientView] = []
+
+    def view(self) -> tuple[int, list[ClientView]]:
+        return len(self.connected), self.connected
+
+    def disconnect(self, address: str) -> bool:
+        before = len(self.connected)
+        self.connected = [each for each in self.connected if each.address != address]
+        return len(self.connected) < before
+
+
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
@@ -56,6 +73,8 @@ class FakeNode:
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics()
         self.alarms = Alarms(lambda: 1_700_000_000_000)
+        self.events = EventLog(node_id, self.wall_ms)
+        self.clients: Any = FakeClients()
         self.repairs: Any = None
         self.consistency: Any = None
         self.scrubber: Any = None

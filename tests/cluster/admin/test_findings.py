@@ -11,11 +11,12 @@ import pytest
 
 from cluster.admin.findings.around import clock_conditions, clock_offset_ms, setting_conditions
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm
-from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object, rfc3339
+from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
 from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import suspicion
 from cluster.peer.links import LinkView
+from cluster.runtime.events import rfc3339
 
 ROOT = Path(__file__).parents[3]
 NOW_MS = 1_700_000_000_000

@@ -1,0 +1,92 @@
+"""The connections of clients for the HTTP API, with the rates since somebody looked before."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.admin.clients import ClientGroup, ClientView
+from cluster.runtime.events import rfc3339
+
+if TYPE_CHECKING:
+    from cluster.broker.group_members import Members
+    from cluster.remoting.router import Router
+    from cluster.remoting.server import RemotingConnection
+
+SHOWN_MAX = 1_000
+SAMPLE_MS = 1_000
+"""A rate is over this time at least, unless the connection is younger."""
+
+
+class _Sample(NamedTuple):
+    at_s: float
+    received: int
+    handed: int
+
+
+class ClientList:
+    """Event loop only."""
+
+    def __init__(
+        self, router: Router, members: Members, now_s: Callable[[], float], wall_ms: Callable[[], int]
+    ) -> None:
+        """`now_s`: the event loop's clock, by which connections are opened."""
+        self._router = router
+        self._members = members
+        self._now_s = now_s
+        self._wall_ms = wall_ms
+        self._samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
+        """Connection -> (what rates are counted from, the newest)."""
+
+    def view(self) -> tuple[int, list[ClientView]]:
+        """(how many there are, the busiest of them)."""
+        connections, now_s = self._router.connections, self._now_s()
+        self._samples = {each: self._sampled(each, now_s) for each in connections}
+        busiest = heapq.nlargest(SHOWN_MAX, connections, key=lambda each: sum(self._rates(each, now_s)))
+        return len(connections), [self._view(each, now_s) for each in busiest]
+
+    def disconnect(self, address: str) -> bool:
+        """Closes the connection from there; False if there is none."""
+        found = next((each for each in self._router.connections if _address(each) == address), None)
+        if found is not None:
+            found.abort()
+        return found is not None
+
+    def _sampled(self, connection: RemotingConnection, now_s: float) -> tuple[_Sample, _Sample]:
+        opened = _Sample(connection.opened_s, 0, 0)
+        base, newest = self._samples.get(connection, (opened, opened))
+        if 1000 * (now_s - newest.at_s) < SAMPLE_MS:
+            return base, newest
+        return newest, _Sample(now_s, connection.received, connection.handed)
+
+    def _rates(self, connection: RemotingConnection, now_s: float) -> tuple[float, float]:
+        base, _ = self._samples[connection]
+        seconds = max(now_s - base.at_s, 0.001)
+        return (connection.received - base.received) / seconds, (connection.handed - base.handed) / seconds
+
+    def _view(self, connection: RemotingConnection, now_s: float) -> ClientView:
+        received, sent = self._rates(connection, now_s)
+        memberships = self._members.of(connection)
+        member = memberships[0][2] if memberships else None
+        return ClientView(
+            address=_address(connection),
+            listener=connection.listener,
+            since=rfc3339(self._wall_ms() - int(1000 * (now_s - connection.opened_s))),
+            language=member.language if member is not None else "",
+            version=member.version if member is not None else 0,
+            groups=[
+                ClientGroup(name=name, role=role.value, client_id=each.client_id) for role, name, each in memberships
+            ],
+            received_bytes=connection.received,
+            sent_bytes=connection.handed,
+            received_bytes_per_s=round(received, 1),
+            sent_bytes_per_s=round(sent, 1),
+            unsent_bytes=connection.unsent_bytes,
+            inflight_bytes=connection.inflight_bytes,
+        )
+
+
+def _address(connection: RemotingConnection) -> str:
+    host, port = connection.peer_address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,128 @@
+"""Notes what happens to a node by looking at it: a chore that compares what it sees with what it saw, and three calls.
+
+Looking costs no service a word about events, and misses nothing that lasts longer than the chores' interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from cluster.runtime.events import EventLog
+from raftlog.types import NodeId, Role
+
+if TYPE_CHECKING:
+    from cluster.config.reload import ReloadView
+    from cluster.node.own_port import OwnPort
+    from raftlog.core.raw_node import RawNode
+
+logger = logging.getLogger(__name__)
+
+STALL_MS = 1_000
+"""The event loop stood still for so long: nobody was served."""
+FLUSH_EVERY_MS = 1_000
+
+
+class EventWatch:
+    """Event loop only."""
+
+    def __init__(self, node: OwnPort, events: EventLog) -> None:
+        self._node = node
+        self._events = events
+        self._looked_ms: int | None = None
+        self._flush_due_ms = 0
+        self._flushing: asyncio.Future[None] | None = None
+        self._led: tuple[int, int] = (0, 0)
+        self._connected: dict[NodeId, bool] = {}
+        self._members = node.membership.in_force.index
+        self._damaged = 0
+        self._install = "none"
+
+    def started(self) -> None:
+        """The node serves."""
+        previous = self._node.storage.recovery.status(self._node.storage.checkpointer.run).previous
+        ended = previous.ended if previous is not None else "unknown"
+        says = {
+            "orderly": "the node started; the run before ended in order",
+            "process_died": "the node started; the process of the run before had died",
+            "machine_restarted": "the node started; the machine was restarted under the run before",
+        }.get(ended, "the node started for the first time, or it is not known how the run before ended")
+        unclean = ended in ("process_died", "machine_restarted")
+        self._events.note("start", self._me, says, "warning" if unclean else "info")
+
+    def on_role(self, raw: RawNode) -> None:
+        """Role or leader changed: who leads in this term, and why there was an election."""
+        if raw.role is Role.LEADER:
+            self._events.note("election", "cluster", f"node {raw.raft.id} leads term {raw.term}: {raw.why}")
+            self._led = (raw.term, raw.raft.id)
+        elif raw.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
+            self._events.note("election", self._me, f"node {raw.raft.id} is {raw.role.name.lower()}: {raw.why}")
+        elif raw.leader_id and self._led != (raw.term, raw.leader_id):
+            self._events.note("leader", "cluster", f"node {raw.leader_id} leads term {raw.term}: {raw.why}")
+            self._led = (raw.term, raw.leader_id)
+
+    def reloaded(self, view: ReloadView) -> None:
+        """The configuration was read again."""
+        for change in view.applied:
+            says = f"{change.key} is {change.after} now, it was {change.before}"
+            self._events.note("configuration", self._me, says)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap while nothing happens."""
+        if self._looked_ms is not None and now_ms - self._looked_ms >= STALL_MS:
+            says = f"the event loop stood still for {now_ms - self._looked_ms} ms"
+            self._events.note("stall", self._me, says, "warning")
+        self._looked_ms = now_ms
+        self._look_at_peers()
+        self._look_at_members()
+        self._look_at_repairs()
+        if now_ms >= self._flush_due_ms and (self._flushing is None or self._flushing.done()):
+            self._flush_due_ms = now_ms + FLUSH_EVERY_MS
+            unwritten = self._events.take_unwritten()
+            if unwritten:
+                loop = asyncio.get_running_loop()
+                self._flushing = loop.run_in_executor(None, self._events.flush, unwritten)
+
+    async def close(self) -> None:
+        """The node ends: the last events are written."""
+        failure = self._node.failure
+        says = "the node stops" if failure is None else f"the node stops: {failure}"
+        self._events.note("stop", self._me, says, "info" if failure is None else "critical")
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._events.flush, self._events.take_unwritten())
+
+    @property
+    def _me(self) -> str:
+        return f"node {self._node.node_id}"
+
+    def _look_at_peers(self) -> None:
+        own, transport = self._node.node_id, self._node.transport
+        seen = {peer: transport.connected(peer) for peer in transport.roster.peers()}
+        for peer, connected in seen.items():
+            if connected != self._connected.get(peer, False):
+                how = "connected" if connected else "lost the connection"
+                about = f"link {min(own, peer)}-{max(own, peer)}"
+                self._events.note("link", about, f"node {own} {how} to node {peer}")
+        self._connected = seen
+
+    def _look_at_members(self) -> None:
+        members = self._node.membership.in_force
+        if members.index != self._members:
+            self._members = members.index
+            self._events.note("members", "cluster", f"entry {members.index}: {members.detail or members.reason}")
+
+    def _look_at_repairs(self) -> None:
+        damaged = len(self._node.storage.directory.log.damage.ranges)
+        if damaged > self._damaged:
+            self._events.note("repair", self._me, f"{damaged} ranges of the log are damaged", "warning")
+        elif damaged < self._damaged:
+            left = f"{damaged} damaged ranges are left" if damaged else "the log is whole again"
+            self._events.note("repair", self._me, f"a damaged range was mended: {left}")
+        self._damaged = damaged
+        stage = self._node.installs.view().stage
+        if stage != self._install:
+            self._install = stage
+            says = "the install has ended" if stage == "none" else f"the node fetches what it lacks: {stage}"
+            self._events.note("repair", self._me, says)

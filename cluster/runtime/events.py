@@ -1,0 +1,148 @@
+"""What happened on this node, kept across restarts: elections, stalls, findings, repairs, changes of members.
+
+For people, not for recovery: nothing is synced, and a kill loses what was noted in the last second. Two files of
+bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+FILE: Final = "events.jsonl"
+OLDER: Final = "events.1.jsonl"
+FILE_BYTES_MAX: Final = 512 << 10
+KEPT_MAX: Final = 2_000
+"""Events in memory: those that are shown."""
+SAYS_MAX: Final = 500
+
+EventKind = Literal[
+    "start", "stop", "election", "leader", "stall", "link", "members", "repair", "configuration", "finding", "client"
+]
+KINDS: Final[tuple[str, ...]] = EventKind.__args__  # type: ignore[attr-defined]
+
+
+def rfc3339(ms: int) -> str:
+    """Milliseconds since the Unix epoch as "2026-11-21T03:04:05.678Z"."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened."""
+
+    id: int
+    """Ascending on this node, also across restarts; a kill may let some be given again."""
+    at: str
+    """RFC 3339, UTC, by this node's clock."""
+    node: int
+    kind: str
+    object: str
+    """What it is about: "cluster", "node 3", "link 1-3"."""
+    says: str
+    severity: Literal["info", "warning", "critical"] = "info"
+
+
+class EventLog:
+    """The events of one node. Event loop only, but for `flush`."""
+
+    def __init__(self, node: int, wall_ms: Callable[[], int], directory: Path | None = None) -> None:
+        """`directory`: where the files are; None keeps events in memory only. Blocks while it reads them."""
+        self._node = node
+        self._wall_ms = wall_ms
+        self._directory = directory
+        self._kept: deque[Event] = deque(maxlen=KEPT_MAX)
+        self._unwritten: list[Event] = []
+        self._watchers: set[asyncio.Event] = set()
+        self._failed = False
+        if directory is not None:
+            for name in (OLDER, FILE):
+                self._kept.extend(_read(directory / name))
+        self.last_id = max((event.id for event in self._kept), default=0)
+
+    def note(
+        self,
+        kind: EventKind,
+        about: str,
+        says: str,
+        severity: Literal["info", "warning", "critical"] = "info",
+    ) -> None:
+        """It happened now."""
+        self.last_id += 1
+        event = Event(
+            id=self.last_id,
+            at=rfc3339(self._wall_ms()),
+            node=self._node,
+            kind=kind,
+            object=about,
+            says=says[:SAYS_MAX],
+            severity=severity,
+        )
+        self._kept.append(event)
+        if self._directory is not None:
+            self._unwritten.append(event)
+        for watcher in self._watchers:
+            watcher.set()
+
+    @property
+    def watchers(self) -> int:
+        """How many are watching."""
+        return len(self._watchers)
+
+    def kept(self) -> list[Event]:
+        """Everything that is remembered, oldest first."""
+        return list(self._kept)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[asyncio.Event]:
+        """An asyncio.Event that is set whenever something is noted; whoever waits clears it."""
+        watcher = asyncio.Event()
+        self._watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def take_unwritten(self) -> list[Event]:
+        """Events for `flush`, each given once."""
+        taken, self._unwritten = self._unwritten, []
+        return taken
+
+    def flush(self, events: list[Event]) -> None:
+        """Appends them to the file; blocks, any thread, one at a time. A file that cannot be written is said once."""
+        if self._directory is None or not events:
+            return
+        path = self._directory / FILE
+        try:
+            if path.exists() and path.stat().st_size > FILE_BYTES_MAX:
+                path.replace(self._directory / OLDER)
+            with path.open("ab") as file:
+                file.write(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+        except OSError as error:
+            if not self._failed:
+                logger.warning("events cannot be written to %s: %s", path, error)
+            self._failed = True
+
+
+def _read(path: Path) -> list[Event]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(line, type=Event))
+    return found
