@@ -44,6 +44,7 @@ _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
 # Read by clients of the HTTP API.
 _.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stopping.py
+_.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/client_views.py, cluster/admin/clients.py
 
 # Called by the native kernel.
 origin_of  # cluster/remoting/intake.py

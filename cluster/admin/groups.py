@@ -9,7 +9,8 @@ import msgspec
 from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.port import MemberView
-from cluster.broker.group_lag import queue_lags
+from cluster.broker.assignment import averagely
+from cluster.broker.group_lag import QueueLag, queue_lags
 from cluster.config.source import nearest
 from statemachine.broker_state import BrokerState
 from statemachine.groups import GroupConfig
@@ -37,6 +38,12 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: int
     lag: int
     """Messages from the committed offset to the end, or all that are kept where there is none; 0 beyond the end."""
+    lag_ms: int = 0
+    """Since the oldest message that the group has not committed was stored; 0 without lag."""
+    committed_age_ms: int | None = None
+    """Since the group's last commit in this queue, as far as the leader has seen it; null if it has seen none."""
+    owner: str | None = None
+    """The client id that holds the queue's lock or, without one, has the queue by RocketMQ's default strategy."""
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +55,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Connected consumers, as this node knows them from heartbeats."""
     lag: int
     """Over all queues the group has committed or subscribes to."""
+    lag_ms: int = 0
+    """Of the queue with the oldest message that the group has not committed."""
 
 
 class GroupsView(ReadView, frozen=True, kw_only=True):
@@ -65,6 +74,7 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     members: list[MemberView]
     offsets: list[OffsetView]
     lag: int
+    lag_ms: int = 0
 
 
 async def list_groups(call: Call) -> GroupsView:
@@ -75,13 +85,14 @@ async def list_groups(call: Call) -> GroupsView:
     for at, (name, config) in enumerate(sorted(state.groups.items())):
         if at % GROUPS_PER_TURN == 0:
             await asyncio.sleep(0)
-        offsets = _offsets(state, config)
+        offsets = _offsets(call, config)
         groups.append(
             GroupView(
                 name=name,
                 topics=sorted({each.topic for each in offsets} | set(config.subscriptions)),
                 members=len(call.port.members(name)),
                 lag=_lag(offsets),
+                lag_ms=_lag_ms(offsets),
             )
         )
     return GroupsView(node=call.port.config.node.id, consistency=call.consistency, applied_index=applied, groups=groups)
@@ -98,7 +109,7 @@ async def describe_group(call: Call) -> GroupDetail:
             f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
         )
         raise ApiError("not_found", f"there is no group {name}", hint)
-    offsets = _offsets(state, config)
+    offsets = _offsets(call, config)
     return GroupDetail(
         node=call.port.config.node.id,
         consistency=call.consistency,
@@ -112,22 +123,53 @@ async def describe_group(call: Call) -> GroupDetail:
         members=call.port.members(name),
         offsets=offsets,
         lag=_lag(offsets),
+        lag_ms=_lag_ms(offsets),
     )
+
+
+def _lag_ms(offsets: list[OffsetView]) -> int:
+    return max((each.lag_ms for each in offsets), default=0)
 
 
 def _lag(offsets: list[OffsetView]) -> int:
     return sum(each.lag for each in offsets)
 
 
-def _offsets(state: BrokerState, group: GroupConfig) -> list[OffsetView]:
-    return [
-        OffsetView(
-            topic=each.topic,
-            queue_id=each.queue_id,
-            committed_offset=each.committed,
-            min_offset=each.min_offset,
-            max_offset=each.max_offset,
-            lag=each.lag,
+def _offsets(call: Call, group: GroupConfig) -> list[OffsetView]:
+    port, state = call.port, call.port.state
+    now_ms, wall_ms = int(1000 * asyncio.get_running_loop().time()), port.wall_ms()
+    clients = sorted(member.client_id for member in port.members(group.name))
+    locks = state.locks_of_group(group.name)
+    found = []
+    for each in queue_lags(state, group):
+        topic = state.topics.get(each.topic)
+        lock = locks.get((topic.id, each.queue_id)) if topic is not None else None
+        found.append(
+            OffsetView(
+                topic=each.topic,
+                queue_id=each.queue_id,
+                committed_offset=each.committed,
+                min_offset=each.min_offset,
+                max_offset=each.max_offset,
+                lag=each.lag,
+                lag_ms=_age_ms(state, each, wall_ms),
+                committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
+                owner=lock.client_id
+                if lock is not None
+                else _owner(clients, each.queue_id, topic.read_queues if topic is not None else 0),
+            )
         )
-        for each in queue_lags(state, group)
-    ]
+    return found
+
+
+def _owner(clients: list[str], queue_id: int, queues: int) -> str | None:
+    return next((each for each in clients if queue_id in averagely(range(queues), clients, each)), None)
+
+
+def _age_ms(state: BrokerState, each: QueueLag, wall_ms: int) -> int:
+    """Since the first message that is not committed was stored."""
+    topic = state.topics.get(each.topic)
+    if not each.lag or topic is None:
+        return 0
+    first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+    return max(0, wall_ms - first[0].store_time_ms) if first else 0

@@ -18,7 +18,7 @@ from cluster.state.recovery_views import RecoveryStatus
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.admin.clients import ClientView
+    from cluster.admin.client_views import ClientView
     from cluster.backup.service import Backups
     from cluster.broker.services import Services
     from cluster.config.config import Config

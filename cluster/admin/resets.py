@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.broker.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QueueId, TopicName, Unsigned63
+from statemachine.broker_state import BrokerState
 
 
 class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,8 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
     value: Unsigned63 | None = None
     queue_id: QueueId | None = None
     """null: every queue of the topic."""
+    dry_run: bool = False
+    """Only answer what would change."""
 
 
 class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +32,22 @@ class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
 
     queue_id: int
     offset: int
+    before: int | None = None
+    """Where the group stood; null if it had committed nothing, or that is not known."""
+    again: int = 0
+    """Messages that the group had committed and gets again."""
+    skipped: int = 0
+    """Messages that the group had not committed and does not get."""
 
 
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
-    """The group's offsets were moved. Consumers are told with their next pull."""
+    """The group's offsets were moved, or would be. Consumers are told with their next pull."""
 
     node: int
     group: str
     topic: str
+    dry_run: bool
+    """Nothing was changed."""
     queues: list[ResetOffset]
 
 
@@ -56,14 +67,29 @@ async def reset_group(call: Call) -> GroupReset:
         )
     wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
     # The node answers at the latest after [send] deadline_ms.
-    found: list[QueueOffset] | Refused = await told(partial(OffsetResets(call.port.services).reset, wish))
+    resets, state = OffsetResets(call.port.services), call.port.state
+    before = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(wish.group)}
+    found: list[QueueOffset] | Refused = await told(partial(resets.plan if wanted.dry_run else resets.reset, wish))
     if isinstance(found, Refused):
         raise _error(found)
+    topic = state.topics[wish.topic]
     return GroupReset(
         node=call.port.config.node.id,
         group=wish.group,
         topic=wish.topic,
-        queues=[ResetOffset(queue_id=queue_id, offset=offset) for queue_id, offset in found],
+        dry_run=wanted.dry_run,
+        queues=[_row(state, topic.id, each, before.get((topic.id, each.queue_id))) for each in found],
+    )
+
+
+def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | None) -> ResetOffset:
+    stood = max(before or 0, state.min_offset(topic_id, wanted.queue_id))
+    return ResetOffset(
+        queue_id=wanted.queue_id,
+        offset=wanted.offset,
+        before=before,
+        again=max(0, stood - wanted.offset),
+        skipped=max(0, wanted.offset - stood),
     )
 
 

@@ -73,11 +73,18 @@ class OffsetResets:
         """Calls `done` when the reset is applied, or with why it is not."""
         when_confirmed(self._services, partial(self._propose, wish, done), done)
 
+    def plan(self, wish: ResetWish, done: ResetDone) -> None:
+        """Calls `done` with where `reset` would go; changes nothing."""
+        when_confirmed(self._services, lambda: done(self._found(wish, self._checked(wish))), done)
+
+    def _found(self, wish: ResetWish, topic: TopicConfig) -> list[QueueOffset]:
+        queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
+        return [QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues]
+
     def _propose(self, wish: ResetWish, done: ResetDone) -> None:
         services = self._services
         topic = self._checked(wish)
-        queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
-        found = [QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues]
+        found = self._found(wish, topic)
         before = raising(services, RESETS_LEVEL, "resets")
         rows = [[topic.id, queue_id, offset] for queue_id, offset in found]
 

@@ -303,6 +303,14 @@ class HealthSection(_Section, frozen=True, kw_only=True):
     follower_behind_entries: Positive = 10_000
     follower_behind_ms: Milliseconds = 30_000
     clock_off_ms: Milliseconds = 500
+    group_idle_ms: Milliseconds = 600_000
+    """A group that has messages to consume and no consumers for so long."""
+    queue_stuck_ms: Milliseconds = 300_000
+    """A queue that has messages for a group with consumers, of which the group commits nothing for so long."""
+    connections_percent: Percent = 90
+    """Of limits.connections_max."""
+    crash_loop_starts: Annotated[int, msgspec.Meta(ge=2, le=100)] = 3
+    crash_loop_ms: Milliseconds = 600_000
 
 
 class FailpointsSection(_Section, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.admin.clients import ClientGroup, ClientView
+from cluster.admin.client_views import ClientGroup, ClientView
 from cluster.runtime.events import rfc3339
 
 if TYPE_CHECKING:

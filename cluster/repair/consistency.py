@@ -77,6 +77,9 @@ class Consistency:
         self._again_due_ms = 0
         self._agreed = -1
         """The newest index at which a leader's sums were those of this node."""
+        self._clock = context.clock
+        self._uncompared_since_ms: int | None = None
+        """Since when entries are applied that no DIGEST entry has covered yet; None: there are none."""
         repairs.server.sources[SUMS] = sums_source(state)
         repairs.watch_rows(self.suspect)
 
@@ -129,6 +132,8 @@ class Consistency:
         for entry in entries:
             if entry.type == EntryType.DIGEST:
                 self._on_digest(entry)
+            elif self._uncompared_since_ms is None:
+                self._uncompared_since_ms = self._clock.monotonic_ms()
 
     def _on_digest(self, entry: Entry) -> None:
         digest = decode(entry.payload)
@@ -141,11 +146,18 @@ class Consistency:
                 digest.index,
             )
             self._start(self.decide(digest.index))
-        elif digest and mine is not None and self._raw.role is not Role.LEADER:
-            self._agreed = max(self._agreed, digest.index)
+        elif digest and mine is not None:
+            self._uncompared_since_ms = None
+            if self._raw.role is not Role.LEADER:
+                self._agreed = max(self._agreed, digest.index)
         if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
             self._follow_up = False
             self._propose(entry.index)
+
+    def uncompared_ms(self) -> int | None:
+        """For how long rows have changed here that were not compared with the leader's; None if none have."""
+        since_ms = self._uncompared_since_ms
+        return None if since_ms is None else self._clock.monotonic_ms() - since_ms
 
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap."""

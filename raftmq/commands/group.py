@@ -65,12 +65,26 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
     members = ", ".join(member["client_id"] for member in answer["members"]) or "none connected"
     click.echo(f"{name}: lag {answer['lag']}; members: {members}")
     print_table(
-        ["topic", "queue", "committed", "min offset", "max offset", "lag"],
+        ["topic", "queue", "committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner"],
         [
-            [o["topic"], o["queue_id"], o["committed_offset"], o["min_offset"], o["max_offset"], o["lag"]]
+            [
+                o["topic"],
+                o["queue_id"],
+                o["committed_offset"],
+                o["min_offset"],
+                o["max_offset"],
+                o["lag"],
+                _seconds(o["lag_ms"]),
+                _seconds(o["committed_age_ms"]),
+                o["owner"],
+            ]
             for o in answer["offsets"]
         ],
     )
+
+
+def _seconds(ms: int | None) -> str | None:
+    return None if ms is None else f"{ms / 1000:.0f}"
 
 
 @group.command("reset")
@@ -79,6 +93,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 @click.option("--to", "where", type=ResetTo(), required=True, help="earliest, latest, an offset, or a time.")
 @click.option("--queue", type=click.IntRange(0), help="This queue alone (default: all of the topic).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change, in messages.")
 @data_option
 @admin_option
 @json_option
@@ -88,17 +103,22 @@ def reset(
     where: dict[str, object],
     queue: int | None,
     yes: bool,
+    dry_run: bool,
     data: str | None,
     admin: str | None,
     as_json: bool,
 ) -> None:
     """Move the offsets of the group NAME in a topic, also while it is consuming."""
-    if not yes:
+    if not yes and not dry_run:
         click.confirm(f"move the offsets of {name} in {topic}?", abort=True, err=True)
-    body = {"topic": topic, "queue_id": queue, **where}
+    body = {"topic": topic, "queue_id": queue, "dry_run": dry_run, **where}
     answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/groups/{quote(name, safe='')}/reset", body)
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    click.echo(f"{name} goes on in {topic} from these offsets; running consumers are told with their next pull")
-    print_table(["queue", "offset"], [[each["queue_id"], each["offset"]] for each in answer["queues"]])
+    done = f"{name} goes on in {topic} from these offsets; running consumers are told with their next pull"
+    click.echo(f"nothing was changed; {name} would go on in {topic} from these offsets" if dry_run else done)
+    rows = [
+        [each["queue_id"], each["before"], each["offset"], each["again"], each["skipped"]] for each in answer["queues"]
+    ]
+    print_table(["queue", "before", "offset", "again", "skipped"], rows)

@@ -12,6 +12,7 @@ from cluster.admin.findings.catalogue import code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
 from cluster.admin.port import AdminPort, NodeStatus
 from cluster.peer.links import LinkView
+from cluster.runtime.events import rfc3339
 
 LEADER_HOLD_MS: Final = 2_000
 """An election takes less."""
@@ -19,6 +20,9 @@ LINK_HOLD_MS: Final = 3_000
 MARGIN_HOLD_MS: Final = 3_000
 UNCLEAN_SHOWN_MS: Final = 3_600_000
 """An unclean start is shown for so long."""
+DIGESTS_MISSED: Final = 10
+DIGEST_MIN_MS: Final = 60_000
+FLOOD_HOLD_MS: Final = 1_000
 _UNCLEAN: Final = {"process_died": "its process died", "machine_restarted": "its machine was restarted"}
 _LINK_WORKS: Final = ("TRANSFER", "HANDSHAKE")
 _NO_NEWS: Final = "neither of the two leads"
@@ -33,6 +37,9 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_followers(port, status),
         *_alarms(status),
         *_recovery(status, wall_ms),
+        *_crashes(port, status, wall_ms),
+        *_digests(port, status),
+        *_clients(port, status),
         *_copies(port, status),
         *_faults(port, status),
     ]
@@ -142,6 +149,44 @@ def _recovery(status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
     if how is not None and status.uptime_ms < UNCLEAN_SHOWN_MS:
         says = f"the run before this one did not end in order: {how}; the log was checked"
         yield Condition("unclean_restart", me, says, since_ms=began_ms)
+
+
+def _crashes(port: AdminPort, status: NodeStatus, wall_ms: int) -> Iterator[Condition]:
+    health = port.config.health
+    oldest = rfc3339(wall_ms - health.crash_loop_ms)
+    crashes = [
+        event
+        for event in port.events.kept()
+        if event.kind == "start" and event.severity == "warning" and event.at >= oldest
+    ]
+    if len(crashes) >= health.crash_loop_starts:
+        says = (
+            f"the node has started {len(crashes)} times in {health.crash_loop_ms // 1000} s after runs that did not "
+            f"end in order, first at {crashes[0].at}"
+        )
+        yield Condition("crash_loop", node_object(status.node), says)
+
+
+def _digests(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    """The leader compares every `digest_every_ms` while entries are applied, followers with each DIGEST entry."""
+    every_ms = port.config.consistency.digest_every_ms
+    behind = port.consistency.uncompared_ms() if every_ms and port.consistency is not None else None
+    if behind is not None and behind > max(DIGESTS_MISSED * every_ms, DIGEST_MIN_MS):
+        says = (
+            f"the rows of node {status.node} were last compared with the leader's {behind // 1000} s ago, although "
+            f"entries were applied since (consistency.digest_every_ms = {every_ms})"
+        )
+        yield Condition("digest_not_compared", node_object(status.node), says)
+
+
+def _clients(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    most, percent = port.config.limits.connections_max, port.config.health.connections_percent
+    if 100 * status.load.connections >= percent * most:
+        says = (
+            f"node {status.node} has {status.load.connections} client connections, and takes at most "
+            f"limits.connections_max = {most}"
+        )
+        yield Condition("client_flood", node_object(status.node), says, hold_ms=FLOOD_HOLD_MS)
 
 
 def _replay_estimate(status: NodeStatus, left: int) -> str:

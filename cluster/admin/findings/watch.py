@@ -8,6 +8,7 @@ from typing import Final
 
 from cluster.admin.findings.around import Around, shared_settings
 from cluster.admin.findings.finding import Finding, FindingsView, NodeReport
+from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions
@@ -27,6 +28,7 @@ class FindingsWatch:
         self._port = port
         self._memory = Memory(port.config.node.id, self._tell)
         self._around = Around(port)
+        self.groups = GroupWatch(port)
         self._own: list[Finding] = []
 
     async def close(self) -> None:
@@ -54,7 +56,11 @@ class FindingsWatch:
         """This node's findings at this moment."""
         port, wall_ms = self._port, self._port.wall_ms()
         monotonic_ms = int(1000 * asyncio.get_running_loop().time())
-        conditions = [*own_conditions(port, port.status(), wall_ms), *self._around.conditions()]
+        conditions = [
+            *own_conditions(port, port.status(), wall_ms),
+            *self.groups.look(monotonic_ms),
+            *self._around.conditions(),
+        ]
         self._own = self._memory.note(conditions, wall_ms, monotonic_ms)
         return self._own
 

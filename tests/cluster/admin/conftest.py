@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
-from cluster.admin.clients import ClientView
+from cluster.admin.client_views import ClientView
 from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups

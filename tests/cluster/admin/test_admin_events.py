@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.clients import ClientGroup, ClientView
+from cluster.admin.client_views import ClientGroup, ClientView
 
 
 def fill(node: Any) -> None:

@@ -32,7 +32,7 @@ async def test_list(client: Any, node: Any) -> None:
         "node": 1,
         "consistency": "local",
         "applied_index": node.state.applied.index,
-        "groups": [{"name": "billing", "topics": ["a", "b"], "members": 1, "lag": 6}],
+        "groups": [{"name": "billing", "topics": ["a", "b"], "members": 1, "lag": 6, "lag_ms": node.wall_ms()}],
     }
 
 
@@ -60,6 +60,8 @@ async def test_describe(client: Any, node: Any) -> None:
         for row in group["offsets"]
     ] == [("a", 0, 4, 10, 6), ("a", 1, None, 0, 0), ("b", 1, 9, 3, 0)]
     assert group["lag"] == 6
+    assert [row["owner"] for row in group["offsets"]] == ["c1", "c1", "c1"]
+    assert [row["lag_ms"] for row in group["offsets"]] == [node.wall_ms(), 0, 0], "the messages are from 1970"
 
 
 async def test_a_group_that_never_committed_lags_from_the_first_message_that_is_kept(client: Any, node: Any) -> None:

@@ -39,15 +39,29 @@ async def reset(client: Any, name: str = "billing", **body: Any) -> tuple[int, A
 async def test_where_it_goes(client: Any, filled: Any, body: dict[str, Any], offsets: dict[int, int]) -> None:
     status, answer = await reset(client, **body)
     assert status == 200
-    assert answer == {
-        "node": 1,
-        "group": "billing",
-        "topic": "a",
-        "queues": [{"queue_id": queue, "offset": offset} for queue, offset in offsets.items()],
-    }
+    queues = answer.pop("queues")
+    assert answer == {"node": 1, "group": "billing", "topic": "a", "dry_run": False}
+    assert {row["queue_id"]: row["offset"] for row in queues} == offsets
     assert filled.state.resets_of_group("billing") == {
         (1, queue): OffsetReset(offset, 0) for queue, offset in offsets.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("where", "row"),
+    [
+        ({"to": "earliest"}, {"offset": 0, "before": 4, "again": 4, "skipped": 0}),
+        ({"to": "latest"}, {"offset": 10, "before": 4, "again": 0, "skipped": 6}),
+    ],
+)
+async def test_a_dry_run_counts_messages_and_changes_nothing(
+    client: Any, filled: Any, where: dict[str, Any], row: dict[str, int]
+) -> None:
+    status, answer = await reset(client, queue_id=0, dry_run=True, **where)
+    assert (status, answer["dry_run"], answer["queues"]) == (200, True, [{"queue_id": 0, **row}])
+    assert (filled.state.offset("billing", 1, 0), filled.state.has_resets) == (4, False)
+    status, answer = await reset(client, queue_id=0, **where)
+    assert (answer["dry_run"], answer["queues"]) == (False, [{"queue_id": 0, **row}])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Groups without consumers, queues that stand still, and when a group last committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.admin.findings import group_watch
+from cluster.admin.findings.group_watch import GroupWatch
+from cluster.admin.port import MemberView
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP
+
+CONSUMER = MemberView(client_id="c1", address="127.0.0.1:5", language="JAVA", version=1, silent_ms=7)
+STUCK_MS = 300_000
+
+
+@pytest.fixture
+def watch(node: Any) -> GroupWatch:
+    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 2, "write_queues": 2}, True]])
+    node.add_group("billing", "a")
+    node.add_messages("a", 0, 10)
+    node.add_messages("a", 1, 10)
+    return GroupWatch(node)
+
+
+def codes(watch: GroupWatch, now_ms: int) -> list[tuple[str, str]]:
+    return [(each.code, each.object) for each in watch.look(now_ms)]
+
+
+def commit(node: Any, queue_id: int, offset: int) -> None:
+    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue_id, offset]]]])
+
+
+def test_a_group_with_messages_and_nobody(node: Any, watch: GroupWatch) -> None:
+    (condition,) = watch.look(0)
+    assert (condition.code, condition.object) == ("group_without_consumers", "group billing")
+    assert condition.hold_ms == node.config.health.group_idle_ms
+    assert "20 messages" in condition.says
+    commit(node, 0, 10)
+    commit(node, 1, 10)
+    assert codes(watch, 1) == [], "it has everything"
+
+
+def test_a_queue_that_stands_while_the_group_goes_on_in_another(node: Any, watch: GroupWatch) -> None:
+    node.consumers["billing"] = [CONSUMER]
+    assert codes(watch, 0) == []
+    for step in range(1, 6):
+        commit(node, 0, step)
+        assert codes(watch, step * STUCK_MS // 5 - 1) == []
+    assert codes(watch, STUCK_MS) == [("queue_stuck", "queue a/1 of billing")]
+    commit(node, 1, 1)
+    assert codes(watch, STUCK_MS + 1) == []
+
+
+def test_a_queue_without_messages_does_not_stand(node: Any, watch: GroupWatch) -> None:
+    node.consumers["billing"] = [CONSUMER]
+    for queue_id in (0, 1):
+        commit(node, queue_id, 10)
+    assert codes(watch, 0) == []
+    assert codes(watch, 10 * STUCK_MS) == []
+    node.add_messages("a", 0, 1)
+    assert codes(watch, 10 * STUCK_MS + 1) == [], "its time begins with the message"
+    assert codes(watch, 11 * STUCK_MS + 1) == [("queue_stuck", "queue a/0 of billing")]
+
+
+def test_the_age_of_a_commit_is_known_once_one_was_seen(node: Any, watch: GroupWatch) -> None:
+    commit(node, 0, 3)
+    codes(watch, 0)
+    assert watch.committed_age_ms("billing", "a", 0, 50) is None, "when that was nobody saw"
+    commit(node, 0, 4)
+    codes(watch, 100)
+    assert watch.committed_age_ms("billing", "a", 0, 150) == 50
+    assert watch.committed_age_ms("billing", "a", 1, 150) is None
+
+
+def test_many_groups_are_looked_at_in_slices(node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_watch, "QUEUES_PER_LOOK", 4)
+    for name in ("b1", "b2", "b3", "b4"):
+        node.add_group(name, "a")
+    seen = [len(codes(watch, look)) for look in range(4)]
+    assert seen[0] < 5
+    assert seen[-1] == 5
+    node.apply([[DELETE_GROUP, "b2", True]])
+    assert "group b2" not in [about for _, about in codes(watch, 9)]
+
+
+def test_only_the_leader_watches(node: Any, watch: GroupWatch) -> None:
+    assert codes(watch, 0)
+    node.writes_open = lambda: False
+    assert codes(watch, 1) == []
