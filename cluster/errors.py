@@ -20,6 +20,8 @@ class ExitCode(IntEnum):
     """No cluster answered."""
     REFUSED = 5
     """The cluster or the data directory is not in a state that allows it; nothing was changed."""
+    LEFT = 8
+    """Done, but something that was to happen before has not happened in the time allowed."""
 
 
 class LocalError(Exception):

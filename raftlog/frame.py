@@ -51,8 +51,10 @@ def make_entry(
     timestamp_ms: int,
     group_id: int,
     segment_size: int,
+    roll: bool = False,
 ) -> Entry:
-    """Stamps the frame that follows `tail`; a frame that would not fit the segment file opens the next one.
+    """Stamps the frame that follows `tail`; a frame that would not fit the segment file opens the next one, and so
+    does one that is to `roll`.
 
     Raises FrameError if the payload is too long. `timestamp_ms` is raised to the tail's: log time never goes back.
     """
@@ -60,7 +62,7 @@ def make_entry(
     if length > FRAME_LENGTH_MAX:
         raise FrameError(f"a frame of {length} bytes is longer than the limit of {FRAME_LENGTH_MAX}")
     position = tail.end_position
-    first = tail.index < 0
+    first = roll or tail.index < 0
     flags = FLAG_ROLL if first or position - tail.segment_base + length > segment_size else 0
     timestamp_ms = max(timestamp_ms, tail.timestamp_ms)
     index = tail.index + 1

@@ -48,6 +48,7 @@ COMMANDS = {
     "repair": _here("repair", "Repair damaged nodes with data from the others."),
     "scrub": _here("scrub", "Make nodes read and check everything on their disks."),
     "retention": _here("retention", "Show where the log begins; remove expired messages."),
+    "tier": _here("tier", "Show what the object store holds of the log."),
     "kill": _here("nodes", "Kill one node (kill -9) to see what happens.", "kill"),
     "restart": _here("nodes", "Stop and start one node.", "restart"),
     "node": _here("node", "Add, promote, replace and remove nodes; move leadership."),

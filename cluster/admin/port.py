@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.scrub import Scrubber
+    from cluster.tier.tier_service import Tier
     from statemachine.broker_state import BrokerState
 
 
@@ -178,6 +179,7 @@ class AdminPort:
     backups: Backups
     links: Links
     retention: Retention
+    tier: Tier
     membership: MembersService
     changes: MemberChanges
     services: Services

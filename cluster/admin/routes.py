@@ -22,6 +22,7 @@ from cluster.admin import (
     recovery,
     resets,
     retention,
+    tier,
     topics,
 )
 from cluster.admin.call import BELOW_THREE, Call, Raw
@@ -36,6 +37,7 @@ from cluster.members.stopping import CanStopView
 from cluster.repair import consistency_views as views
 from cluster.retention.views import RetentionRun, RetentionView
 from cluster.state.scrub import ScrubView
+from cluster.tier.tier_views import SealView, TierView
 
 
 async def get_openapi(call: Call) -> Raw:
@@ -143,6 +145,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/retention", retention.get_retention, RetentionView),
     Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER),
+    Route("GET", "/v1/tier", tier.get_tier, TierView),
+    Route("POST", "/v1/tier/seal", tier.seal_segment, SealView, Serves.LEADER),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),
     Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
     Route("GET", "/metrics", node.get_metrics, "text/plain"),

@@ -268,6 +268,15 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
         return hours
 
 
+class TierSection(_Section, frozen=True, kw_only=True):
+    """Where sealed segments go, to be kept and read when they are gone here; the same on every node."""
+
+    url: str = ""
+    """"file:///path" or the URL of a bucket and a prefix in it; "" for none."""
+    stop_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
+    """How long `raftmq down` waits until all of the log is in the tier."""
+
+
 class RepairSection(_Section, frozen=True, kw_only=True):
     """What this node gives to others that fetch what their disks lost."""
 
@@ -350,6 +359,7 @@ class Config(_Section, frozen=True, kw_only=True):
     transaction: TransactionSection = TransactionSection()
     backup: BackupSection = BackupSection()
     retention: RetentionSection = RetentionSection()
+    tier: TierSection = TierSection()
     repair: RepairSection = RepairSection()
     consistency: ConsistencySection = ConsistencySection()
     modes: ModesSection = ModesSection()

@@ -157,6 +157,17 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
         fresh.replace(node.config_path)
 
 
+def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
+    """Has every node upload to that store. Raises LocalError, having changed nothing, if it cannot be one."""
+    from cluster.config.toml_edits import with_tier
+
+    for node in nodes:
+        fresh = node.config_path.with_suffix(".toml.new")
+        fresh.write_text(with_tier(node.config_path.read_text(encoding="utf-8"), url), encoding="utf-8")
+        load(fresh)
+        fresh.replace(node.config_path)
+
+
 def read_nodes(data: Path) -> list[NodeRecord]:
     """The nodes of an existing data directory as their raftmq.toml files describe them; none if there are none."""
     nodes = []

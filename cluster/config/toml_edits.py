@@ -40,6 +40,13 @@ def moved(text: str, node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoint
     return tomlkit.dumps(document)
 
 
+def with_tier(text: str, url: str) -> str:
+    """A node's file with another store."""
+    document = tomlkit.parse(text)
+    _table(document, "tier")["url"] = url
+    return tomlkit.dumps(document)
+
+
 def listener_port(node: NodeRecord, name: str) -> int | None:
     """The port of one of the two listeners that a local cluster knows by name."""
     return {"broker": node.broker_port, "namesrv": node.namesrv_port}.get(name)

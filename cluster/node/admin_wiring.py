@@ -38,6 +38,7 @@ def port_of(node: OwnPort) -> AdminPort:
         backups=node.backups,
         links=node.links,
         retention=node.retention,
+        tier=node.tier,
         membership=node.membership,
         changes=node.changes,
         services=node.services,

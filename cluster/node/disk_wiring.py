@@ -1,18 +1,24 @@
-"""The room on a node's disk, watched: who refuses, holds and counts for the node."""
+"""The room on a node's disk, watched and given back: who refuses, holds, trims and counts for the node."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.retention.carry import Carrier
 from cluster.retention.disk_space import DiskSpace
+from cluster.retention.service import Retention
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cluster.node.services import NodeServices
     from cluster.replication.mode_metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
+    from cluster.retention.leases import Leases
+    from cluster.retention.metrics import RetentionMetrics
     from cluster.runtime.context import NodeContext
+    from cluster.state.node_storage import NodeStorage
 
 
 def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics: ModeMetrics) -> DiskSpace:
@@ -26,4 +32,32 @@ def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics
         hold=partial(context.raw.hold_campaigns, "disk"),
         metrics=metrics,
         slow_append_ms=context.config.log.slow_append_ms,
+    )
+
+
+def retention_of(
+    context: NodeContext,
+    storage: NodeStorage,
+    services: NodeServices,
+    proposals: Proposals,
+    leases: Leases,
+    metrics: RetentionMetrics,
+) -> Retention:
+    """Not started."""
+    carrier = Carrier(
+        context.raw,
+        storage.state,
+        proposals,
+        raising=services.raising,
+        report_damage=services.report_damage,
+        metrics=metrics,
+    )
+    return Retention(
+        context,
+        storage,
+        leases,
+        metrics=metrics,
+        writes_open=services.writes_open,
+        carrier=carrier,
+        raising=services.raising,
     )

@@ -33,7 +33,7 @@ from cluster.members.events import watch_event
 from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
-from cluster.node.disk_wiring import disk_of
+from cluster.node.disk_wiring import disk_of, retention_of
 from cluster.node.event_watch import EventWatch
 from cluster.node.failpoint_seams import FailpointTransport
 from cluster.node.listening import own_address
@@ -44,6 +44,7 @@ from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
 from cluster.node.services import NodeServices
+from cluster.node.tier_wiring import tier_of
 from cluster.peer import links
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
@@ -74,9 +75,7 @@ from cluster.replication.identity import RetryMemory
 from cluster.replication.modes import Modes
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
-from cluster.retention.carry import Carrier
 from cluster.retention.leases import Leases
-from cluster.retention.service import Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.chores import Chores, DiskLag, Every
 from cluster.runtime.contained import contain_each
@@ -150,6 +149,7 @@ class Node:
         self._connect()
         self.repairs.start()
         self.retention.start()
+        self.tier.start()
         self.installs.start()
         await self.transport.start(
             Handlers(self.driver.receive, self._on_peer_closed, self._on_frame, self.membership.refused)
@@ -320,22 +320,10 @@ class Node:
         """Makes the services that write, apply, flush and trim, each on its own lane."""
         context, storage = self._context, self.storage
         self.disk = disk_of(context, storage.directory.path, self.proposals, self.metrics.modes)
-        self.retention = Retention(
-            context,
-            storage,
-            self.leases,
-            metrics=self.metrics.retention,
-            writes_open=self.services.writes_open,
-            carrier=Carrier(
-                context.raw,
-                storage.state,
-                self.proposals,
-                raising=self.services.raising,
-                report_damage=self.services.report_damage,
-                metrics=self.metrics.retention,
-            ),
-            raising=self.services.raising,
+        self.retention = retention_of(
+            context, storage, self.services, self.proposals, self.leases, self.metrics.retention
         )
+        self.tier = tier_of(context, storage, self.services, self.leases, self.metrics.tier, self.failpoints)
         self._lanes = NodeLanes(
             context,
             storage,
@@ -382,6 +370,7 @@ class Node:
         await self.consistency.close()
         await self.installs.close()
         await self.repairs.close()
+        await self.tier.close()
         await self.retention.close()
         await self._context.loop.run_in_executor(None, self.timers.close)
         await self.transport.close()
@@ -494,6 +483,7 @@ class Node:
             self.early_routes.tick,
             self.rates.tick,
             self.retention.tick,
+            self.tier.tick,
             self.timers.tick,
             self._event_watch.tick,
             self._lanes.flushes.tick,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
     from cluster.state.scrub import Scrubber
+    from cluster.tier.tier_service import Tier
     from raftlog.core.raw_node import RawNode
     from raftlog.types import NodeId
     from statemachine.broker_state import BrokerState
@@ -59,6 +60,7 @@ class OwnPort(Protocol):
     links: Links
     repairs: Repairs
     retention: Retention
+    tier: Tier
     node_id: NodeId
     storage: NodeStorage
     raw: RawNode

@@ -24,6 +24,8 @@ CHECKPOINT = "the older checkpoint of the leader"
 """The floor under which a new leader's state can be made again from what is on disk."""
 PINNED = "messages that wait for their time or their transaction"
 """The floor of messages that are in no queue yet."""
+TIER = "segments that are not verified in the tier"
+"""The floor while a tier is configured: what goes from here must be there."""
 
 
 class Ask(NamedTuple):
@@ -101,14 +103,17 @@ class RetentionLane:
         state: BrokerState,
         checkpoints: Checkpoints,
         rules: RetentionSection,
+        *,
+        tiered: bool = False,
     ) -> None:
-        """`directory` is DATA."""
+        """`directory` is DATA. `tiered`: nothing goes that the tier does not hold."""
         self._fs = fs
         self._directory = directory
         self._log = log
         self._state = state
         self._checkpoints = checkpoints
         self._rules = rules
+        self._tiered = tiered
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
 
@@ -179,6 +184,8 @@ class RetentionLane:
             return found
         state, rules = self._state, self._rules
         floors = [Floor(counts.end_position, CHECKPOINT)]
+        if self._tiered:
+            floors.append(Floor(state.tier.verified_to(state.trim_position), TIER))
         facts = Facts(
             now_ms=job.now_ms,
             hour=job.hour,

@@ -84,7 +84,13 @@ class Retention:
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._lane = RetentionLane(
-            context.fs, directory.path, directory.log, state, storage.checkpointer.checkpoints, rules
+            context.fs,
+            directory.path,
+            directory.log,
+            state,
+            storage.checkpointer.checkpoints,
+            rules,
+            tiered=bool(context.config.tier.url),
         )
         self._make_runner, self._fail = context.environment.runner, context.fail
         self._looking = False

@@ -91,6 +91,8 @@ class Environment:
     """See `broker.queue_locks`."""
     sweep_rows: int = SWEEP_ROWS
     """See `cluster.retention.sweeper`."""
+    open_store: Callable[[str], object] | None = None
+    """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""

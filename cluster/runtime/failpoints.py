@@ -26,10 +26,16 @@ POINTS: Final[Mapping[str, str]] = {
     "hardstate.fdatasync": "term and vote reach the disk",
     "apply.batch": "a run of committed entries is applied",
     "peer.send": "Raft messages leave for the peers",
+    "tier.uploading": "the upload of a segment is recorded as begun",
+    "tier.put": "a part of a segment is written to the tier",
+    "tier.uploaded": "a segment is recorded as uploaded",
+    "tier.read_back": "the parts of a segment are read back",
+    "tier.verified": "a segment is recorded as verified",
+    "tier.manifest": "a manifest is published",
 }
 """Every point and what happens there."""
 
-LOOP_POINTS: Final = frozenset({"peer.send"})
+LOOP_POINTS: Final = frozenset({"peer.send", *(name for name in POINTS if name.startswith("tier."))})
 """Points on the event loop: nothing may block there, so the operation is put off (`when_clear`)."""
 
 ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")

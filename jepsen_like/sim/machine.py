@@ -25,6 +25,7 @@ from cluster.config.config import (
     RepairSection,
     RetentionSection,
     SendSection,
+    TierSection,
     TimerSection,
     TopicsSection,
     TransactionSection,
@@ -187,6 +188,8 @@ class Machine:
         """What the next power failure in the middle of a write leaves; None: chance decides."""
         self.retired = False
         """It was switched off for good."""
+        self.open_store: Callable[[str], object] | None = None
+        """The object store of tier.url, as this machine reaches it."""
         self.config = config or config_of(node_id, options)
         voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
         self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
@@ -242,6 +245,7 @@ class Machine:
             checkpoint_every_ms=self.options.checkpoint_every_ms,
             lock_ttl_ms=LOCK_TTL_MS,
             sweep_rows=SWEEP_ROWS,
+            open_store=self.open_store,
         )
         self._look_for_install()
         life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
@@ -530,4 +534,5 @@ def config_of(node_id: int, options: Options) -> Config:
             delete_gap_ms=20,
             every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
         ),
+        tier=TierSection(url="sim:" if options.tier else ""),
     )

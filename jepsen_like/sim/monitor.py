@@ -18,6 +18,7 @@ from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
+from jepsen_like.sim.tier_check import TierCheck
 from jepsen_like.sim.trim_check import TrimCheck
 from raftlog.core.raft import Raft
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
@@ -105,6 +106,8 @@ class Monitor:
         self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
         self._checks = 0
         self._trims = TrimCheck(self.report)
+        self.tier: TierCheck | None = None
+        """If there is one."""
         self.reigns = Reigns(self.report)
         self.excuses = Excuses(self.reigns, lambda: loop.now)
         self._orderly = OrderlyStops(self.report)
@@ -304,6 +307,8 @@ class Monitor:
         self.same_sums(machine)
         self._trims.applied(machine, batch)
         self._trims.compare_pins(machine)
+        if self.tier is not None:
+            self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())
         if machine.backfilling and not node.installs.missing_bytes:
             machine.backfilling = False

@@ -47,6 +47,8 @@ ADDED_KINDS = ("stop", "half-open", "acks-lost")
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """And those that `Options.later` counts."""
 
+TIER_FROM = 2_000_000
+"""Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -146,6 +148,8 @@ class Options(NamedTuple):
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
+    tier: int = 0
+    """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -211,7 +215,8 @@ def draw(seed: int) -> Options:
     more = _with_more(_with_retention(drawn, stream(seed, "retention")), stream(seed, "more"))
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
     further: dict[str, Any] = {name: int(stream(seed, name).random() < 1 / 4) for name in IN_A_QUARTER}
-    return _with_carried(demanding._replace(**further), stream(seed, "carried"))
+    carried = _with_carried(demanding._replace(**further), stream(seed, "carried"))
+    return carried._replace(tier=int(seed >= TIER_FROM and stream(seed, "tier").random() < 1 / 2))
 
 
 _CALM: dict[str, Any] = {

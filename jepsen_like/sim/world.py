@@ -37,6 +37,8 @@ from jepsen_like.sim.repeats import Repeater
 from jepsen_like.sim.resets import Resets
 from jepsen_like.sim.seekers import Seeker
 from jepsen_like.sim.tides import Tide
+from jepsen_like.sim.tier_check import TierCheck
+from jepsen_like.sim.tier_store import CALM, STORMY, SimStore
 from jepsen_like.sim.transactors import Transactors
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
@@ -50,6 +52,8 @@ PROGRESS_S = 30.0
 """Virtual seconds after the heal within which every node leads or follows and writes are taken."""
 MEMBERS_S = 60.0
 """And within which members that were to join have joined, and those that were to leave are gone."""
+TIER_S = 120.0
+"""And within which everything sealed is verified: a pause after a failure lasts up to 30 s."""
 FINISH_S = 90.0
 """And within which every client has what it waits for."""
 EXTRA_PHASES = 3
@@ -106,6 +110,10 @@ class World:
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
+        self.store: SimStore | None = None
+        if options.tier:
+            self.store = SimStore(self.loop, stream(options.seed, "store"), STORMY)
+            self.monitor.tier = TierCheck(self.store, self.monitor.report)
         self.machines: dict[NodeId, Machine] = {}
         for node_id in ids:
             self._add_machine(node_id)
@@ -125,6 +133,7 @@ class World:
 
     def _add_machine(self, node_id: NodeId) -> Machine:
         machine = Machine(node_id, self.options, self.loop, self.network, self.monitor)
+        machine.open_store = lambda _: self.store
         self.monitor.add(machine)
         self.machines[node_id] = machine
         return machine
@@ -238,6 +247,8 @@ class World:
     def _heal(self) -> None:
         self.monitor.log("heal")
         self.nemesis.heal()
+        if self.store is not None:
+            self.store.weather = CALM
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
@@ -270,6 +281,8 @@ class World:
         if not self._wait(self.vandal.is_out, MALFORMED_S, "malformed bytes do not close their connection", "protocol"):
             return
         if not self._wait(self._nothing_waits, PROGRESS_S, "messages that are due are not delivered"):
+            return
+        if not self._wait(self._tiered, TIER_S, "sealed segments do not reach the tier", "tier"):
             return
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
@@ -348,6 +361,9 @@ class World:
 
     def _nothing_waits(self) -> bool:
         return not self._timers()
+
+    def _tiered(self) -> bool:
+        return self.monitor.tier is None or self.monitor.tier.is_complete(self._running())
 
     def _running(self) -> list[Node]:
         return [m.node for m in self.members() if m.node is not None and hasattr(m.node, "raw")]

@@ -149,15 +149,16 @@ class RawNode:
         if self.raft.role is not Role.LEADER:
             election.start(self.raft)
 
-    def propose(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
-        """Stamps and appends one entry; its id shows later whether it was committed or replaced.
+    def propose(self, entry_type: int, payload: bytes, timestamp_ms: int, *, roll: bool = False) -> Entry:
+        """Stamps and appends one entry; its id shows later whether it was committed or replaced. With `roll` it begins
+        a new segment file on every replica, however full the last one is.
 
         Raises NotLeaderError or ProposalDroppedError (transfer under way): nothing was proposed; FrameError if the
         payload is too long. The timestamp is raised to the last entry's.
         """
         if entry_type == EntryType.MEMBERSHIP:
             raise ValueError("members change by propose_membership, which checks that they may")
-        return self._append(entry_type, payload, timestamp_ms)
+        return self._append(entry_type, payload, timestamp_ms, roll)
 
     def propose_membership(self, new: Membership, timestamp_ms: int) -> Entry:
         """Appends `new`, made from `membership` by a function of raftlog/membership.py; in force at once.
@@ -181,7 +182,7 @@ class RawNode:
         if raft.transferee != NOBODY:
             raise ProposalDroppedError(f"leadership is being transferred to node {raft.transferee}: retry in a moment")
 
-    def _append(self, entry_type: int, payload: bytes, timestamp_ms: int) -> Entry:
+    def _append(self, entry_type: int, payload: bytes, timestamp_ms: int, roll: bool = False) -> Entry:
         self._check_may_propose()
         raft = self.raft
         config = raft.config
@@ -193,6 +194,7 @@ class RawNode:
             timestamp_ms=timestamp_ms,
             group_id=config.group_id,
             segment_size=config.segment_size,
+            roll=roll,
         )
         raft.log.append(entry)
         raft.replication_due = True

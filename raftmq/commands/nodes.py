@@ -9,15 +9,30 @@ import click
 from raftmq.commands.common import data_dir, data_option, json_option, show
 from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.tier_rest import bring_rest
 
 
 @click.command()
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long to wait until all of the log is in the tier, if there is one (default: tier.stop_grace_ms).",
+)
 @data_option
 @json_option
-def down(data: str | None, as_json: bool) -> None:
-    """Stop the cluster; nothing is deleted."""
+def down(grace_s: float | None, data: str | None, as_json: bool) -> None:
+    """Stop the cluster; nothing is deleted.
+
+    If a tier is configured, the leader first closes the last segment and uploads what is missing. Exits with 8 if
+    something is left when the time is over; the next start goes on with it.
+    """
     cluster = LocalCluster(data_dir(data))
+    rest, allowed_s = bring_rest([f"127.0.0.1:{node.admin_port}" for node in cluster.nodes], grace_s)
     stopped = cluster.down()
+    if rest is not None:
+        raise rest.error(allowed_s)
     told = f"stopped {len(stopped)} nodes; the data stays in {cluster.data}" if stopped else "no node was running"
     show(as_json, {"stopped": stopped, "data": str(cluster.data)}, told)
 

@@ -25,10 +25,19 @@ _WATCH_S = 0.3
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
+@click.option(
+    "--tier", metavar="URL", help="Upload closed segments of the log to this object store, or to a directory."
+)
 @click.option("--failpoints", is_flag=True, help="Let tests inject faults over HTTP.")
 @json_option
 def up(
-    nodes: int | None, data: str | None, base_port: int | None, detach: bool, failpoints: bool, as_json: bool
+    nodes: int | None,
+    data: str | None,
+    base_port: int | None,
+    detach: bool,
+    tier: str | None,
+    failpoints: bool,
+    as_json: bool,
 ) -> None:
     """Start a cluster on this machine.
 
@@ -38,15 +47,22 @@ def up(
     from raftmq.local.cluster import LocalCluster
 
     with ended_like_ctrl_c():
-        _up(LocalCluster(data_dir(data)), nodes, base_port, detach=detach, failpoints=failpoints, as_json=as_json)
+        _up(LocalCluster(data_dir(data)), nodes, base_port, tier, detach=detach, failpoints=failpoints, as_json=as_json)
 
 
 def _up(
-    cluster: LocalCluster, nodes: int | None, base_port: int | None, *, detach: bool, failpoints: bool, as_json: bool
+    cluster: LocalCluster,
+    nodes: int | None,
+    base_port: int | None,
+    tier: str | None,
+    *,
+    detach: bool,
+    failpoints: bool,
+    as_json: bool,
 ) -> None:
     with console(stderr=True).status("starting") as spinner:
         began = time.monotonic()
-        view = cluster.up(nodes, base_port, failpoints=failpoints, on_stage=spinner.update)
+        view = cluster.up(nodes, base_port, tier=tier, failpoints=failpoints, on_stage=spinner.update)
     try:
         _tell(cluster, view, time.monotonic() - began, detach=detach, as_json=as_json)
         if not detach:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
-from cluster.config.node_files import move_ports, plan_moved, plan_nodes, read_nodes, write_configs
+from cluster.config.node_files import move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
 from cluster.errors import ExitCode, LocalError
+from cluster.tier.store.opening import check_url
 from raftmq.local.addresses import tell_new_ports
 from raftmq.local.begun import BEGUN, begun, undo_begun
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
@@ -64,6 +65,7 @@ class LocalCluster:
         count: int | None = None,
         base_port: int | None = None,
         *,
+        tier: str | None = None,
         failpoints: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
         timeout_s: float = READY_TIMEOUT_S,
@@ -78,6 +80,8 @@ class LocalCluster:
         prepare_data_dir(self.data)
         with locked(self.data):
             cluster = self._load(count, base_port, failpoints=failpoints, on_stage=on_stage)
+            if tier is not None:
+                self._set_tier(cluster.nodes, tier)
             lost = lost_nodes(cluster.nodes)
             waiting = [node for node in cluster.nodes if not is_running(node) and node not in lost]
             if not waiting:
@@ -187,6 +191,19 @@ class LocalCluster:
         cluster = ClusterFile(nodes)
         write_cluster(self.data, cluster)
         return cluster
+
+    def _set_tier(self, nodes: list[NodeRecord], tier: str) -> None:
+        """Writes the store into every node's file. Raises LocalError."""
+        if any(is_running(node) for node in nodes):
+            raise LocalError(
+                "the tier cannot change while nodes run",
+                f"nodes of the cluster in {self.data} are running",
+                f"raftmq down && raftmq up --tier {tier}",
+                ExitCode.REFUSED,
+            )
+        url = tier if ":" in tier else Path(tier).absolute().as_uri()
+        check_url(url)
+        set_tier(nodes, url)
 
     def _existing(
         self, nodes: list[NodeRecord], count: int | None, base_port: int | None, *, failpoints: bool

@@ -67,7 +67,7 @@ CODES: Final[dict[str, Code]] = {
     "backup_off": Code("info", "raftmq backup create --help"),
     "backup_failed": Code("warning", "raftmq backup create --help"),
     "backup_old": Code("warning", "raftmq backup create --help"),
-    "tier_stuck": Code("warning", "raftmq status"),
+    "tier_stuck": Code("warning", "raftmq tier status"),
     # clients
     "group_without_consumers": Code("warning", "raftmq group list"),
     "queue_stuck": Code("warning", "raftmq group list"),
@@ -98,7 +98,7 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "recovering": (("crash_loop", "same"), ("unclean_restart", "same")),
     "unclean_restart": (("crash_loop", "same"),),
     "log_waits_for_space": (("disk_full", "same"),),
-    "disk_full": (("log_pinned", "any"),),
+    "disk_full": (("log_pinned", "any"), ("tier_stuck", "any")),
     "disk_filling": (("log_pinned", "any"),),
     "digest_not_compared": (("no_quorum", "any"), ("no_leader", "any"), ("fenced", "any"), ("node_down", "any")),
     "vote_withheld": (("log_damage", "same"),),

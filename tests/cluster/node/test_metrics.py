@@ -16,6 +16,7 @@ from cluster.replication.outcome import Outcome
 from cluster.state.recovery_views import RecoveryStatus
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
+from statemachine.tier import TierState
 
 
 @pytest.fixture
@@ -147,6 +148,10 @@ def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
 def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.retention.trimmed("age")
+    metrics.tier.moved(TierState.VERIFIED)
+    metrics.tier.written("log", 1)
+    metrics.tier.failed("Throttled")
+    metrics.tier.segments({})
     metrics.alarms(["log_damage"])
     metrics.findings([("disk_full", "critical")])
     metrics.repair.failed(NodeId(2))

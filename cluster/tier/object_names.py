@@ -1,0 +1,43 @@
+"""Names of the tier's objects, below the cluster's folder (docs/adr/0060)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LOG, INDEX = "log", "index"
+HEAD = "manifest/HEAD"
+"""The one object that is replaced; names the newest manifest."""
+MANIFESTS = "manifest"
+_SUFFIX = {LOG: "seg", INDEX: "idx"}
+_PART = re.compile(r"(log|index)/(\d{20})-(\d{20})\.([0-9a-f]{16})(?:-(\d+))?\.(seg|idx)")
+
+
+class PartName(NamedTuple):
+    """What the name of a part says."""
+
+    folder: str
+    base: int
+    end: int
+    """Positions: the part stands for the log's bytes [base, end)."""
+    digest: str
+    """The first 16 digits of its SHA-256."""
+    copy: int = 0
+    """Above 0: an earlier copy read back wrong, and objects are never replaced."""
+
+    def __str__(self) -> str:
+        copy = f"-{self.copy}" if self.copy else ""
+        return f"{self.folder}/{self.base:020d}-{self.end:020d}.{self.digest}{copy}.{_SUFFIX[self.folder]}"
+
+
+def parse(name: str) -> PartName | None:
+    """None if it is no part's name."""
+    found = _PART.fullmatch(name)
+    if found is None or _SUFFIX[found[1]] != found[6]:
+        return None
+    return PartName(found[1], int(found[2]), int(found[3]), found[4], int(found[5] or 0))
+
+
+def manifest_name(version: int, digest: str) -> str:
+    """Of a manifest: immutable, so its content is part of the name."""
+    return f"{MANIFESTS}/{version:020d}.{digest}.json"

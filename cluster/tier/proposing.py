@@ -1,0 +1,72 @@
+"""The tier's steps as entries of the log: proposed by the leader, waited for until they are applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cluster.broker.command_levels import raising
+from cluster.broker.refusal import Refused
+from cluster.replication.outcome import Outcome, ProposeResult
+from raftlog.types import Role
+from statemachine.commands import TIER_LEVEL, TIER_STATE
+from statemachine.tier import SegmentSpan, TierPart, TierState
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.runtime.context import NodeContext
+
+
+class NotRecordedError(Exception):
+    """The step is not known to be in the log: look at the state, and decide again."""
+
+
+class DeposedError(NotRecordedError):
+    """This node does not lead in that term any more: the next leader goes on."""
+
+
+class Steps:
+    """Event loop only."""
+
+    def __init__(self, context: NodeContext, services: Services) -> None:
+        self._raw = context.raw
+        self._loop = context.loop
+        self._services = services
+
+    def leads(self, term: int) -> bool:
+        """Whether this node leads in that term, and takes writes."""
+        return self._raw.role is Role.LEADER and self._raw.term == term and self._services.writes_open()
+
+    async def record(
+        self,
+        base: int,
+        state: TierState,
+        term: int,
+        span: SegmentSpan | None = None,
+        parts: Sequence[TierPart] | None = None,
+    ) -> None:
+        """Returns when the state has applied the step. Raises DeposedError and NotRecordedError."""
+        if not self.leads(term):
+            raise DeposedError(f"this node does not lead in term {term} any more")
+        try:
+            run = list(raising(self._services, TIER_LEVEL, "the tier"))
+        except Refused as refused:
+            raise NotRecordedError(refused.remark) from None
+        told_parts = None if parts is None else [list(part) for part in parts]
+        run.append([TIER_STATE, base, int(state), term, None if span is None else list(span), told_parts])
+        result = await self._propose(run)
+        if result.outcome is not Outcome.OK:
+            raise NotRecordedError(result.remark)
+        if not result.results[-1].ok:
+            raise NotRecordedError(str(result.results[-1].value))
+
+    async def _propose(self, run: list[list[object]]) -> ProposeResult:
+        decided: asyncio.Future[ProposeResult] = self._loop.create_future()
+
+        def done(result: ProposeResult) -> None:
+            if not decided.done():  # else who waits was cancelled
+                decided.set_result(result)
+
+        self._services.propose(run, done)
+        return await decided

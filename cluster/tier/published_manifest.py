@@ -1,0 +1,173 @@
+"""The manifest: a copy of the tier's rows in the store itself, for readers that have no cluster to ask.
+
+`manifest/HEAD` is the only object of the tier that is replaced, by compare-and-swap. It names an immutable manifest,
+which lists the VERIFIED segments as of one applied index. The log's state is the truth: a manifest may be older, and
+never names what the state did not say when it was made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from cluster.tier.object_names import HEAD, LOG, MANIFESTS, manifest_name
+from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
+from cluster.tier.store.object_store import ObjectStore
+from statemachine.tier import TierSegment, TierState
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+HEAD_BYTES_MAX = 4096
+KEPT = 16
+"""Versions before the newest that stay, for readers that have just read their name."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """An object. `name` is below the cluster's folder."""
+
+    name: str
+    size: int
+    sha256: str
+    crc32c: int
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """The log's bytes [base, end). Its log parts follow each other in the order of their names."""
+
+    base: int
+    end: int
+    first_index: int
+    last_index: int
+    first_ms: int
+    last_ms: int
+    """Log times."""
+    term: int
+    parts: list[Part]
+    index: list[Part]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One version."""
+
+    schema: int = SCHEMA
+    cluster_id: str
+    version: int
+    term: int
+    applied_index: int
+    """The rows are those of this entry."""
+    segments: list[Segment]
+    """Lowest first. Where one does not begin at the end of the one before, the log was trimmed before it was
+    uploaded."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """`manifest/HEAD`."""
+
+    schema: int = SCHEMA
+    cluster_id: str
+    version: int
+    term: int
+    applied_index: int
+    key: str
+    """Name of the manifest, below the cluster's folder."""
+    sha256: str
+    """Of the manifest's bytes."""
+
+
+class Published(NamedTuple):
+    """What is in the store now."""
+
+    version: int
+    applied_index: int
+    by_this: bool
+    """Whether this call did it: else what was there is as new, or another leader's."""
+
+
+class ManifestPublisher:
+    """Event loop only."""
+
+    def __init__(self, store: ObjectStore, folder: str, cluster_id: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._cluster_id = cluster_id
+
+    async def publish(self, rows: Sequence[TierSegment], term: int, applied_index: int) -> Published:
+        """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
+        among them Conflict: another leader published meanwhile, so look again."""
+        known, tag = await self._head()
+        if known is not None and (known.term, known.applied_index) >= (term, applied_index):
+            return Published(known.version, known.applied_index, False)
+        version = 1 if known is None else known.version + 1
+        body = msgspec.json.encode(
+            Manifest(
+                cluster_id=self._cluster_id,
+                version=version,
+                term=term,
+                applied_index=applied_index,
+                segments=[_segment(row) for row in rows if row.state is TierState.VERIFIED],
+            )
+        )
+        digest = sha256(body).hexdigest()
+        name = manifest_name(version, digest[:16])
+        with suppress(AlreadyExists):  # this very content, of an attempt that came no further
+            await self._store.create(f"{self._folder}/{name}", body)
+        head = msgspec.json.encode(
+            Head(
+                cluster_id=self._cluster_id,
+                version=version,
+                term=term,
+                applied_index=applied_index,
+                key=name,
+                sha256=digest,
+            )
+        )
+        if known is None:
+            await self._store.create(f"{self._folder}/{HEAD}", head)
+        else:
+            await self._store.replace(f"{self._folder}/{HEAD}", head, tag)
+        await self._drop_old(version)
+        return Published(version, applied_index, True)
+
+    async def _head(self) -> tuple[Head | None, str]:
+        """HEAD and its tag; (None, "") if nothing was ever published."""
+        try:
+            stored = await self._store.get(f"{self._folder}/{HEAD}", HEAD_BYTES_MAX)
+        except NotFound:
+            return None, ""
+        try:
+            head = msgspec.json.decode(stored.data, type=Head)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"{self._folder}/{HEAD} cannot be read: {error}") from error
+        return head, stored.tag
+
+    async def _drop_old(self, version: int) -> None:
+        """Removes manifests that nobody can have begun to read lately."""
+        if version % KEPT:
+            return  # a listing costs a request for each thousand names
+        low = f"{MANIFESTS}/{max(0, version - KEPT):020d}"
+        async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
+            name = info.name.removeprefix(f"{self._folder}/")
+            if name != HEAD and name < low:
+                await self._store.delete(info.name)
+
+
+def _segment(row: TierSegment) -> Segment:
+    span = row.span
+    parts = [Part(name=p.name, size=p.size, sha256=p.sha256.hex(), crc32c=p.crc32c) for p in row.parts]
+    return Segment(
+        base=row.base,
+        end=span.end,
+        first_index=span.first_index,
+        last_index=span.last_index,
+        first_ms=span.first_ms,
+        last_ms=span.last_ms,
+        term=row.term,
+        parts=[part for part in parts if part.name.startswith(f"{LOG}/")],
+        index=[part for part in parts if not part.name.startswith(f"{LOG}/")],
+    )

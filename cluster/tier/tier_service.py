@@ -1,0 +1,331 @@
+"""The tier of one node: while it leads, every sealed segment is brought into the object store, one after the other.
+
+All that is remembered is in the log's state, so there is nothing to hand over: a node that becomes leader looks at the
+rows and goes on. A failed attempt is repeated after a pause that doubles up to a limit, for as long as the node leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cluster.runtime.context import NodeContext
+from cluster.runtime.failpoints import FailpointSet
+from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
+from cluster.tier.published_manifest import ManifestPublisher
+from cluster.tier.segment_reads import SegmentReads
+from cluster.tier.store.errors import StoreError
+from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.probe import probe
+from cluster.tier.tier_metrics import TierMetrics
+from cluster.tier.tier_views import TierSegmentView, TierView
+from cluster.tier.uploader import BadPartError, IndexParts, Uploader
+from raftlog.errors import NotLeaderError, RaftLogError
+from raftlog.types import EntryId, EntryType
+from statemachine.commands import pack
+from statemachine.tier import TierSegment, TierState
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.retention.leases import Leases
+    from cluster.state.node_storage import NodeStorage
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""While nothing is to be uploaded."""
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
+"""Between attempts that failed: doubles, and then a random part of it (full jitter)."""
+STUCK_MS = 60_000
+STUCK = "tier_stuck"
+LEASE, LEASE_MS = "upload to the tier", 600_000
+PUBLISH_EVERY_MS = 10_000
+"""While segments are uploaded one after the other; and when there is nothing more to upload."""
+SHOWN = 16
+"""Rows of a view."""
+FAILURES = (StoreError, RaftLogError, OSError, BadPartError, NotRecordedError)
+
+
+class Tier:
+    """See the module. Event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        storage: NodeStorage,
+        services: Services,
+        leases: Leases,
+        store: ObjectStore | None,
+        *,
+        metrics: TierMetrics,
+        failpoints: FailpointSet,
+        index: IndexParts | None = None,
+    ) -> None:
+        """Without a `store` it only shows what the state says."""
+        self._context = context
+        self._raw = context.raw
+        self._state = storage.state
+        self._log = storage.directory.log
+        self._leases = leases
+        self._store = store
+        self._metrics = metrics
+        self._points = failpoints
+        self._cluster_id = str(storage.directory.identity.cluster_uuid)
+        self._steps = Steps(context, services)
+        self._writes_open = services.writes_open
+        self._probed = False
+        self._reads = SegmentReads(context, self._log)
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._failing, self._failing_since_ms = "", 0
+        self._failures = 0
+        self._note_due_ms = 0
+        self._version: int | None = None
+        self._published_rows: tuple[TierSegment, ...] | None = None
+        self._publish_due_ms = 0
+        if store is not None:
+            self._random = context.environment.random()
+            self._uploader = Uploader(
+                self._reads,
+                store,
+                self._cluster_id,
+                self._steps,
+                metrics=metrics,
+                point=self._point,
+                index=index,
+            )
+            self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id)
+
+    def start(self) -> None:
+        """Begins."""
+        if self._store is not None:
+            self._reads.start()
+
+    async def close(self) -> None:
+        """Ends: what is under way is given up, and the next leader repeats it. Waits for no store."""
+        if self._store is None:
+            return
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._reads.close()
+        await self._store.close()
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: begins and ends the work with the leadership."""
+        if self._store is None:
+            return
+        if (self._task is None or self._task.done()) and self._writes_open():
+            self._failing, self._failures, self._published_rows = "", 0, None
+            self._task = self._context.loop.create_task(self._lead(self._raw.term), name="tier")
+        if now_ms >= self._note_due_ms:
+            self._note_due_ms = now_ms + 1000
+            self._note(now_ms)
+
+    # --- the leader --------------------------------------------------------------------------------------------------
+
+    async def _lead(self, term: int) -> None:
+        """Until this node does not lead in that term any more."""
+        pause_s = PAUSE_FIRST_S
+        try:
+            while self._steps.leads(term):
+                try:
+                    busy = await self._step(term)
+                except DeposedError:
+                    return
+                except FAILURES as error:
+                    self._failed(error)
+                    await asyncio.sleep(self._random.uniform(0, pause_s))
+                    pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+                    continue
+                pause_s = PAUSE_FIRST_S
+                self._succeeded()
+                if not busy:
+                    await self._idle()
+        except Exception:
+            logger.exception("tier: a defect ended the uploads of term %d; they begin again", term)
+            await asyncio.sleep(PAUSE_MAX_S)
+        finally:
+            self._leases.release(LEASE)
+            self._context.alarms.clear(STUCK)
+
+    async def _idle(self) -> None:
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(LOOK_EVERY_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _step(self, term: int) -> bool:
+        """Does what is to be done next; False if there is nothing."""
+        if not self._probed:
+            assert self._store is not None
+            await probe(self._store, self._cluster_id, self._context.environment.entropy(8).hex())
+            self._probed = True
+        if self._context.clock.monotonic_ms() >= self._publish_due_ms:
+            await self._publish(term)
+        tier, begins = self._state.tier, self._state.trim_position
+        for row in tier.rows:
+            if row.state is TierState.DELETING:
+                await self._delete(row, term)
+                return True
+            if row.state is not TierState.VERIFIED:
+                if row.end <= begins:  # a TRIM of a time without tiering overtook the upload
+                    await self._steps.record(row.base, TierState.DELETING, term)
+                else:
+                    await self._upload(row.base, row, term)
+                return True
+        end = tier.end
+        return await self._upload(begins if end is None or end < begins else end, None, term) or await self._publish(
+            term
+        )
+
+    async def _upload(self, base: int, row: TierSegment | None, term: int) -> bool:
+        """False if no sealed segment that is applied here begins at `base`."""
+        self._leases.touch(LEASE, base, LEASE_MS)
+        if row is not None:
+            span = row.span
+        else:
+            found = await self._reads.sealed(base)
+            # Every entry of it is applied, so it is committed: no conflict can cut what is uploaded.
+            if found is None or found.span.last_index > self._state.applied.index:
+                return False
+            span = found.span
+        await self._uploader.upload(base, span, row, term)
+        return True
+
+    async def _delete(self, row: TierSegment, term: int) -> None:
+        """The manifest forgets the segment first."""
+        assert self._store is not None
+        await self._publish(term)
+        for part in row.parts:
+            await self._store.delete(f"{self._cluster_id}/{part.name}")
+        await self._steps.record(row.base, TierState.DELETED, term)
+
+    async def _publish(self, term: int) -> bool:
+        """Whether there was anything to publish."""
+        self._publish_due_ms = self._context.clock.monotonic_ms() + PUBLISH_EVERY_MS
+        index = self._state.applied.index  # before the rows: they may be newer than it, never older
+        rows = self._state.tier.rows
+        if rows == self._published_rows or not (rows or self._published_rows):
+            return False
+        await self._point("tier.manifest")
+        if not self._steps.leads(term):
+            raise DeposedError("the manifest is the next leader's business")
+        done = await self._manifest.publish(rows, term, index)
+        self._published_rows, self._version = rows, done.version
+        if done.by_this:
+            self._metrics.published()
+            logger.info("tier: manifest %d is published", done.version, extra={"version": done.version, "index": index})
+        return True
+
+    def seal(self) -> EntryId:
+        """Has the next entry begin a new segment, so that everything before it can be uploaded. Raises NotLeaderError
+        and ProposalDroppedError."""
+        if not self._writes_open():
+            raise NotLeaderError("this node does not lead, or does not take writes yet")
+        entry = self._raw.propose(EntryType.COMMAND, pack([]), self._raw.log_time_ms(), roll=True)
+        self._context.wake()
+        self._wake.set()
+        return entry.id
+
+    async def _point(self, name: str) -> None:
+        """Passes the failpoint. Raises OSError if it is to fail."""
+        passed: asyncio.Future[None] = self._context.loop.create_future()
+
+        def clear() -> None:
+            if not passed.done():  # else who waits was cancelled
+                passed.set_result(None)
+
+        self._points.when_clear(name, self._context.loop, clear)
+        await passed
+
+    # --- what went wrong ---------------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        if not self._failing:
+            self._failing_since_ms = now_ms
+        self._failing = f"{type(error).__name__}: {error}"
+        self._failures += 1
+        self._metrics.failed(type(error).__name__)
+        logger.warning("tier: an upload failed and is tried again: %s", self._failing)
+        if now_ms - self._failing_since_ms >= STUCK_MS:
+            self._context.alarms.raise_alarm(
+                STUCK,
+                f"nothing has reached the tier for {(now_ms - self._failing_since_ms) // 1000} s: {error}. The node "
+                f"keeps trying. The log is not trimmed above what is verified, so the disk fills. raftmq tier status",
+            )
+
+    def _succeeded(self) -> None:
+        self._failing = ""
+        self._context.alarms.clear(STUCK)
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def _pending(self) -> tuple[int, int, int]:
+        """(where sealed segments end, bytes of them that are not verified, age of the oldest of these in ms)."""
+        state, log = self._state, self._log
+        verified, sealed_end = state.tier.verified_to(state.trim_position), log.tail.segment_base
+        size = max(0, sealed_end - verified)
+        age_ms = 0
+        if size and log.first_position <= verified:
+            try:
+                sealed_ms = log.segment_at(log.segment_at(verified).end_position).previous.timestamp_ms
+            except RaftLogError:
+                return sealed_end, size, 0  # trimmed or cut at this moment
+            age_ms = max(0, state.applied_mark.timestamp_ms - sealed_ms)
+        return sealed_end, size, age_ms
+
+    def _note(self, now_ms: int) -> None:
+        _, size, age_ms = self._pending()
+        tier = self._state.tier
+        self._metrics.pending(size, age_ms, tier.verified_to(self._state.trim_position))
+        self._metrics.segments(Counter(row.state for row in tier.rows))
+
+    def view(self, url: str) -> TierView:
+        """For people."""
+        state, tier = self._state, self._state.tier
+        sealed_end, size, age_ms = self._pending() if self._store is not None else (self._log.tail.segment_base, 0, 0)
+        rows = tier.rows
+        failing_ms = self._context.clock.monotonic_ms() - self._failing_since_ms if self._failing else 0
+        return TierView(
+            node=self._context.config.node.id,
+            leader=self._raw.leader_id or None,
+            applied_index=state.applied.index,
+            url=url,
+            stop_grace_ms=self._context.config.tier.stop_grace_ms,
+            cluster_id=self._cluster_id,
+            log_begins=state.trim_position,
+            sealed_end=sealed_end,
+            verified_to=tier.verified_to(state.trim_position),
+            tier_begins=rows[0].base if rows else None,
+            segments={key.name.lower(): count for key, count in sorted(Counter(row.state for row in rows).items())},
+            stored_bytes=sum(row.stored_bytes for row in rows),
+            pending_bytes=size,
+            pending_age_ms=age_ms,
+            failing=self._failing,
+            failing_ms=failing_ms,
+            failures=self._failures,
+            manifest_version=self._version,
+            last=[_view(row) for row in rows[-SHOWN:]],
+        )
+
+
+def _view(row: TierSegment) -> TierSegmentView:
+    span = row.span
+    return TierSegmentView(
+        base=row.base,
+        end=span.end,
+        state=row.state.name.lower(),  # type: ignore[arg-type]  # the names are those of the Literal
+        term=row.term,
+        first_index=span.first_index,
+        last_index=span.last_index,
+        first_ms=span.first_ms,
+        last_ms=span.last_ms,
+        parts=[part.name for part in row.parts],
+        stored_bytes=row.stored_bytes,
+    )

@@ -1,0 +1,76 @@
+"""What a node tells of the tier: structs of the HTTP API under /v1/tier."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment with a row."""
+
+    base: int
+    end: int
+    state: Literal["uploading", "uploaded", "verified", "deleting"]
+    term: int
+    """Of the leader that recorded the state."""
+    first_index: int
+    last_index: int
+    first_ms: int
+    last_ms: int
+    """Log times."""
+    parts: list[str]
+    """Names of its objects."""
+    stored_bytes: int
+
+
+class TierView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/tier`: what the tier holds, by the rows of the node that answers, and what the leader is doing."""
+
+    schema: Literal[1] = 1
+    consistency: Literal["local"] = "local"
+    node: int
+    leader: int | None
+    applied_index: int
+    url: str
+    """As configured on this node; "" if tiering is off here."""
+    stop_grace_ms: int
+    """How long `raftmq down` waits, unless it is told."""
+    cluster_id: str
+    log_begins: int
+    sealed_end: int
+    """Where this node's last sealed segment ends."""
+    verified_to: int
+    """The tier holds the log from `log_begins` up to here."""
+    tier_begins: int | None
+    """Position of the lowest segment in the tier; null if there is none."""
+    segments: dict[str, int]
+    """State -> how many have it."""
+    stored_bytes: int
+    """Of all objects."""
+    pending_bytes: int
+    """Of sealed segments that are not verified."""
+    pending_age_ms: int
+    """Log time since the oldest of them was sealed."""
+    failing: str
+    """On the leader: why the last attempt failed; "" if it did not."""
+    failing_ms: int
+    """For how long."""
+    failures: int
+    """Attempts that failed since this node began to lead."""
+    manifest_version: int | None
+    """The newest that this node has published or seen since it leads."""
+    last: list[TierSegmentView]
+    """The newest rows, lowest first."""
+
+
+class SealView(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/tier/seal`: the segment that was being written is closed."""
+
+    node: int
+    term: int
+    index: int
+    position: int
+    """Everything below lies in sealed segments now. `verified_to` of GET /v1/tier reaches it when all is in the
+    tier."""

@@ -1,0 +1,173 @@
+"""The way of one segment into the tier (docs/adr/0060).
+
+Each step begins when the one before is applied, so a crash at any place leaves a state from which the next leader goes
+on: it repeats the step that was under way. What it writes again has the same names and the same bytes.
+
+Nothing is replaced and nothing removed on this way. A part that reads back wrong is written again under another name,
+and the wrong one is an orphan that `raftmq tier sweep` removes: a delete on behalf of a leader that was deposed
+meanwhile could hit an object that the next one has verified.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from google_crc32c import extend
+
+from cluster.tier.object_names import LOG, PartName
+from cluster.tier.proposing import Steps
+from cluster.tier.segment_reads import SegmentReads
+from cluster.tier.store.errors import AlreadyExists, NotFound
+from cluster.tier.store.object_store import Data, ObjectStore
+from cluster.tier.tier_metrics import TierMetrics
+from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
+
+logger = logging.getLogger(__name__)
+
+VERIFY_BYTES = 4 << 20
+"""Read back at once."""
+COPIES_MAX = 8
+"""Names tried for one part in a row; a store that damages as many objects is broken."""
+
+
+class BadPartError(Exception):
+    """An object does not hold what was written to it."""
+
+
+class Made(NamedTuple):
+    """The content of a part."""
+
+    folder: str
+    base: int
+    end: int
+    data: Data
+    sha256: bytes
+    crc32c: int
+
+
+class IndexParts(Protocol):
+    """Makes the index of a segment."""
+
+    def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
+        """Its parts, one in memory at a time. Raises RaftLogError if they cannot be made now."""
+
+
+class Uploader:
+    """Brings one segment after the other through its states. Event loop only; holds no lock across a call."""
+
+    def __init__(
+        self,
+        reads: SegmentReads,
+        store: ObjectStore,
+        folder: str,
+        steps: Steps,
+        *,
+        metrics: TierMetrics,
+        point: Callable[[str], Awaitable[None]],
+        index: IndexParts | None = None,
+    ) -> None:
+        """`folder`: of the cluster in the store. `point`: where a test may hold or fail it (failpoints)."""
+        self._reads = reads
+        self._store = store
+        self._folder = folder
+        self._steps = steps
+        self._metrics = metrics
+        self._point = point
+        self._index = index
+
+    async def upload(self, base: int, span: SegmentSpan, known: TierSegment | None, term: int) -> None:
+        """Goes on from `known`, the segment's row, until it is VERIFIED. Raises StoreError, RaftLogError, OSError,
+        BadPartError and NotRecordedError; to call again is always right."""
+        state = TierState.UPLOADING if known is None else known.state
+        parts = () if known is None else known.parts
+        if known is None:
+            await self._record(base, TierState.UPLOADING, term, span)
+        if state is TierState.UPLOADING:
+            parts = await self._write(base, span, set())
+            await self._record(base, TierState.UPLOADED, term, parts=parts)
+        avoid: set[str] = set()
+        for _ in range(COPIES_MAX):
+            bad = await self._bad_parts(parts)
+            if not bad:
+                await self._record(base, TierState.VERIFIED, term)
+                return
+            for name, why in bad.items():
+                logger.warning("tier: %s is written again: %s", name, why)
+            self._metrics.rewritten(len(bad))
+            avoid |= bad.keys()
+            parts = await self._write(base, span, avoid)
+            await self._record(base, TierState.UPLOADED, term, parts=parts)
+        raise BadPartError(f"the segment at {base} read back wrong {COPIES_MAX} times: {', '.join(sorted(avoid))}")
+
+    async def _record(
+        self,
+        base: int,
+        state: TierState,
+        term: int,
+        span: SegmentSpan | None = None,
+        parts: tuple[TierPart, ...] | None = None,
+    ) -> None:
+        await self._point(f"tier.{state.name.lower()}")
+        await self._steps.record(base, state, term, span, parts)
+        self._metrics.moved(state)
+        logger.info("tier: the segment at %d is %s", base, state.name, extra={"base": base, "state": state.name})
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, base: int, span: SegmentSpan, avoid: set[str]) -> tuple[TierPart, ...]:
+        """Writes every part, the log before the index; none under a name of `avoid`."""
+        parts = []
+        at = base
+        while at < span.end:
+            piece = await self._reads.piece(at, span.end)
+            parts.append(await self._put(Made(LOG, *piece), avoid))
+            at = piece.end
+            del piece  # of 64 MiB, while the next one is read
+        if self._index is not None:
+            parts += [await self._put(made, avoid) async for made in self._index.of_segment(base, span)]
+        return tuple(parts)
+
+    async def _put(self, made: Made, avoid: set[str]) -> TierPart:
+        name = PartName(made.folder, made.base, made.end, made.sha256.hex()[:16])
+        while str(name) in avoid:
+            name = name._replace(copy=name.copy + 1)
+        size = len(made.data)
+        await self._point("tier.put")
+        try:
+            await self._store.create(f"{self._folder}/{name}", made.data)
+        except AlreadyExists:
+            logger.info("tier: %s exists: an earlier attempt wrote it, and it is read back like any other", name)
+        else:
+            self._metrics.written(made.folder, size)
+        return TierPart(str(name), size, made.sha256, made.crc32c)
+
+    # --- reading back ------------------------------------------------------------------------------------------------
+
+    async def _bad_parts(self, parts: tuple[TierPart, ...]) -> dict[str, str]:
+        """Name -> what is wrong with it."""
+        bad: dict[str, str] = {}
+        await self._point("tier.read_back")
+        for part in parts:
+            why = await self._problem(part)
+            if why:
+                why = await self._problem(part)  # a bad answer is no bad object
+            if why:
+                bad[part.name] = why
+        return bad
+
+    async def _problem(self, part: TierPart) -> str:
+        """What is wrong with the object, "" if nothing is."""
+        name = f"{self._folder}/{part.name}"
+        try:
+            found = await self._store.head(name)
+        except NotFound:
+            return "it is missing"
+        if found.size != part.size:
+            return f"it has {found.size} bytes instead of {part.size}"
+        crc = 0
+        for start in range(0, part.size, VERIFY_BYTES):
+            crc = extend(crc, await self._store.get_range(name, start, min(start + VERIFY_BYTES, part.size)))
+        self._metrics.read_back(part.size)
+        return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"

@@ -1,0 +1,118 @@
+"""What the tier promises: judged from the rows of every node and from what is in the store.
+
+- A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
+- The log begins nowhere above what is VERIFIED.
+- A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up by one,
+  terms never down.
+- In the end every sealed segment is VERIFIED and in the newest manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from cluster.node.node import Node
+from cluster.tier.object_names import HEAD
+from cluster.tier.published_manifest import Head, Manifest, Segment
+from jepsen_like.sim.machine import CLUSTER, Machine
+from jepsen_like.sim.tier_store import SimStore
+from raftlog.errors import RaftLogError
+from raftlog.types import NodeId
+from statemachine.tier import TierSegment, TierState
+
+FOLDER = str(CLUSTER)
+Report = Callable[[str, str], None]
+
+
+class TierCheck:
+    """Fed with what nodes apply and with what is written; `report` takes the checker's name and what is wrong."""
+
+    def __init__(self, store: SimStore, report: Report) -> None:
+        self._objects = store.inner.objects
+        self._report = report
+        self._seen: dict[NodeId, tuple[TierSegment, ...]] = {}
+        self._judged: set[TierSegment] = set()
+        self._verified: set[tuple[int, int]] = set()
+        """(base, end) of every segment that a node knows to be VERIFIED."""
+        self._head: Head | None = None
+        store.on_written = self._written
+
+    def applied(self, machine: Machine) -> None:
+        """A node has applied something."""
+        assert machine.node is not None
+        state = machine.node.state
+        rows = state.tier.rows
+        if state.trim_position > state.tier.verified_to(0):
+            self._report(
+                "tier",
+                f"node {machine.node_id} gives up its log below {state.trim_position}, the tier holds it to "
+                f"{state.tier.verified_to(0)}",
+            )
+        if rows is self._seen.get(machine.node_id):
+            return
+        self._seen[machine.node_id] = rows
+        for row in rows:
+            if row not in self._judged:
+                self._judged.add(row)
+                self._judge(machine.node, row)
+
+    def _judge(self, node: Node, row: TierSegment) -> None:
+        what = f"the segment at {row.base} is {row.state.name}"
+        for part in row.parts:
+            data = self._objects.get(f"{FOLDER}/{part.name}")
+            if data is None:
+                self._report("tier", f"{what}, and {part.name} is not in the store")
+            elif row.state is TierState.VERIFIED and sha256(data).digest() != part.sha256:
+                self._report("tier", f"{what}, and {part.name} is not what was written")
+        if row.state is TierState.VERIFIED:
+            self._verified.add((row.base, row.end))
+            self._compare_with_log(node, row, what)
+
+    def _compare_with_log(self, node: Node, row: TierSegment, what: str) -> None:
+        names = [part.name for part in row.parts if part.name.startswith("log/")]
+        whole = b"".join(self._objects.get(f"{FOLDER}/{name}", b"") for name in names)
+        try:
+            log = node.storage.directory.log.read_at(row.base, row.end - row.base)
+        except RaftLogError:
+            return  # trimmed or damaged here
+        if whole != log:
+            self._report("tier", f"{what}, and the tier holds other bytes than node {node.node_id}")
+
+    # --- manifests ---------------------------------------------------------------------------------------------------
+
+    def _written(self, name: str, data: bytes) -> None:
+        if name != f"{FOLDER}/{HEAD}":
+            return
+        head = msgspec.json.decode(data, type=Head)
+        known = self._head
+        if known is not None and (head.version != known.version + 1 or head.term < known.term):
+            self._report(
+                "tier",
+                f"manifest {head.version} of term {head.term} replaces {known.version} of term {known.term}",
+            )
+        self._head = head
+        for segment in self._segments(head):
+            if (segment.base, segment.end) not in self._verified:
+                self._report("tier", f"manifest {head.version} names the segment at {segment.base}: nobody verified it")
+
+    def _segments(self, head: Head) -> Sequence[Segment]:
+        body = self._objects.get(f"{FOLDER}/{head.key}", b"")
+        if sha256(body).hexdigest() != head.sha256:
+            self._report("tier", f"HEAD names {head.key}, which is not there or not right")
+            return []
+        return msgspec.json.decode(body, type=Manifest).segments
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def is_complete(self, nodes: Sequence[Node]) -> bool:
+        """Whether every sealed segment is verified, on every node that runs, and published."""
+        for node in nodes:
+            state = node.state
+            if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:
+                return False
+        rows = max((node.state.tier.rows for node in nodes), key=len, default=())
+        listed = {(each.base, each.end) for each in self._segments(self._head)} if self._head is not None else set()
+        return listed == {(row.base, row.end) for row in rows}

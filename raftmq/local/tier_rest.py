@@ -1,0 +1,70 @@
+"""Before a cluster stops: what is written so far goes to the tier, for as long as the operator allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.local.admin_http import AdminApi, ask_all
+
+POLL_S = 0.1
+
+
+class Rest(NamedTuple):
+    """What has not reached the tier."""
+
+    size: int | None
+    """Bytes; None if no node could say."""
+    why: str
+
+    def error(self, grace_s: float) -> LocalError:
+        """Three lines, for when the nodes are stopped."""
+        what = "an unknown part of the log" if self.size is None else f"{self.size} bytes of the log"
+        return LocalError(
+            f"the nodes are stopped, and {what} are not in the tier",
+            f"{self.why} within {grace_s:g} s; nothing is lost: the nodes have it, and the next leader uploads it",
+            "raftmq up, raftmq tier status, raftmq down --grace SECONDS",
+            ExitCode.LEFT,
+        )
+
+
+def bring_rest(
+    addresses: Sequence[str], grace_s: float | None, told: Callable[[str], None] = lambda text: None
+) -> tuple[Rest | None, float]:
+    """Has the leader seal the log, and waits until all of it is verified: (what is left, seconds allowed).
+
+    Does nothing if no node runs or no tier is configured. `grace_s`: None for what the configuration says.
+    """
+    views = _views(addresses)
+    tiered = next((view for view in views if view["url"]), None)
+    if tiered is None:
+        return None, 0.0
+    allowed_s = tiered["stop_grace_ms"] / 1000 if grace_s is None else grace_s
+    if not allowed_s:
+        return None, 0.0
+    until_s = time.monotonic() + allowed_s
+    told("uploading what is not in the tier yet")
+    try:
+        position = int(AdminApi(addresses).post("/v1/tier/seal", {})["position"])
+    except LocalError as error:
+        return Rest(_pending(views), f"the leader did not close the last segment: {error.why}"), allowed_s
+    while True:
+        views = _views(addresses)
+        leader = next((view for view in views if view["node"] == view["leader"]), None)
+        if leader is not None and leader["verified_to"] >= position:
+            return None, allowed_s
+        if time.monotonic() >= until_s:
+            why = "there is no leader" if leader is None else leader["failing"] or "the upload did not end"
+            return Rest(_pending(views), why), allowed_s
+        time.sleep(POLL_S)
+
+
+def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    return [view for _, view in ask_all(addresses, "/v1/tier")[0]]
+
+
+def _pending(views: Sequence[dict[str, Any]]) -> int | None:
+    """As the node says that has the most in sealed segments."""
+    return max((view["sealed_end"] - view["verified_to"] for view in views), default=None)
