@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.admin.errors import ApiError
 from cluster.config.source import did_you_mean
-from cluster.runtime.request_limits import NAME_PATTERN
+from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -67,6 +67,16 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
     if wanted not in FLAGS:
         raise ApiError("bad_query", f"{name} cannot be {wanted}", did_you_mean(wanted, FLAGS))
     return wanted == "true"
+
+
+def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int = INT64_MAX) -> int:
+    """?name=5, a whole number from 0 to `most`; `default` if it is not given. Raises ApiError."""
+    wanted = query.get(name)
+    if wanted is None:
+        return default
+    if not (wanted.isascii() and wanted.isdecimal() and len(wanted) < 20 and int(wanted) <= most):
+        raise ApiError("bad_query", f"{name} cannot be {wanted[:64]}", f"use a whole number from 0 to {most}")
+    return int(wanted)
 
 
 def _whole(value: Any) -> Any:

@@ -44,6 +44,7 @@ class Raw(NamedTuple):
 
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = {}
 
 
 class Stream(NamedTuple):

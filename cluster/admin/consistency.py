@@ -39,6 +39,16 @@ async def get_consistency(call: Call) -> ConsistencyView:
     return _view(call.port, call.port.state.sums.newest)
 
 
+async def get_member_consistency(call: Call) -> ConsistencyView:
+    """A member's log and the sums of its rows at the newest marker entry that it remembers."""
+    return _view(call.port, call.port.state.sums.newest)
+
+
+async def get_member_consistency_at(call: Call) -> ConsistencyView:
+    """The same at the requested marker entry."""
+    return _view(call.port, _index(call))
+
+
 async def get_consistency_at(call: Call) -> ConsistencyView:
     """The same at the requested marker entry."""
     return _view(call.port, _index(call))

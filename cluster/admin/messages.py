@@ -1,24 +1,39 @@
-"""/v1/topics/{name}/messages/{key} and /v1/messages/{position}: single messages, by key or by position."""
+"""Stored messages: by key, by position in the log, or a page of a queue from an offset or a time on."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+from typing import Final
 
 import msgspec
 
+from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
-from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
+from cluster.broker.message_lookup import (
+    BYTES_MAX,
+    KeyLookup,
+    KeyQuery,
+    QueryResult,
+    Stored,
+    UnreadableError,
+    message_at,
+)
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import encode_message_id, parse_properties
 
-MESSAGES_MAX = 32
+MESSAGES_MAX: Final = 32
+PAGE_BODY_BYTES: Final = 4096
+"""Of each body in a page, unless the request says otherwise."""
+BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
+PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent."""
+    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent; only the beginning
+    of it where `body_cut` is true."""
 
     topic: str
     queue_id: int
@@ -32,6 +47,9 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     properties: dict[str, str]
     body: str | None = None
     body_base64: str | None = None
+    body_bytes: int
+    """The size of the whole body."""
+    body_cut: bool = False
 
 
 class MessagesView(ReadView, frozen=True, kw_only=True):
@@ -40,6 +58,21 @@ class MessagesView(ReadView, frozen=True, kw_only=True):
     messages: list[MessageView]
     more: bool
     """There may be older ones."""
+
+
+class QueuePage(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}/queues/{queue}/messages`: in the order of their offsets."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    """Messages min_offset (inclusive) to max_offset (exclusive) can be read."""
+    messages: list[MessageView]
+    next_offset: int
+    """Where the next page begins; max_offset if this was the last one."""
+    unreadable: list[int]
+    """Offsets of this page whose messages cannot be read intact on this node."""
 
 
 class MessageDetail(ReadView, frozen=True, kw_only=True):
@@ -71,7 +104,7 @@ async def find_messages(call: Call) -> MessagesView:
         node=port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
-        messages=[_view(stored) for stored in found.messages],
+        messages=[_view(stored, number_of(call.query, BODY_BYTES, INT64_MAX)) for stored in found.messages],
         more=found.stopped,
     )
 
@@ -90,9 +123,65 @@ async def get_message(call: Call) -> MessageDetail:
         stored, why = None, str(error)
     if stored is None:
         raise ApiError("not_found", f"there is no message at position {text}", why)
-    return MessageDetail(
-        node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=_view(stored)
+    view = _view(stored, number_of(call.query, BODY_BYTES, INT64_MAX))
+    return MessageDetail(node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=view)
+
+
+async def list_messages(call: Call) -> QueuePage:
+    """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
+    _refuse_if_fenced(call)
+    port, applied = call.port, call.port.state.applied.index
+    topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
+    if not queue < topic.queues:
+        raise ApiError("not_found", f"topic {topic.name} has {topic.queues} queues, no queue {queue}", "count from 0")
+    body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
+    count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
+    offset = _first_offset(call, topic.id, queue, count)
+    messages: list[MessageView] = []
+    unreadable: list[int] = []
+    read_bytes = 0
+    for item in port.state.fetch(topic.id, queue, offset, count):
+        if read_bytes > BYTES_MAX:
+            break
+        try:
+            stored = message_at(port.services, item.position, topic)
+        except UnreadableError:
+            stored = None
+        if stored is None:
+            unreadable.append(item.queue_offset)
+        else:
+            messages.append(_view(stored, body_bytes))
+        offset, read_bytes = item.queue_offset + 1, read_bytes + item.size
+        await asyncio.sleep(0)  # a message has up to some MiB: others are served in between
+    return QueuePage(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topic=topic.name,
+        queue_id=queue,
+        min_offset=port.state.min_offset(topic.id, queue),
+        max_offset=port.state.max_offset(topic.id, queue),
+        messages=messages,
+        next_offset=offset,
+        unreadable=unreadable,
     )
+
+
+def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
+    state = call.port.state
+    low, high = state.min_offset(topic_id, queue), state.max_offset(topic_id, queue)
+    if TIME_MS in call.query and OFFSET in call.query:
+        raise ApiError("bad_query", f"{OFFSET} and {TIME_MS} do not go together", f"use {OFFSET} or {TIME_MS}")
+    if TIME_MS in call.query:
+        return state.offset_by_time(topic_id, queue, number_of(call.query, TIME_MS), upper=False)
+    return min(high, max(low, number_of(call.query, OFFSET, high - count if high > count else 0)))
+
+
+def _queue_id(call: Call) -> int:
+    text = call.params["queue"]
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+        raise ApiError("bad_field", f"{text[:64]} is not the number of a queue", "GET /v1/topics/{name} lists them")
+    return int(text)
 
 
 def _refuse_if_fenced(call: Call) -> None:
@@ -100,14 +189,18 @@ def _refuse_if_fenced(call: Call) -> None:
         raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
 
 
-def _view(stored: Stored) -> MessageView:
+def _view(stored: Stored, body_bytes: int) -> MessageView:
+    """`body_bytes`: of the body at most."""
     message = stored.message
+    body = message.body[:body_bytes]
+    is_cut = len(body) < len(message.body)
     text: str | None = None
     binary: str | None = None
     try:
-        text = message.body.decode()
+        message.body.decode()
+        text = body.decode(errors="ignore" if is_cut else "strict")  # the cut may go through a character
     except UnicodeDecodeError:
-        binary = base64.b64encode(message.body).decode()
+        binary = base64.b64encode(body).decode()
     return MessageView(
         topic=message.topic,
         queue_id=message.queue_id,
@@ -120,4 +213,6 @@ def _view(stored: Stored) -> MessageView:
         properties=parse_properties(message.properties),
         body=text,
         body_base64=binary,
+        body_bytes=len(message.body),
+        body_cut=is_cut,
     )

@@ -16,6 +16,11 @@ async def get_status(call: Call) -> NodeStatus:
     return call.port.status()
 
 
+async def get_member_status(call: Call) -> NodeStatus:
+    """The same of any member."""
+    return call.port.status()
+
+
 async def get_metrics(call: Call) -> Raw:
     """Metrics in Prometheus's text format."""
     port = call.port

@@ -10,6 +10,8 @@ import msgspec
 
 from cluster.admin.call import BELOW_THREE
 from cluster.admin.errors import STATUS, ErrorView
+from cluster.admin.history import SINCE
+from cluster.admin.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
 from cluster.admin.route import Route, Serves, documented
 from cluster.runtime.events import KINDS
 from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
@@ -17,16 +19,23 @@ from cluster.runtime.versions import versions
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": 65_535},
+    "queue": {"type": "integer", "minimum": 0, "maximum": 65_534},
     "index": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
 }
 """Of parameters that stand in a path; the others are names."""
+_WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
     BELOW_THREE: {"enum": ["true", "false"], "default": "false"},
     "since": {"type": "string", "pattern": r"^(\d{1,18}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)$"},
     "kind": {"enum": list(KINDS)},
     "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+    OFFSET: _WHOLE,
+    TIME_MS: _WHOLE,
+    COUNT: {"type": "integer", "minimum": 0, "maximum": MESSAGES_MAX, "default": MESSAGES_MAX},
+    BODY_BYTES: _WHOLE,
+    SINCE: {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
 }
 _PARAMETER = re.compile(r"{(\w+)}")
 _REF = "#/components/schemas/{name}"

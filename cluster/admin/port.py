@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from cluster.admin.samples import Samples
 from cluster.members.quorum import QuorumView
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
@@ -100,6 +101,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """It is stopping, and directs its clients to other nodes."""
     drained: bool = False
     """It does not lead until its next start, or until the drain is lifted."""
+    failpoints: bool = False
+    """Faults can be injected over HTTP: `[failpoints] enabled`."""
     failure: str | None = None
     """Why the node has stopped taking part; None while it does."""
     alarms: list[Alarm] = []
@@ -142,11 +145,34 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     """Since its last heartbeat."""
 
 
+class Counted(NamedTuple):
+    """What the node counted since its start."""
+
+    messages_in: int
+    """Acknowledged, on the leader."""
+    messages_out: int
+    """Delivered to consumers."""
+    bytes_in: int
+    bytes_out: int
+    commits: tuple[int, ...]
+    """Entries by the time from their proposal to their answer, one number per bucket."""
+    commit_bounds_s: tuple[float, ...]
+    """The upper bound of each bucket, ascending; the last one is infinite."""
+    appends: tuple[int, ...]
+    """Writes to the log by their duration, fdatasync included."""
+    append_bounds_s: tuple[float, ...]
+    loop_lag_s: float
+    """The longest delay of a timer on the event loop in the last 10 s."""
+
+
 class Figures(Protocol):
     """The node's metrics (`cluster.node.metrics`)."""
 
     def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
         """The exposition text, with the gauges updated first."""
+
+    def counted(self) -> Counted:
+        """The counters behind the history of the last hour."""
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
@@ -200,6 +226,8 @@ class AdminPort:
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]
     """Connected consumers of a group; [] if there are none or no such group."""
+    samples: Samples = field(default_factory=Samples)
+    """The last hour, for plots."""
 
     @property
     def config(self) -> Config:

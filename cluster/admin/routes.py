@@ -12,6 +12,7 @@ from cluster.admin import (
     faults,
     groups,
     health,
+    history,
     links,
     member_requests,
     messages,
@@ -46,11 +47,6 @@ async def get_openapi(call: Call) -> Raw:
     return Raw("application/json", msgspec.json.encode(told))
 
 
-async def get_page(call: Call) -> Raw:
-    """The state of this node, for people."""
-    return Raw("text/html; charset=utf-8", page.HTML.encode())
-
-
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", health.get_health, health.HealthView, statuses=(200, 503)),
     Route("GET", "/v1/health/live", health.get_live, health.LiveView),
@@ -70,8 +66,30 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/topics/{name}", topics.describe_topic, topics.TopicDetail, Serves.READ),
     Route("DELETE", "/v1/topics/{name}", topics.delete_topic, topics.TopicChanged, Serves.LEADER),
-    Route("GET", "/v1/topics/{name}/messages/{key}", messages.find_messages, messages.MessagesView, Serves.READ),
-    Route("GET", "/v1/messages/{position}", messages.get_message, messages.MessageDetail, Serves.READ),
+    Route(
+        "GET",
+        "/v1/topics/{name}/messages/{key}",
+        messages.find_messages,
+        messages.MessagesView,
+        Serves.READ,
+        asks=(messages.BODY_BYTES,),
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{name}/queues/{queue}/messages",
+        messages.list_messages,
+        messages.QueuePage,
+        Serves.READ,
+        asks=messages.PAGE_QUERY,
+    ),
+    Route(
+        "GET",
+        "/v1/messages/{position}",
+        messages.get_message,
+        messages.MessageDetail,
+        Serves.READ,
+        asks=(messages.BODY_BYTES,),
+    ),
     Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, Serves.READ),
     Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, Serves.READ),
     Route("POST", "/v1/groups/{name}/reset", resets.reset_group, resets.GroupReset, Serves.LEADER, resets.ResetRequest),
@@ -114,6 +132,29 @@ ROUTES: tuple[Route, ...] = (
         Serves.MEMBER,
         membership.DrainRequest,
     ),
+    Route("GET", "/v1/members/{id}/status", node.get_member_status, NodeStatus, Serves.MEMBER),
+    Route(
+        "GET",
+        "/v1/members/{id}/consistency",
+        consistency.get_member_consistency,
+        views.ConsistencyView,
+        Serves.MEMBER,
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/consistency/{index}",
+        consistency.get_member_consistency_at,
+        views.ConsistencyView,
+        Serves.MEMBER,
+    ),
+    Route(
+        "GET",
+        "/v1/members/{id}/history",
+        history.get_history,
+        history.HistoryView,
+        Serves.MEMBER,
+        asks=(history.SINCE,),
+    ),
     Route(
         "POST",
         "/v1/leader/transfer",
@@ -151,5 +192,6 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
     Route("GET", "/metrics", node.get_metrics, "text/plain"),
     Route("GET", "/openapi.json", get_openapi, "application/json"),
-    Route("GET", "/", get_page, "text/html"),
+    Route("GET", "/", page.get_page, "text/html"),
+    Route("GET", "/static/{file}", page.get_static, "application/octet-stream"),
 )

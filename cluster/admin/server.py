@@ -22,8 +22,8 @@ from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder
 from cluster.admin.guard import PATIENCE_S, Guard, guarded, is_large, sent
+from cluster.admin.history import Sampler
 from cluster.admin.member_requests import member_id
-from cluster.admin.page import SECURITY_POLICY
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
@@ -59,6 +59,7 @@ class AdminServer:
         self._tasks = [
             loop.create_task(guard.watch(), name="admin-guard"),
             loop.create_task(watch.run(), name="findings-watch"),
+            loop.create_task(Sampler(self._port).run(), name="admin-history"),
         ]
         try:
             await self._acceptor.open(admin.bind, admin.port)
@@ -165,9 +166,7 @@ async def _body(request: web.Request, route: Route) -> Any:
 
 def _response(result: msgspec.Struct | Answer | Raw) -> web.Response:
     if isinstance(result, Raw):
-        headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff"}
-        if result.content_type.startswith("text/html"):
-            headers["Content-Security-Policy"] = SECURITY_POLICY
+        headers = {"Content-Type": result.content_type, "X-Content-Type-Options": "nosniff", **result.headers}
         return web.Response(body=result.body, headers=headers)
     answer = result if isinstance(result, Answer) else Answer(200, result)
     return _json(answer.status, answer.view)

@@ -21,7 +21,7 @@ from prometheus_client import (
 )
 
 from cluster import kernel
-from cluster.admin.port import NodeStatus
+from cluster.admin.port import Counted, NodeStatus
 from cluster.broker.group_lag import LagMetrics
 from cluster.broker.relay_metrics import RelayMetrics
 from cluster.broker.timer_metrics import TimerMetrics
@@ -73,7 +73,9 @@ class NodeMetrics:
         self.timers: Final = TimerMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
+        self._bytes_taken = self._bytes_given = 0
         """Of all topics, deleted ones too."""
+        self._loop_lag_s = 0.0
         self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
         self._pulled: dict[str, Counter] = {}
@@ -112,6 +114,7 @@ class NodeMetrics:
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
         """Messages of one topic were acknowledged; once per topic and entry."""
         self.messages_taken += messages
+        self._bytes_taken += size_bytes
         count, size = self._in.get(topic) or self._children(self._in, self._messages_in, self._throughput_in, topic)
         count.inc(messages)
         size.inc(size_bytes)
@@ -119,6 +122,7 @@ class NodeMetrics:
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
         """A pull was answered with messages."""
         self.messages_given += messages
+        self._bytes_given += size_bytes
         count, size = self._out.get(topic) or self._children(self._out, self._messages_out, self._throughput_out, topic)
         count.inc(messages)
         size.inc(size_bytes)
@@ -212,7 +216,22 @@ class NodeMetrics:
 
     def loop_lag(self, seconds: float) -> None:
         """See LoopLagSampler."""
+        self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
+
+    def counted(self) -> Counted:
+        """See `cluster.admin.port.Figures`."""
+        return Counted(
+            messages_in=self.messages_taken,
+            messages_out=self.messages_given,
+            bytes_in=self._bytes_taken,
+            bytes_out=self._bytes_given,
+            commits=self._commit_seconds.counts,
+            commit_bounds_s=self._commit_seconds.bounds,
+            appends=self._append_seconds.counts,
+            append_bounds_s=self._append_seconds.bounds,
+            loop_lag_s=self._loop_lag_s,
+        )
 
     def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
         """The exposition text, with the gauges updated from the status first."""

@@ -44,6 +44,7 @@ def status(node: OwnPort) -> NodeStatus:
         last_index=raft.last_index,
         stopping=node.stopping,
         drained=node.changes.drained,
+        failpoints=node.failpoints.enabled,
         failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),
         peers=[

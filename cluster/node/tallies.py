@@ -51,6 +51,16 @@ class Spread:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The upper bound of each bucket; the last one is infinite."""
+        return self._bounds
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many values each bucket has."""
+        return tuple(self._counts)
+
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
         family = HistogramMetricFamily(self._name, self._text)

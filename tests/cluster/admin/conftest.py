@@ -13,6 +13,7 @@ from google_crc32c import value as crc32c
 
 from cluster.admin.client_views import ClientView
 from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
+from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
 from cluster.config.config import Config
@@ -72,6 +73,7 @@ class FakeNode:
         self.state = BrokerState(self.kv)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics()
+        self.samples = Samples()
         self.alarms = Alarms(lambda: 1_700_000_000_000)
         self.events = EventLog(node_id, self.wall_ms)
         self.clients: Any = FakeClients()

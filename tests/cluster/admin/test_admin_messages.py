@@ -1,4 +1,4 @@
-"""/v1/topics/{name}/messages/{key} and /v1/messages/{position}."""
+"""Stored messages: by key, by position, and a page of a queue."""
 
 from __future__ import annotations
 
@@ -68,3 +68,95 @@ async def test_a_node_whose_rows_are_wrong_shows_no_messages(client: Any, node: 
     for path in ("/v1/topics/orders/messages/k1", f"/v1/messages/{places[0]}"):
         status, answer = await get(client, path)
         assert (status, answer["error"]["code"]) == (503, "failed")
+
+
+# --- a page of a queue -----------------------------------------------------------------------------------------------
+
+QUEUE = "/v1/topics/orders/queues/0/messages"
+
+
+@pytest.fixture
+def many(node: Any) -> list[int]:
+    node.consistency = SimpleNamespace(fenced=False)
+    node.apply([["create_topic", {"name": "orders"}, True]])
+    return [node.add_message("orders", f"body {n}".encode(), f"k{n}") for n in range(40)]
+
+
+async def test_the_newest_of_a_queue(client: Any, node: Any, many: list[int]) -> None:
+    status, page = await get(client, QUEUE)
+    assert (status, page["applied_index"], page["min_offset"], page["max_offset"]) == (
+        200,
+        node.state.applied.index,
+        0,
+        40,
+    )
+    assert [one["queue_offset"] for one in page["messages"]] == list(range(8, 40))
+    assert [one["position"] for one in page["messages"]] == many[8:]
+    assert (page["next_offset"], page["unreadable"]) == (40, [])
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "next_offset"),
+    [
+        ("offset=3&count=2", [3, 4], 5),
+        ("offset=38", [38, 39], 40),
+        ("offset=40", [], 40),
+        ("offset=4000", [], 40),
+        ("count=1", [39], 40),
+        ("count=0&offset=3", [], 3),
+        ("time_ms=7&count=2", [0, 1], 2),
+        ("time_ms=8", [], 40),
+    ],
+)
+async def test_where_a_page_begins(
+    client: Any, many: list[int], query: str, offsets: list[int], next_offset: int
+) -> None:
+    status, page = await get(client, f"{QUEUE}?{query}")
+    assert (status, [one["queue_offset"] for one in page["messages"]], page["next_offset"]) == (
+        200,
+        offsets,
+        next_offset,
+    )
+
+
+async def test_long_bodies_are_cut_where_the_request_says_so(client: Any, node: Any, places: list[int]) -> None:
+    text = "ä<script>alert(1)</script>"
+    position = node.add_message("orders", text.encode(), "k3")
+    for path in (f"{QUEUE}?offset=2&body_bytes=1", "/v1/topics/orders/messages/k3?body_bytes=1"):
+        (message,) = (await get(client, path))[1]["messages"]
+        assert (message["body"], message["body_bytes"], message["body_cut"]) == ("", len(text.encode()), True)
+    whole = (await get(client, f"/v1/messages/{position}"))[1]["message"]
+    assert (whole["body"], whole["body_bytes"], "body_cut" in whole) == (text, len(text.encode()), False)
+    (binary,) = (await get(client, f"{QUEUE}?offset=1&count=1&body_bytes=0"))[1]["messages"]
+    assert (binary["body_base64"], binary["body_bytes"], binary["body_cut"]) == ("", 1, True)
+
+
+async def test_a_message_that_cannot_be_read_does_not_hide_the_others(client: Any, node: Any, many: list[int]) -> None:
+    node.log[many[2] + 92] ^= 1
+    page = (await get(client, f"{QUEUE}?offset=1&count=3"))[1]
+    assert ([one["queue_offset"] for one in page["messages"]], page["unreadable"], page["next_offset"]) == (
+        [1, 3],
+        [2],
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        (f"{QUEUE}?offset=-1", 400, "bad_query"),
+        (f"{QUEUE}?count=33", 400, "bad_query"),
+        (f"{QUEUE}?offset=1&time_ms=1", 400, "bad_query"),
+        ("/v1/topics/orders/queues/x/messages", 400, "bad_field"),
+        ("/v1/topics/orders/queues/900/messages", 404, "not_found"),
+        ("/v1/topics/order/queues/0/messages", 404, "not_found"),
+    ],
+)
+async def test_pages_that_are_not_there(client: Any, many: list[int], path: str, status: int, code: str) -> None:
+    got, answer = await get(client, path)
+    assert (got, answer["error"]["code"]) == (status, code)
+
+
+async def test_a_fenced_node_shows_no_page(client: Any, node: Any, many: list[int]) -> None:
+    node.consistency = SimpleNamespace(fenced=True)
+    assert (await get(client, QUEUE))[0] == 503

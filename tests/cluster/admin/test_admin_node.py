@@ -1,4 +1,4 @@
-"""Health, status, metrics, leadership, failpoints, the page."""
+"""Health, status, metrics, leadership, failpoints."""
 
 from __future__ import annotations
 
@@ -140,10 +140,12 @@ async def test_failpoints(make_node: Any, serve: Any) -> None:
     assert (answer.status, (await answer.json())["error"]["hint"]) == (400, "did you mean apply.batch?")
 
 
-async def test_the_page_needs_nothing_from_elsewhere(client: Any) -> None:
-    answer = await client.get("/")
-    page = await answer.text()
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert "//" not in page.replace("<!doctype", "")
-    assert "innerHTML" not in page
+async def test_a_member_is_asked_about_itself_by_its_id(client: Any, node: Any) -> None:
+    assert await (await client.get("/v1/members/1/status")).json() == await (await client.get("/v1/status")).json()
+    answer = await client.get("/v1/members/9/status")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+
+
+async def test_reading_from_a_member_that_does_not_answer_leaves_nothing_unknown(client: Any) -> None:
+    answer = await client.get("/v1/members/2/status")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (503, "leader_unreachable")

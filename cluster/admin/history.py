@@ -1,0 +1,98 @@
+"""/v1/members/{id}/history: what a node did over the last hour, for plots.
+
+It is no replacement for Prometheus: it answers the first questions at a node that nobody scrapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from cluster.admin.body import number_of
+from cluster.admin.call import Call
+from cluster.admin.port import AdminPort, Counted, NodeStatus
+from cluster.admin.samples import PEERS_MAX, Figures, Sample, SeriesView, quantile_ms
+from cluster.runtime.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_S: Final = 5.0
+SINCE: Final = "since_ms"
+
+
+class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/members/{id}/history`: samples of this node since its start, at most an hour, oldest first."""
+
+    node: int
+    applied_index: int
+    interval_ms: int
+    times_ms: list[int]
+    """Milliseconds since the Unix epoch, by this node's clock."""
+    series: list[SeriesView]
+
+
+class Sampler:
+    """Feeds a node's `samples`. Event loop only."""
+
+    def __init__(self, port: AdminPort, clock: Clock | None = None) -> None:
+        self._port = port
+        self._clock = clock or SystemClock()
+        self._before: tuple[float, Counted] | None = None
+
+    async def run(self) -> None:
+        """Takes a sample every SAMPLE_S, until it is cancelled."""
+        while True:
+            try:
+                self.take()
+            except Exception:
+                logger.exception("no sample for the history was taken")
+            await asyncio.sleep(SAMPLE_S)
+
+    def take(self) -> None:
+        """Takes a sample now."""
+        now_s, counted, status = self._clock.monotonic_s(), self._port.metrics.counted(), self._port.status()
+        before_s, before = self._before or (now_s, counted)
+        self._before = now_s, counted
+        figures = _figures(status, before, counted, now_s - before_s)
+        lag = {peer.node: peer.lag_entries for peer in status.peers[:PEERS_MAX]}
+        self._port.samples.add(Sample(self._clock.wall_ms(), figures, lag))
+
+
+async def get_history(call: Call) -> HistoryView:
+    """Throughput, latency, lag and load of a node over the last hour, every 5 s."""
+    since_ms = number_of(call.query, SINCE)
+    times_ms, series = call.port.samples.series(since_ms)
+    return HistoryView(
+        node=call.port.config.node.id,
+        applied_index=call.port.state.applied.index,
+        interval_ms=int(SAMPLE_S * 1000),
+        times_ms=times_ms,
+        series=series,
+    )
+
+
+def _figures(status: NodeStatus, before: Counted, now: Counted, seconds: float) -> Figures:
+    def rate(since: int, until: int) -> float | None:
+        return (until - since) / seconds if seconds > 0 else None
+
+    commits = [until - since for since, until in zip(before.commits, now.commits, strict=True)]
+    appends = [until - since for since, until in zip(before.appends, now.appends, strict=True)]
+    return Figures(
+        messages_in_per_s=rate(before.messages_in, now.messages_in),
+        messages_out_per_s=rate(before.messages_out, now.messages_out),
+        bytes_in_per_s=rate(before.bytes_in, now.bytes_in),
+        bytes_out_per_s=rate(before.bytes_out, now.bytes_out),
+        commit_p50_ms=quantile_ms(now.commit_bounds_s, commits, 0.5),
+        commit_p99_ms=quantile_ms(now.commit_bounds_s, commits, 0.99),
+        append_p99_ms=quantile_ms(now.append_bounds_s, appends, 0.99),
+        apply_lag_entries=max(0, status.commit_index - status.applied_index),
+        leads=status.writes_open,
+        term=status.term,
+        connections=status.load.connections,
+        inflight_bytes=status.load.inflight_bytes,
+        disk_used_percent=status.disk.used_percent if status.disk is not None else None,
+        loop_lag_ms=1000 * now.loop_lag_s,
+    )

@@ -1,0 +1,49 @@
+// Requests to the node that served this page. Addresses are relative: the page works behind a proxy's path, too.
+
+export const PATIENCE_MS = 8000;
+
+/** The node answered, and said no. */
+export class Refusal extends Error {
+  constructor(status, { code, message, hint }) {
+    super(message);
+    Object.assign(this, { status, code, hint });
+  }
+}
+
+/** There was no answer, or none of a RaftMQ node. */
+export class Unreachable extends Error {}
+
+/** The answer to GET. Raises Refusal or Unreachable. */
+export function get(path, signal) {
+  return ask("GET", path, undefined, signal);
+}
+
+/** The answer to a request that changes something. Raises Refusal or Unreachable. */
+export function change(method, path, body) {
+  return ask(method, path, body);
+}
+
+/** A path of names that may contain anything. */
+export function at(...parts) {
+  return `v1/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+async function ask(method, path, body, signal) {
+  const signals = [AbortSignal.timeout(PATIENCE_MS), ...(signal ? [signal] : [])];
+  const options = { method, signal: AbortSignal.any(signals), cache: "no-store" };
+  if (body !== undefined) {
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body);
+  }
+  let answer;
+  let data;
+  try {
+    answer = await fetch(path, options);
+    data = await answer.json();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Unreachable(error.name === "TimeoutError" ? `no answer within ${PATIENCE_MS / 1000} s` : error.message);
+  }
+  if (data.error) throw new Refusal(answer.status, data.error);
+  return data;
+}

@@ -1,0 +1,79 @@
+// Consumer groups: who is late, by how much, and who should be reading.
+
+import { at, get } from "./api.js";
+import { h } from "./dom.js";
+import * as f from "./format.js";
+import { topicLink } from "./page-topics.js";
+import { badge, facts, filterBox, head, inside, panel, table } from "./ui.js";
+
+const state = { filter: "", by: { column: "lag", down: true }, queuesBy: { column: "lag", down: true } };
+
+export default { name: "groups", title: "Groups", every: 3000, load, view };
+
+async function load({ path: [, name], signal }) {
+  if (name === undefined) return { list: await get("v1/groups", signal) };
+  return { one: await get(at("groups", name), signal) };
+}
+
+function view({ list, one }, own) {
+  return one ? oneGroup(one, own) : allGroups(list, own);
+}
+
+function allGroups(list, own) {
+  const wanted = state.filter.toLowerCase();
+  const shown = list.groups.filter((group) => group.name.toLowerCase().includes(wanted));
+  return [
+    head("Groups", list),
+    panel(f.plural(shown.length, "group"), { end: filterBox(state, own.draw, "Filter groups by name") }, table([
+      { name: "name", label: "group", sort: (group) => group.name, cell: (group) => h("a", { href: groupLink(group.name) }, group.name) },
+      { name: "lag", label: "messages behind", num: true, sort: (group) => group.lag },
+      { name: "members", label: "consumers here", num: true, sort: (group) => group.members,
+        cell: (group) => (group.members || !group.lag ? f.count(group.members) : h("span", { class: "warn" }, "0")) },
+      { name: "topics", label: "topics", cell: (group) => topicLinks(group.topics) },
+    ], shown, {
+      key: (group) => group.name, by: state.by, again: own.draw,
+      none: list.groups.length ? "No group has this in its name." : "There is no group yet. Consumers make theirs when they connect.",
+    })),
+  ];
+}
+
+function oneGroup(one, own) {
+  return [
+    head([h("a", { href: "#/groups", class: "crumb" }, "Groups / "), one.name], one),
+    h("div", { class: "columns" },
+      panel("Group", null, inside(facts(
+        ["messages behind", h("span", { "data-field": "lag", "data-value": one.lag }, f.count(one.lag))],
+        ["consumers here", f.count(one.members.length)],
+        ["deliveries at most", one.retry_max_times]))),
+      panel("Subscriptions", null, table([
+        { name: "topic", label: "topic", cell: (each) => h("a", { href: topicLink(each.topic) }, each.topic) },
+        { name: "expression", label: "expression", class: "mono" },
+        { name: "expression_type", label: "kind" },
+      ], one.subscriptions, { key: (each) => each.topic, none: "It subscribes to nothing now." }))),
+    panel(f.plural(one.members.length, "consumer"), { note: "connected to this node" }, table([
+      { name: "client_id", label: "client" },
+      { name: "address", label: "address" },
+      { name: "language", label: "language" },
+      { name: "version", label: "version", num: true, cell: (each) => String(each.version) },
+      { name: "silent_ms", label: "last heartbeat", num: true, cell: (each) => `${f.span(each.silent_ms)} ago` },
+    ], one.members, { key: (each) => each.client_id, none: "No consumer is connected to this node." })),
+    panel(f.plural(one.offsets.length, "queue"), null, table([
+      { name: "queue", label: "queue", sort: (each) => `${each.topic} ${each.queue_id}`, cell: (each) => [h("a", { href: topicLink(each.topic) }, each.topic), ` / ${each.queue_id}`] },
+      { name: "lag", label: "messages behind", num: true, sort: (each) => each.lag },
+      { name: "committed_offset", label: "committed", num: true, sort: (each) => each.committed_offset,
+        cell: (each) => (each.committed_offset === null ? badge("warn", "never") : f.count(each.committed_offset)) },
+      { name: "min_offset", label: "first", num: true },
+      { name: "max_offset", label: "next", num: true },
+    ], one.offsets, { key: (each) => `${each.topic} ${each.queue_id}`, by: state.queuesBy, again: own.draw, none: "It reads no queue." })),
+  ];
+}
+
+function topicLinks(topics) {
+  const shown = topics.slice(0, 4);
+  const links = shown.flatMap((name, at) => [at ? ", " : null, h("a", { href: topicLink(name), key: name }, name)]);
+  return topics.length > shown.length ? [...links, `, and ${topics.length - shown.length} more`] : topics.length ? links : "–";
+}
+
+export function groupLink(name) {
+  return `#/groups/${encodeURIComponent(name)}`;
+}

@@ -1,0 +1,197 @@
+// Messages: a page of a queue, or those with a key. Bodies are cut short here; the whole body of one is asked for by hand.
+
+import { at, get } from "./api.js";
+import { h } from "./dom.js";
+import * as f from "./format.js";
+import { topicLink } from "./page-topics.js";
+import { choice, empty, facts, head, panel, problem } from "./ui.js";
+
+const PREVIEW_BYTES = 4096;
+const WHOLE_BYTES = 1 << 20;
+const WAYS = [["newest", "Newest"], ["offset", "From offset"], ["time", "From time"], ["key", "Key or id"], ["position", "Position"]];
+const state = { address: null, form: null, found: null, error: null, busy: false, hex: false };
+
+export default { name: "messages", title: "Messages", every: 5000, load, view, enter };
+
+/** The address holds the question, so that it can be bookmarked and sent to a colleague. */
+function enter({ path: [, topic], query }) {
+  const address = location.hash;
+  if (state.address === address) return;
+  const way = query.get("by") || "newest";
+  Object.assign(state, {
+    address, found: null, error: null,
+    form: { topic: topic || "", queue: query.get("queue") || "0", by: way, value: query.get("value") || "" },
+  });
+}
+
+async function load(own) {
+  const list = await get("v1/topics", own.signal);
+  if (state.form.topic && !state.found && !state.error) await search(own.signal);
+  return list;
+}
+
+async function search(signal) {
+  const { form } = state;
+  try {
+    state.found = await asked(form, signal);
+    state.error = null;
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    state.error = error;
+  }
+}
+
+/** {node, applied_index, messages, page?, more?}. */
+async function asked(form, signal) {
+  const { topic, queue, by, value } = form;
+  if (by === "position") {
+    const one = await get(`${at("messages", value)}?body_bytes=${PREVIEW_BYTES}`, signal);
+    return { ...one, messages: [one.message] };
+  }
+  if (by === "key") return byKey(topic, value.trim(), signal);
+  const from = by === "offset" ? `&offset=${encodeURIComponent(value)}` : by === "time" ? `&time_ms=${timeOf(value)}` : "";
+  const page = await get(`${at("topics", topic, "queues", queue, "messages")}?count=32&body_bytes=${PREVIEW_BYTES}${from}`, signal);
+  return { ...page, page };
+}
+
+/** A key, a UNIQ_KEY or, where that finds nothing, an offsetMsgId: its last 16 digits are the position. */
+async function byKey(topic, key, signal) {
+  const found = await get(`${at("topics", topic, "messages", key)}?body_bytes=${PREVIEW_BYTES}`, signal);
+  if (found.messages.length || !/^([0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})$/.test(key)) return found;
+  const position = BigInt(`0x${key.slice(-16)}`);
+  if (position > 0x7fffffffffffffffn || position >= 1n << 53n) return found;
+  try {
+    const one = await get(`${at("messages", String(position))}?body_bytes=${PREVIEW_BYTES}`, signal);
+    return one.message.topic === topic ? { ...one, messages: [one.message] } : found;
+  } catch (error) {
+    if (error.code === "not_found") return found;
+    throw error;
+  }
+}
+
+/** "2026-11-21 14:00" by this browser's clock, or milliseconds since the Unix epoch. */
+function timeOf(text) {
+  const ms = /^\d{10,}$/.test(text.trim()) ? Number(text) : new Date(text.trim().replace(" ", "T")).getTime();
+  if (!Number.isFinite(ms) || ms < 0) throw Object.assign(new Error(`${text || "nothing"} is not a time`), { hint: "write it as 2026-11-21 14:00, or in milliseconds since 1970" });
+  return ms;
+}
+
+function view(list, own) {
+  const { found } = state;
+  return [
+    head("Messages", found?.node ? found : list),
+    panel("Which messages", null, h("div", { class: "inside" }, questions(list))),
+    state.error && problem(state.error),
+    found && results(found, own),
+    !found && !state.error && panel("Messages", null, empty("Choose a topic. The newest messages of its first queue are shown.")),
+  ];
+}
+
+function questions(list) {
+  const { form } = state;
+  const topic = list.topics.find((each) => each.name === form.topic);
+  const wantsValue = form.by !== "newest";
+  const labels = { offset: "Offset", time: "Time, such as 2026-11-21 14:00", key: "Key, UNIQ_KEY or message id", position: "Position in the log" };
+  const ask = (event) => { event.preventDefault(); go(readForm(event.target)); };
+  return h("form", { class: "ask", onsubmit: ask, key: state.address, "aria-label": "Which messages" },
+    field("Topic", h("select", { name: "topic", value: form.topic, onchange: (event) => go({ ...readForm(event.target.form), topic: event.target.value, queue: "0" }) },
+      h("option", { value: "" }, "choose…"), list.topics.map((each) => h("option", { key: each.name, value: each.name }, each.name)))),
+    form.by !== "key" && form.by !== "position" && field("Queue", h("select", { name: "queue", value: form.queue },
+      Array.from({ length: topic?.read_queues || 1 }, (_, queue) => h("option", { key: String(queue), value: String(queue) }, String(queue))))),
+    field("Find", h("select", { name: "by", value: form.by, onchange: (event) => go({ ...readForm(event.target.form), by: event.target.value, value: "" }, true) },
+      WAYS.map(([value, text]) => h("option", { key: value, value }, text)))),
+    wantsValue && field(labels[form.by], h("input", { name: "value", value: form.value, required: true, size: form.by === "key" ? 36 : 22, autocomplete: "off", spellcheck: "false" })),
+    h("button", { type: "submit", class: "first" }, "Show"));
+}
+
+function field(label, control) {
+  return h("label", { class: "field", key: label }, h("span", null, label), control);
+}
+
+function readForm(form) {
+  const data = new FormData(form);
+  return { topic: data.get("topic"), queue: data.get("queue") || "0", by: data.get("by"), value: data.get("value") || "" };
+}
+
+/** Puts the question into the address; an incomplete one only changes the form. */
+function go({ topic, queue, by, value }) {
+  const query = new URLSearchParams({ ...(by !== "key" && by !== "position" ? { queue } : {}), by, ...(value ? { value } : {}) });
+  const address = `#/messages/${encodeURIComponent(topic)}?${query}`;
+  if (address === location.hash) {
+    Object.assign(state, { address: null });
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } else {
+    location.hash = address;
+  }
+}
+
+function results(found, own) {
+  const { page } = found;
+  const end = [
+    choice("Show bodies as", [[false, "text"], [true, "hex"]], state.hex, (value) => { state.hex = value; own.draw(); }),
+    page && pager(page),
+  ];
+  const note = page ? page.max_offset > page.min_offset ? `of offsets ${f.count(page.min_offset)} to ${f.count(page.max_offset - 1)}` : "the queue is empty" : found.more ? "the newest; there are more" : null;
+  return panel(f.plural(found.messages.length, "message"), { end, note },
+    page?.unreadable.length > 0 && h("div", { class: "inside" }, problem({ message: `offsets ${page.unreadable.join(", ")} cannot be read intact on this node`, hint: "it fetches them from its peers; ask another node meanwhile" })),
+    found.messages.length === 0 ? empty("There is none.") : h("div", { class: "messages" }, found.messages.map((message) => one(message, own))));
+}
+
+function pager({ topic, queue_id: queue, min_offset: low, max_offset: high, messages, next_offset: next }) {
+  const first = messages[0]?.queue_offset ?? next;
+  const to = (value) => () => go({ topic, queue: String(queue), by: "offset", value: String(value) });
+  return [
+    h("button", { key: "older", type: "button", class: "small", disabled: first <= low, onclick: to(Math.max(low, first - 32)) }, "← Older"),
+    h("button", { key: "newer", type: "button", class: "small", disabled: next >= high, onclick: to(next) }, "Newer →"),
+  ];
+}
+
+function one(message, own) {
+  const { properties } = message;
+  const key = `${message.topic} ${message.queue_id} ${message.queue_offset} ${message.position}`;
+  const tag = properties.TAGS;
+  return h("details", { class: "message", key, "data-offset": message.queue_offset },
+    h("summary", null,
+      h("span", { class: "num at" }, f.count(message.queue_offset)),
+      h("span", { class: "when", title: f.ago(message.store_ms) }, f.moment(message.store_ms)),
+      h("span", { class: "tag" }, [tag, properties.KEYS].filter(Boolean).join(" · ")),
+      h("span", { class: "preview mono" }, preview(message)),
+      h("span", { class: "num size" }, f.bytes(message.body_bytes))),
+    h("div", { class: "inside" },
+      h("pre", { class: "body", "data-field": "body", tabindex: 0, "aria-label": "Body" }, state.hex ? hexOf(message) : textOf(message)),
+      message.body_cut && h("p", { class: "muted" }, `The first ${f.bytes(PREVIEW_BYTES)} of ${f.bytes(message.body_bytes)}. `,
+        h("button", { type: "button", class: "small", onclick: () => whole(message, own) }, message.body_bytes > WHOLE_BYTES ? `Show ${f.bytes(WHOLE_BYTES)}` : "Show all")),
+      facts(
+        ["topic", h("a", { href: topicLink(message.topic) }, message.topic)], ["queue and offset", `${message.queue_id}, ${f.count(message.queue_offset)}`],
+        ["id", h("code", null, message.id)], ["position", f.count(message.position)],
+        ["born", f.moment(message.born_ms)], ["stored", `${f.moment(message.store_ms)} (${f.ago(message.store_ms)})`],
+        ["deliveries failed", message.reconsume_times || null],
+        ...Object.entries(properties).map(([name, value]) => [name, h("code", null, value)]))));
+}
+
+async function whole(message, own) {
+  const { message: full } = await get(`${at("messages", String(message.position))}?body_bytes=${WHOLE_BYTES}`);
+  Object.assign(message, { ...full, body_cut: full.body_cut && message.body_bytes > WHOLE_BYTES });
+  own.draw();
+}
+
+function preview(message) {
+  return message.body_base64 === undefined ? (message.body || "").slice(0, 160) || "(empty)" : `(${f.bytes(message.body_bytes)} that are not text)`;
+}
+
+function textOf(message) {
+  return message.body_base64 === undefined ? message.body || "(empty)" : hexOf(message);
+}
+
+/** As hexdump shows it: offset, 16 bytes, and what of them is ASCII. */
+function hexOf(message) {
+  const bytes = message.body_base64 === undefined ? new TextEncoder().encode(message.body || "") : Uint8Array.from(atob(message.body_base64), (sign) => sign.charCodeAt(0));
+  const lines = [];
+  for (let from = 0; from < bytes.length; from += 16) {
+    const row = [...bytes.subarray(from, from + 16)];
+    const hex = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    const ascii = row.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
+    lines.push(`${from.toString(16).padStart(6, "0")}  ${hex.padEnd(47)}  ${ascii}`);
+  }
+  return lines.join("\n") || "(empty)";
+}

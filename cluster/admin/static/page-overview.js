@@ -1,0 +1,94 @@
+// What is wrong, who leads, how fast, how late: the page for whoever was woken up.
+
+import { get, Refusal } from "./api.js";
+import { h } from "./dom.js";
+import { findingsPanel } from "./findings.js";
+import * as f from "./format.js";
+import { historyOf } from "./history.js";
+import { membersTable } from "./members.js";
+import { plot } from "./plots.js";
+import { choice, empty, head, panel, tile } from "./ui.js";
+
+const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
+const state = { range_s: 3600, node: null };
+
+export default {
+  name: "", title: "Overview", every: 2500, load, view,
+};
+
+async function load({ state: { status }, signal }) {
+  const node = state.node ?? status.leader ?? status.node;
+  const [members, history] = await Promise.all([allMembers(signal), historyOf(node, signal).catch(refused)]);
+  return { members, node, history };
+}
+
+/** The members as the leader knows them; what this node knows if there is none. */
+export async function allMembers(signal) {
+  try {
+    return await get("v1/members?consistency=linearizable", signal);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return get("v1/members", signal);
+  }
+}
+
+/** A node that is down has no history to show; the page has the rest. */
+function refused(error) {
+  if (error instanceof Refusal) return { error };
+  throw error;
+}
+
+function view({ members, node, history }, own) {
+  const { status, health } = own.state;
+  return [
+    head("Overview", status),
+    findingsPanel(health),
+    tiles(status, members, history),
+    plots(members, node, history, own),
+    panel("Nodes", { note: h("a", { href: "#/members" }, "change members") }, membersTable(members, status)),
+  ];
+}
+
+function tiles(status, members, history) {
+  const voters = members.members.filter((member) => member.role === "voter");
+  const live = voters.filter((member) => member.connected || member.live).length;
+  const last = (name) => history.series?.get(name)?.at(-1);
+  const survives = status.quorum?.survives;
+  const disk = status.disk;
+  return h("div", { class: "tiles" },
+    tile("Leader", members.leader ? `node ${members.leader}` : "none", `term ${f.count(members.term)}`, members.leader ? "" : "bad"),
+    tile("Voters", `${live} of ${voters.length}`, survives === undefined ? "" : survives > 0 ? `survives ${f.plural(survives, "more failure")}` : "the next loss stops writes", survives > 0 ? "" : "warn"),
+    tile("Writes", f.perSecond(last("messages_in_per_s")), f.bytesPerSecond(last("bytes_in_per_s"))),
+    tile("Reads", f.perSecond(last("messages_out_per_s")), f.bytesPerSecond(last("bytes_out_per_s"))),
+    tile("Commit, p99", f.latency(last("commit_p99_ms")), `median ${f.latency(last("commit_p50_ms"))}`),
+    disk && tile("Disk used", f.percent(disk.used_percent), disk.full_in_s === null || disk.full_in_s === undefined ? `${f.bytes(disk.free_bytes)} free` : `full in ${f.span(disk.full_in_s * 1000)}`, disk.refusing ? "bad" : ""),
+    tile("Clients", f.count(status.load.connections), `${f.plural(status.load.long_polls, "long poll")} here`),
+    tile("Up for", f.span(status.uptime_ms), `RaftMQ ${status.versions.raftmq}`));
+}
+
+function plots(members, node, history, own) {
+  const again = (name, value) => { state[name] = value; own.refresh(); };
+  const nodes = members.members.map((member) => [member.id, `node ${member.id}`]);
+  const chosen = state.node ?? null;
+  const end = [
+    choice("Node", [[null, "leader"], ...nodes], chosen, (value) => again("node", value)),
+    choice("Time", RANGES, state.range_s, (value) => { state.range_s = value; own.draw(); }),
+  ];
+  if (history.error) return panel(`Node ${node}`, { end }, empty(`Node ${node} does not answer: ${history.error.message}.`));
+  if (history.times_ms.length < 2) return panel(`Node ${node}`, { end }, empty("The node takes a sample every 5 s. Two of them make a plot."));
+  const until = history.times_ms.at(-1) / 1000;
+  const from = until - state.range_s;
+  const first = Math.max(0, history.times_ms.findIndex((time) => time / 1000 >= from));
+  const times_s = history.times_ms.slice(first).map((time) => time / 1000);
+  const line = (name, series) => ({ name, values: (history.series.get(series) || history.times_ms.map(() => null)).slice(first) });
+  const drawn = (title, show, lines, max) => plot({ title, times_s, lines, show, max, range_s: [from, until] });
+  const lags = [...history.series.keys()].filter((name) => name.startsWith("peer_lag_entries"));
+  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === state.range_s)[1]}`, { end },
+    h("div", { class: "plots" },
+      drawn("Messages", f.perSecond, [line("written", "messages_in_per_s"), line("read", "messages_out_per_s")]),
+      drawn("Bytes", f.bytesPerSecond, [line("written", "bytes_in_per_s"), line("read", "bytes_out_per_s")]),
+      drawn("Latency", f.latency, [line("commit p99", "commit_p99_ms"), line("commit p50", "commit_p50_ms"), line("disk sync p99", "append_p99_ms")]),
+      drawn("Entries behind", f.short, [...lags.map((name) => line(`node ${name.split(" ")[1]}`, name)), line("not applied", "apply_lag_entries")], 10),
+      drawn("Clients", f.short, [line("connections", "connections")], 5),
+      drawn("Delay of the event loop", f.latency, [line("longest in 10 s", "loop_lag_ms")], 5)));
+}

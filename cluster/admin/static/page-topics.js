@@ -1,0 +1,77 @@
+// Topics, and one topic with its queues.
+
+import { at, get } from "./api.js";
+import { h } from "./dom.js";
+import * as f from "./format.js";
+import { badge, facts, filterBox, head, inside, panel, table } from "./ui.js";
+
+const state = { filter: "", by: { column: "name", down: false }, system: false };
+const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT|SELF_TEST_TOPIC|rmq_sys_)/;
+
+export default { name: "topics", title: "Topics", load, view };
+
+async function load({ path: [, name], signal }) {
+  if (name === undefined) return { list: await get("v1/topics", signal) };
+  return { one: await get(at("topics", name), signal) };
+}
+
+function view({ list, one }, own) {
+  return one ? oneTopic(one) : allTopics(list, own);
+}
+
+function allTopics(list, own) {
+  const wanted = state.filter.toLowerCase();
+  const shown = list.topics.filter((topic) => topic.name.toLowerCase().includes(wanted) && (state.system || wanted || !SYSTEM.test(topic.name)));
+  const hidden = list.topics.length - shown.length;
+  const end = [
+    h("label", { class: "muted" }, h("input", { type: "checkbox", checked: state.system, onchange: (event) => { state.system = event.target.checked; own.draw(); } }), "retries, dead letters"),
+    filterBox(state, own.draw, "Filter topics by name"),
+  ];
+  return [
+    head("Topics", list),
+    panel(f.plural(shown.length, "topic"), { end, note: hidden ? `${hidden} not shown` : null }, table([
+      { name: "name", label: "topic", sort: (topic) => topic.name, cell: (topic) => h("a", { href: topicLink(topic.name) }, topic.name) },
+      { name: "messages", label: "messages", num: true, sort: (topic) => topic.messages },
+      { name: "read_queues", label: "read queues", num: true, sort: (topic) => topic.read_queues },
+      { name: "write_queues", label: "write queues", num: true, sort: (topic) => topic.write_queues },
+      { name: "perm", label: "access", cell: access },
+      { name: "attributes", label: "attributes", cell: attributes },
+    ], shown, {
+      key: (topic) => topic.name, by: state.by, again: own.draw,
+      none: list.topics.length ? "No topic has this in its name." : ["There is no topic yet. ", h("code", { class: "command" }, "raftmq topic create orders"), " makes one."],
+    })),
+  ];
+}
+
+function oneTopic(one) {
+  const { topic } = one;
+  return [
+    head([h("a", { href: "#/topics", class: "crumb" }, "Topics / "), topic.name], one),
+    h("div", { class: "columns" },
+      panel("Topic", null, inside(facts(
+        ["messages", h("span", { "data-field": "messages", "data-value": topic.messages }, f.count(topic.messages))],
+        ["queues", `${topic.read_queues} to read, ${topic.write_queues} to write`],
+        ["access", access(topic)], ["ordered", topic.order ? "yes" : "no"],
+        ["attributes", attributes(topic)], ["id", topic.id])))),
+    panel(f.plural(one.queues.length, "queue"), null, table([
+      { name: "queue_id", label: "queue", cell: (queue) => `queue ${queue.queue_id}` },
+      { name: "messages", label: "messages", num: true, cell: (queue) => f.count(queue.max_offset - queue.min_offset) },
+      { name: "min_offset", label: "first offset", num: true },
+      { name: "max_offset", label: "next offset", num: true },
+    ], one.queues, { key: (queue) => queue.queue_id, none: "The topic has no queues." })),
+  ];
+}
+
+export function topicLink(name) {
+  return `#/topics/${encodeURIComponent(name)}`;
+}
+
+function access({ perm }) {
+  const words = [perm & 4 && "read", perm & 2 && "write"].filter(Boolean);
+  return words.length ? words.join(", ") : badge("warn", "none");
+}
+
+function attributes(topic) {
+  const pairs = Object.entries(topic.attributes).map(([name, value]) => `${name} = ${value}`);
+  return [...pairs, ...(topic.order ? ["ordered"] : [])].join(", ") || "–";
+}

@@ -1,0 +1,91 @@
+"""The dashboard's files: what a browser is told about them, and that they need nothing from anywhere else.
+
+What the pages show is for tests/browser to see.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from cluster.admin.page import CONTENT_TYPES, INDEX, static_files
+
+OWN = sorted(name for name in static_files() if not name.startswith("uplot"))
+SCRIPTS = [name for name in OWN if name.endswith(".js")]
+
+
+@pytest.mark.parametrize("name", sorted(static_files()))
+async def test_every_file_is_served_as_what_it_is(client: Any, name: str) -> None:
+    answer = await client.get(f"/static/{name}")
+    assert (answer.status, await answer.read()) == (200, static_files()[name].body)
+    assert answer.headers["Content-Type"] == CONTENT_TYPES[name.rpartition(".")[2]]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_page_is_the_index_with_a_strict_policy(client: Any) -> None:
+    answer = await client.get("/")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert await answer.read() == static_files()[INDEX].body
+    policy = dict(each.strip().partition(" ")[::2] for each in answer.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "app.jss",
+        "..%2fpage.py",
+        "%2e%2e/page.py",
+        "../page.py",
+        "__pycache__",
+        "index.html%00.js",
+        "%2fetc%2fpasswd",
+    ],
+)
+async def test_other_files_are_not_there(client: Any, name: str) -> None:
+    answer = await client.get(f"/static/{name}")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_misspelled_file_names_the_nearest(client: Any) -> None:
+    answer = await client.get("/static/ap.js")
+    assert (await answer.json())["error"]["hint"] == "did you mean app.js?"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_no_file_names_another_host(name: str) -> None:
+    """The name of SVG's language looks like an address, and is none."""
+    text = static_files()[name].body.decode().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:https?:|wss?:)?//[\w.-]+\.\w+", text) == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_never_make_markup_or_code_of_a_text(name: str) -> None:
+    """The browser refuses it as well: the policy asks for trusted types, and makes none."""
+    found = re.findall(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|javascript:",
+        static_files()[name].body.decode(),
+    )
+    assert found == []
+
+
+def test_everything_that_is_imported_or_linked_is_there() -> None:
+    wanted = {INDEX}
+    for name in OWN:
+        text = static_files()[name].body.decode()
+        wanted |= set(re.findall(r'(?:from|import) "\./([\w.-]+)"', text))
+        wanted |= set(re.findall(r'(?:src|href)="static/([\w.-]+)"', text))
+    assert wanted <= set(static_files())
+    assert {name for name in OWN if name.endswith((".js", ".css"))} <= wanted, "a file that nothing uses"
+
+
+def test_the_library_comes_with_its_licence() -> None:
+    version = re.search(rb"uPlot \(v([\d.]+)\)", static_files()["uplot.iife.min.js"].body)
+    assert version is not None
+    assert b"MIT" in static_files()["uplot.LICENSE.txt"].body
