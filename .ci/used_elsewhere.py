@@ -50,6 +50,10 @@ _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 _.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stopping.py
 _.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/client_views.py, cluster/admin/clients.py
 
+# Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
+_.streamReader, _.initialOffset, _.latestOffset, _.reportLatestOffset
+_.getDefaultReadLimit, _.prepareForTriggerAvailableNow
+
 # Called by the native kernel.
 origin_of  # cluster/remoting/intake.py
 

@@ -1,15 +1,35 @@
 """Spark reads topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "orders").load()``.
 
-Spark finds the source by this package's name and registers it by itself. docs/spark.md has the options and columns.
+Spark finds the source by this package's name and registers it by itself; `session()` makes a Spark session that is set
+up for it. docs/pipeline.md has the options and columns.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark_raftmq.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark_raftmq.spark_session import session
+
+__all__ = ["session"]
 
 
 def __getattr__(name: str) -> object:
-    """`DefaultSource`, which Spark looks for; on demand, so that the rest of the package needs no Spark."""
-    if name == "DefaultSource":
-        return importlib.import_module("pyspark_raftmq.source").DefaultSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """`DefaultSource`, which Spark looks for, and `session`; on demand, so that the rest needs no Spark."""
+    modules = {"DefaultSource": "pyspark_raftmq.source", "session": "pyspark_raftmq.spark_session"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(modules[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(__name__):
+            raise
+        raise SourceError(
+            f"Spark runs a Python that lacks the package {error.name}",
+            f"that Python is {sys.executable}, and raftmq[spark] is not installed in it",
+            "set PYSPARK_PYTHON to the Python of your environment before Spark starts, or use pyspark_raftmq.session()",
+        ) from error

@@ -24,3 +24,8 @@ class PlanError(SourceError):
 
 class ReadError(SourceError):
     """A planned message could not be read. The task fails; rows are never left out silently."""
+
+
+def write(name: str, value: str) -> str:
+    """What to type: an option with an example."""
+    return f"""write .option("{name}", "{value}")"""

@@ -1,48 +1,99 @@
-"""The options of ``spark.read.format("raftmq")``, checked before anything is asked of a cluster."""
+"""The options of the source, checked before anything is asked of a cluster. Those of Kafka's source mean the same."""
 
 from __future__ import annotations
 
 import difflib
-import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from pyspark_raftmq.errors import OptionError
+from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.subscription_options import Topics, parse_topics
+from pyspark_raftmq.topic_bounds import TopicBounds, parse_offsets, parse_time, parse_times
 from raftmq.arrow.columns import COLUMNS
-from raftmq.arrow.ranges import EARLIEST, LATEST, Bound, Bounds
+from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
+from raftmq.arrow.tables import FOLLOWER, LEADER
 from raftmq.client.discovery import parse_servers
 
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
-OPTIONS = ("servers", "topic", "columns", "startingOffsets", "endingOffsets", "batchRows")
+OPTIONS = (
+    "servers",
+    "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "columns",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "batchRows",
+    "readFrom",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "group",
+)
 """As documented; Spark compares option names without case."""
-# Spark hands these to every source: a path given to load(), and what it adds for its own use.
-_SPARKS_OWN = frozenset(("__partition_columns",))
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "group")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
+"""What Spark hands to every source for its own use."""
+_NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
 class ReadOptions(NamedTuple):
-    """What to read. `starting` is inclusive, `ending` exclusive; `batch_rows` is the most rows of one Arrow batch."""
+    """What to read. `starting` is inclusive, `ending` exclusive; `batch_rows` is the most rows of one Arrow batch.
+    Limits are None where there is none."""
 
     servers: str
-    topic: str
+    topics: Topics
     columns: tuple[str, ...]
-    starting: Bounds
-    ending: Bounds
+    starting: TopicBounds
+    ending: TopicBounds
     batch_rows: int
+    read_from: str
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    group: str | None
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Spark's options, names in any case. Raises OptionError naming the option and what to write."""
+def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
+    """Spark's options, names in any case. `stream`: None before it is known what they are for.
+
+    Raises OptionError naming the option and what to write.
+    """
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         _check_known(name)
+    if stream is not None:
+        _check_use(given, stream=stream)
+    topics = parse_topics(given)
     return ReadOptions(
         servers=_servers(_required(given, "servers", "127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878")),
-        topic=_required(given, "topic", "orders"),
+        topics=topics,
         columns=_columns(given.get("columns")),
-        starting=_bounds("startingOffsets", given.get("startingoffsets", EARLIEST), EARLIEST),
-        ending=_bounds("endingOffsets", given.get("endingoffsets", LATEST), LATEST),
+        starting=_position(given, "starting", topics, LATEST if stream else EARLIEST),
+        ending=_position(given, "ending", topics, LATEST),
         batch_rows=_batch_rows(given.get("batchrows", str(DEFAULT_BATCH_ROWS))),
+        read_from=_word(given, "readFrom", (FOLLOWER, LEADER)),
+        fail_on_data_loss=_word(given, "failOnDataLoss", ("true", "false")) == "true",
+        min_partitions=_number(given, "minPartitions"),
+        max_records_per_partition=_number(given, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
+        max_bytes_per_trigger=_number(given, "maxBytesPerTrigger"),
+        group=given.get("group"),
     )
 
 
@@ -53,7 +104,21 @@ def _check_known(name: str) -> None:
         raise OptionError(
             "a path was given, and raftmq has none", "load(PATH) sets the option path", '.option("topic", …).load()'
         )
+    if _NEVER.search(name):
+        raise OptionError(
+            f'the option "{name}" looks like a credential',
+            "options are written into Spark's plans, logs and checkpoints",
+            "keep credentials in the environment or in files of the executors",
+        )
     raise OptionError(f'unknown option "{name}"', f"the options are {', '.join(OPTIONS)}", _nearest(name, OPTIONS))
+
+
+def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
+    """An option without effect would be a mistake that nobody notices."""
+    kind, other = ("a stream", "spark.read") if stream else ("a batch read", "spark.readStream")
+    for name in _BATCH_ONLY if stream else _STREAM_ONLY:
+        if name.lower() in given:
+            raise OptionError(f"the option {name} has no meaning for {kind}", f"it belongs to {other}", "leave it out")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -65,12 +130,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _required(given: Mapping[str, str], name: str, example: str) -> str:
     value = given.get(name, "").strip()
     if not value:
-        raise OptionError(f"the option {name} is missing", "without it there is nothing to read", _write(name, example))
+        raise OptionError(f"the option {name} is missing", "without it there is nothing to read", write(name, example))
     return value
-
-
-def _write(name: str, value: str) -> str:
-    return f"""write .option("{name}", "{value}")"""
 
 
 def _servers(text: str) -> str:
@@ -78,7 +139,7 @@ def _servers(text: str) -> str:
         return ";".join(parse_servers(text))
     except ValueError as error:
         raise OptionError(
-            f"the option servers is not understood: {text}", str(error), _write("servers", "host:9876;host:9876")
+            f"the option servers is not understood: {text}", str(error), write("servers", "host:9876;host:9876")
         ) from error
 
 
@@ -98,6 +159,24 @@ def _columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
+def _position(given: Mapping[str, str], which: str, topics: Topics, default: Bound) -> TopicBounds:
+    """Of the three ways to say where to begin or end, the one that is used."""
+    parsers = {
+        f"{which}Offsets": parse_offsets,
+        f"{which}Timestamp": parse_time,
+        f"{which}OffsetsByTimestamp": parse_times,
+    }
+    used = [name for name in parsers if name.lower() in given]
+    if len(used) > 1:
+        raise OptionError(
+            f"the options {' and '.join(used)} are both given", "they say the same thing twice", "keep one of them"
+        )
+    if not used:
+        return TopicBounds(default)
+    unlisted: Bound = EARLIEST if which == "starting" else LATEST
+    return parsers[used[0]](used[0], given[used[0].lower()], unlisted, topics)
+
+
 def _batch_rows(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_BATCH_ROWS:
         raise OptionError(
@@ -108,36 +187,18 @@ def _batch_rows(text: str) -> int:
     return int(text)
 
 
-def _bounds(name: str, text: str, default: Bound) -> Bounds:
-    """`earliest`, `latest`, or a JSON object of queue id -> offset or one of those words."""
-    if text.strip().lower() in (EARLIEST, LATEST):
-        return Bounds(text.strip().lower())
-    try:
-        table = json.loads(text)
-    except ValueError as error:
-        _bad_bounds(name, text, str(error), error)
-    if not isinstance(table, dict):
-        _bad_bounds(name, text, "it is JSON, but no object")
-    return Bounds(default, {_queue(name, text, queue): _bound(name, text, table[queue]) for queue in table})
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise OptionError(f"the option {name} is {text}", "it must be a whole number, 1 or more", "leave it out")
+    return int(text)
 
 
-def _queue(name: str, text: str, queue: str) -> int:
-    if not queue.isdecimal():
-        _bad_bounds(name, text, f'"{queue}" is no queue id')
-    return int(queue)
-
-
-def _bound(name: str, text: str, value: object) -> Bound:
-    if value in (EARLIEST, LATEST):
-        return str(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        _bad_bounds(name, text, f"{value!r} is no offset")
-    return value
-
-
-def _bad_bounds(name: str, text: str, why: str, cause: Exception | None = None) -> NoReturn:
-    raise OptionError(
-        f"the option {name} is not understood: {text}",
-        why,
-        f'write earliest, latest, or offsets by queue: .option("{name}", \'{{"0": 120, "1": "latest"}}\')',
-    ) from cause
+def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of `words`; the first if the option is not given."""
+    text = given.get(name.lower(), words[0]).strip().lower()
+    if text not in words:
+        raise OptionError(f"the option {name} is {text}", f"it must be {' or '.join(words)}", write(name, words[0]))
+    return text

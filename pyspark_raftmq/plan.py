@@ -2,35 +2,107 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
+from pyspark_raftmq.subscription_options import Topics
+from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.ranges import QueueRange, Unreadable, plan_topic
 
 _WORDS = ("the option startingOffsets", "the option endingOffsets")
 
 
 def plan(options: ReadOptions) -> list[QueueRange]:
-    """One range per queue, in order of queue ids; empty ranges are kept. Raises PlanError.
+    """The ranges of a batch read, topic by topic and in order of queue ids; empty ranges are kept. Raises PlanError.
 
     Bounds come from the leader, which confirms its leadership for each: everything acknowledged before the plan is in.
     """
     with raftmq.connect(options.servers) as mq:
+        topics = topics_of(mq, options)
+        if not topics:
+            raise PlanError(
+                f"no topic matches {options.topics.pattern}", "there is nothing to read", "see raftmq topic list"
+            )
+        return plan_topics(mq, options, topics, options.ending)
+
+
+def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
+    """The names to read: those that the options list, or those that match at present. Raises PlanError."""
+    if options.topics.pattern is None:
+        return list(options.topics.names)
+    wanted = re.compile(options.topics.pattern)
+    try:
+        system = set(mq.admin.system_topics())
+        return [name for name in mq.admin.topics() if name not in system and wanted.fullmatch(name)]
+    except raftmq.RaftMQError as error:
+        raise no_plan(options, "the topics", error) from error
+
+
+def plan_topics(
+    mq: raftmq.Client, options: ReadOptions, topics: Sequence[str], ending: TopicBounds
+) -> list[QueueRange]:
+    """From where the options say up to `ending`. Raises PlanError."""
+    found: list[QueueRange] = []
+    for topic in topics:
         try:
-            return plan_topic(mq.admin, options.topic, options.starting, options.ending, words=_WORDS)
+            planned = plan_topic(
+                mq.admin,
+                topic,
+                options.starting.of(topic),
+                ending.of(topic),
+                clamp=not options.fail_on_data_loss,
+                words=_WORDS,
+            )
         except raftmq.RaftMQError as error:
-            raise _no_plan(options, error) from error
+            raise no_plan(options, topic, error) from error
+        found += chosen(options.topics, topic, planned)
+    return found
 
 
-def _no_plan(options: ReadOptions, error: raftmq.RaftMQError) -> PlanError:
+def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[QueueRange]:
+    """Those of the queues that the option `assign` names, or all. Raises PlanError for one that is not there."""
+    missing = sorted(set(topics.queues.get(topic, ())) - {each.queue_id for each in planned})
+    if missing:
+        raise PlanError(
+            f"the option assign names queue {missing[0]} of {topic}",
+            f"the topic has queues 0 to {len(planned) - 1}",
+            "leave that queue out",
+        )
+    return [each for each in planned if topics.has(topic, each.queue_id)]
+
+
+def split(ranges: Sequence[QueueRange], at_least: int | None, most_records: int | None) -> list[QueueRange]:
+    """The same offsets in more ranges: at least `at_least` of them if there are so many messages, none of more than
+    `most_records` messages. Empty ranges are left out."""
+    total = sum(each.end - each.start for each in ranges)
+    size = total if at_least is None else max(1, total // at_least)
+    if most_records is not None:
+        size = min(size, most_records)
+    return [part for each in ranges for part in _cut(each, size)]
+
+
+def _cut(planned: QueueRange, size: int) -> Iterator[QueueRange]:
+    """Parts of almost equal length, at most `size` messages each."""
+    count = planned.end - planned.start
+    parts = -(-count // size) if count else 0
+    for part in range(parts):
+        start, end = (planned.start + count * each // parts for each in (part, part + 1))
+        yield planned._replace(start=start, end=end)
+
+
+def no_plan(options: ReadOptions, topic: str, error: raftmq.RaftMQError) -> PlanError:
+    """What a Spark user is told of an error of the cluster."""
     if isinstance(error, Unreadable):
         return PlanError(error.what, error.why, error.hint)
     if isinstance(error, raftmq.NotFound):
-        return PlanError(f"there is no topic {options.topic}", str(error), error.hint)
+        return PlanError(f"there is no topic {topic}", str(error), error.hint)
     if isinstance(error, raftmq.Unreachable):
         return PlanError(
             f"no server answers at {options.servers}",
             str(error),
             "check the option servers, and that every executor reaches the addresses that `raftmq status` lists",
         )
-    return PlanError(f"the offsets of {options.topic} are not known", str(error), error.hint)
+    return PlanError(f"the offsets of {topic} are not known", str(error), error.hint)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import raftmq
 from pyspark_raftmq.columns import ddl, spark_type
-from pyspark_raftmq.errors import OptionError, ReadError
+from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.options import ReadOptions, parse_options
-from pyspark_raftmq.plan import plan
+from pyspark_raftmq.plan import plan, split
+from pyspark_raftmq.stream import TopicStream
+from pyspark_raftmq.task import RangePartition, read_partition
 from raftmq.arrow.columns import COLUMNS
-from raftmq.arrow.ranges import QueueRange, Unreadable
-from raftmq.arrow.tables import followers_of, node_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 # mypy sees Spark as Any, so that its answer is the same where Spark is not installed.
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """A topic, read in batch."""
+    """Topics, read in batch or as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +35,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> TopicReader:
         """`schema` is the user's if one was given: any of our columns in any order. Raises OptionError."""
-        return TopicReader(parse_options(self.options), check_schema(schema))
+        return TopicReader(parse_options(self.options, stream=False), check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> TopicStream:
+        """As `reader`, of a stream."""
+        return TopicStream(parse_options(self.options, stream=True), check_schema(schema))
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
@@ -52,14 +55,6 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
     return tuple(schema.fieldNames())
 
 
-class QueuePartition(InputPartition):  # type: ignore[misc]
-    """One queue's range: one task."""
-
-    def __init__(self, planned: QueueRange) -> None:
-        super().__init__(planned.queue_id)
-        self.planned = planned
-
-
 class TopicReader(DataSourceReader):  # type: ignore[misc]
     """Made on the driver, pickled to every task: holds no connection."""
 
@@ -67,20 +62,12 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
-    def partitions(self) -> list[QueuePartition]:
-        """One per queue that has something to read, with its exact range. Raises PlanError."""
-        return [QueuePartition(planned) for planned in plan(self._options) if planned.start < planned.end]
+    def partitions(self) -> list[RangePartition]:
+        """At least one per queue that has something to read, with its exact range. Raises PlanError."""
+        options = self._options
+        ranges = split(plan(options), options.min_partitions, options.max_records_per_partition)
+        return [RangePartition(planned) for planned in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range of one queue. Raises ReadError rather than leave a message out."""
-        # Spark makes a plain partition of its own when `partitions` returned none.
-        if not isinstance(partition, QueuePartition):
-            return
-        from raftmq.arrow.reading import RangeReader
-
-        with raftmq.connect(self._options.servers) as mq:
-            reader = RangeReader(mq, partition.planned, node=node_for(partition.planned.queue_id, followers_of(mq)))
-            try:
-                yield from reader.batches(self._columns, self._options.batch_rows)
-            except Unreadable as error:
-                raise ReadError(error.what, error.why, error.hint) from error
+        """One range. Raises ReadError rather than leave a message out."""
+        return read_partition(self._options, self._columns, partition)

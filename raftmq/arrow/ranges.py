@@ -90,8 +90,8 @@ def _range(
     *,
     clamp: bool,
 ) -> QueueRange:
-    start = offset_of(admin, topic, queue, starting.by_queue.get(queue.queue_id, starting.default))
-    end = offset_of(admin, topic, queue, ending.by_queue.get(queue.queue_id, ending.default))
+    bounds = [each.by_queue.get(queue.queue_id, each.default) for each in (starting, ending)]
+    start, end = (offset_of(admin, topic, queue, bound) for bound in bounds)
     where = f"{topic} queue {queue.queue_id}"
     kept = f"it keeps offsets {queue.min_offset} up to, not including, {queue.max_offset}"
     if clamp:
@@ -99,7 +99,7 @@ def _range(
     for word, offset in zip(words, (start, end), strict=True):
         if not queue.min_offset <= offset <= queue.max_offset:
             raise Unreadable(f"{word} asks for offset {offset} of {where}", kept, "ask for what is there")
-    if start > end and any(isinstance(bounds.default, AtTime) for bounds in (starting, ending)):
+    if start > end and (clamp or any(isinstance(bound, AtTime) for bound in bounds)):
         start = end  # of two times, the second may lie before the first message that is kept
     if start > end:
         raise Unreadable(f"the range of {where} begins at {start} and ends at {end}", kept, "swap them")

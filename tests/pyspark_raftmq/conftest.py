@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import raftmq
-from pyspark_raftmq.java import ensure_java
+from pyspark_raftmq.spark_session import session
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 
@@ -35,26 +34,15 @@ def mq(servers: str) -> Iterator[raftmq.Client]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two workers; it finds the source by itself, nothing is registered."""
-    from pyspark.sql import SparkSession
-
-    ensure_java()
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("raftmq-tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        gateway = session.sparkContext._gateway
-        session.stop()
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            patch.setenv(name, "")  # remembered, and what the session sets is undone at the end
+            patch.delenv(name)
+        made = session(config={"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse})
+        yield made
+        gateway = made.sparkContext._gateway
+        made.stop()
         _end_java(gateway)
 
 

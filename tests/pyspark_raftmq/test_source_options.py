@@ -9,8 +9,10 @@ import pytest
 from pyspark_raftmq.columns import ddl
 from pyspark_raftmq.errors import OptionError, PlanError
 from pyspark_raftmq.options import parse_options
+from pyspark_raftmq.subscription_options import Topics
+from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.columns import COLUMNS
-from raftmq.arrow.ranges import Bounds
+from raftmq.arrow.ranges import AtTime, Bounds
 
 NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 
@@ -18,20 +20,47 @@ NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 def test_what_is_left_out() -> None:
     options = parse_options(NEEDED)
     assert options.columns == tuple(COLUMNS)
-    assert (options.starting, options.ending) == (Bounds("earliest"), Bounds("latest"))
+    assert (options.starting, options.ending) == (TopicBounds("earliest"), TopicBounds("latest"))
     assert options.batch_rows == 8192
+    assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
+    assert set(options[8:]) == {None}
+    assert parse_options(NEEDED, stream=True).starting == TopicBounds("latest")
 
 
 def test_names_have_no_case() -> None:
     options = parse_options({"SERVERS": "a:1, b:2", "Topic": "t", "startingoffsets": "LATEST", "batchROWS": "7"})
-    assert options[:2] == ("a:1;b:2", "t")
-    assert (options.starting, options.batch_rows) == (Bounds("latest"), 7)
+    assert options[:2] == ("a:1;b:2", Topics(("t",)))
+    assert (options.starting, options.batch_rows) == (TopicBounds("latest"), 7)
 
 
 def test_offsets_by_queue() -> None:
     options = parse_options({**NEEDED, "startingOffsets": '{"0": 5, "2": "latest"}', "endingOffsets": '{"0": 9}'})
-    assert options.starting == Bounds("earliest", {0: 5, 2: "latest"})
-    assert options.ending == Bounds("latest", {0: 9})
+    assert options.starting == TopicBounds("earliest", {"orders": Bounds("earliest", {0: 5, 2: "latest"})})
+    assert options.ending == TopicBounds("latest", {"orders": Bounds("latest", {0: 9})})
+
+
+def test_offsets_by_topic_as_kafka_writes_them() -> None:
+    given = {"servers": "a:1", "subscribe": "orders, payments", "startingOffsets": '{"orders": {"0": 7, "1": -2}}'}
+    options = parse_options({**given, "endingOffsets": '{"orders": {"0": -1}, "payments": {"2": 4}}'})
+    assert options.topics == Topics(("orders", "payments"))
+    assert options.starting.of("orders") == Bounds("earliest", {0: 7, 1: "earliest"})
+    assert options.starting.of("payments") == Bounds("earliest")
+    assert options.ending.of("orders") == Bounds("latest", {0: "latest"})
+    assert options.ending.of("payments") == Bounds("latest", {2: 4})
+
+
+def test_times() -> None:
+    given = {**NEEDED, "startingTimestamp": "1000", "endingTimestamp": "1970-01-01T01:00:02+01:00"}
+    options = parse_options(given)
+    assert (options.starting, options.ending) == (TopicBounds(AtTime(1000)), TopicBounds(AtTime(2000)))
+    by_queue = parse_options({**NEEDED, "startingOffsetsByTimestamp": '{"orders": {"1": 5}}'}).starting
+    assert by_queue.of("orders") == Bounds("earliest", {1: AtTime(5)})
+
+
+def test_topics_by_pattern_and_by_queue() -> None:
+    assert parse_options({"servers": "a:1", "subscribePattern": "or.*"}).topics == Topics(pattern="or.*")
+    assigned = parse_options({"servers": "a:1", "assign": '{"orders": [0, 2]}'}).topics
+    assert [assigned.has("orders", queue) for queue in range(3)] == [True, False, True]
 
 
 def test_columns_keep_their_order() -> None:
@@ -62,7 +91,26 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "startingOffsets": "5"}, "startingOffsets is not understood: 5", "earliest, latest"),
         ({**NEEDED, "startingOffsets": "{"}, "startingOffsets is not understood: {", "earliest, latest"),
         ({**NEEDED, "endingOffsets": '{"x": 1}'}, "endingOffsets is not understood", "earliest, latest"),
-        ({**NEEDED, "endingOffsets": '{"0": -1}'}, "endingOffsets is not understood", "earliest, latest"),
+        ({**NEEDED, "endingOffsets": '{"0": -3}'}, "endingOffsets is not understood", "earliest, latest"),
+        ({**NEEDED, "endingOffsets": '{"payments": {"0": 1}}'}, "endingOffsets is not understood", "earliest, latest"),
+        ({**NEEDED, "topic": "a,b", "endingOffsets": '{"0": 1}'}, "endingOffsets is not understood", "earliest"),
+        ({**NEEDED, "subscribe": "payments"}, "topic and subscribe are both given", "keep one"),
+        ({**NEEDED, "topic": "a,,b"}, "has an empty name", 'option("topic"'),
+        ({"servers": "a:1", "subscribePattern": "("}, "no regular expression", "orders-.*"),
+        ({"servers": "a:1", "assign": '{"orders": 1}'}, "assign is not understood", "[0, 1]"),
+        ({"servers": "a:1", "assign": "[]"}, "assign is not understood", "[0, 1]"),
+        (
+            {"servers": "a:1", "assign": '{"orders": [0]}', "startingOffsets": '{"orders": {"1": 0}}'},
+            "startingOffsets is not understood",
+            "earliest",
+        ),
+        ({**NEEDED, "startingOffsets": "latest", "startingTimestamp": "1"}, "are both given", "keep one"),
+        ({**NEEDED, "startingTimestamp": "2026-01-01T00:00:00"}, "startingTimestamp is not understood", "+00:00"),
+        ({**NEEDED, "startingTimestamp": "yesterday"}, "startingTimestamp is not understood", "+00:00"),
+        ({**NEEDED, "readFrom": "anyone"}, "readFrom is anyone", "follower"),
+        ({**NEEDED, "failOnDataLoss": "no"}, "failOnDataLoss is no", "true"),
+        ({**NEEDED, "minPartitions": "0"}, "minPartitions is 0", "leave it out"),
+        ({**NEEDED, "password": "x"}, "looks like a credential", "environment"),
         ({**NEEDED, "endingOffsets": '{"0": true}'}, "endingOffsets is not understood", "earliest, latest"),
         ({**NEEDED, "batchRows": "0"}, "batchRows is 0", "8192"),
         ({**NEEDED, "batchRows": "many"}, "batchRows is many", "8192"),
@@ -74,6 +122,15 @@ def test_errors_say_what_and_what_to_write(options: dict[str, str], what: str, h
     assert what in caught.value.what
     assert hint in caught.value.hint
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_options_of_the_other_kind_of_read_are_refused() -> None:
+    limited = {**NEEDED, "maxOffsetsPerTrigger": "5"}
+    assert parse_options(limited, stream=True).max_offsets_per_trigger == 5
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger has no meaning for a batch read"):
+        parse_options(limited, stream=False)
+    with pytest.raises(OptionError, match="endingOffsets has no meaning for a stream"):
+        parse_options({**NEEDED, "endingOffsets": "latest"}, stream=True)
 
 
 def test_errors_survive_the_way_between_processes() -> None:

@@ -7,7 +7,7 @@ import pytest
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import parse_options
-from pyspark_raftmq.plan import plan
+from pyspark_raftmq.plan import plan, split
 from raftmq.arrow.ranges import QueueRange
 
 pytestmark = pytest.mark.live
@@ -54,6 +54,47 @@ def test_what_is_not_there_is_refused(servers: str, options: dict[str, str], wha
         planned(servers, **options)
     assert what in caught.value.what
     assert why in caught.value.why
+
+
+def test_several_topics_and_patterns(servers: str, mq: raftmq.Client) -> None:
+    mq.admin.create_topic("planned-too", 1)
+
+    def read(**options: str) -> list[tuple[str, int]]:
+        return [(each.topic, each.queue_id) for each in plan(parse_options({"servers": servers, **options}))]
+
+    assert read(subscribe=f"planned-too,{TOPIC}") == [("planned-too", 0), (TOPIC, 0), (TOPIC, 1)]
+    assert read(subscribePattern="planned.*") == [(TOPIC, 0), (TOPIC, 1), ("planned-too", 0)]
+    assert read(assign='{"planned": [1]}') == [(TOPIC, 1)]
+    with pytest.raises(PlanError, match="no topic matches plan"):
+        read(subscribePattern="plan")
+    with pytest.raises(PlanError, match="assign names queue 2 of planned"):
+        read(assign='{"planned": [2]}')
+
+
+def test_offsets_that_are_not_there_are_moved_if_loss_is_accepted(servers: str) -> None:
+    lenient = planned(servers, startingOffsets='{"0": 9}', endingOffsets='{"0": 99, "1": 9}', failOnDataLoss="false")
+    assert lenient == [QueueRange(TOPIC, 0, 3, 3), QueueRange(TOPIC, 1, 0, 0)]
+
+
+def test_times_are_offsets_of_the_leader(servers: str) -> None:
+    assert planned(servers, startingTimestamp="1", endingTimestamp="2") == [
+        QueueRange(TOPIC, 0, 0, 0),
+        QueueRange(TOPIC, 1, 0, 0),
+    ]
+    assert planned(servers, startingTimestamp="1")[0] == QueueRange(TOPIC, 0, 0, 3)
+    assert planned(servers, startingTimestamp="9000000000000")[0] == QueueRange(TOPIC, 0, 3, 3)
+
+
+@pytest.mark.parametrize(("at_least", "most"), [(None, None), (5, None), (None, 3), (2, 4), (100, None), (1, 1)])
+def test_splitting_keeps_every_offset(at_least: int | None, most: int | None) -> None:
+    ranges = [QueueRange("a", 0, 5, 12), QueueRange("a", 1, 3, 3), QueueRange("b", 0, 0, 4)]
+    parts = split(ranges, at_least, most)
+    assert [(p.topic, p.queue_id, o) for p in parts for o in range(p.start, p.end)] == [
+        (r.topic, r.queue_id, o) for r in ranges for o in range(r.start, r.end)
+    ]
+    assert all(part.start < part.end for part in parts)
+    assert len(parts) >= min(at_least or 0, 11)
+    assert all(part.end - part.start <= (most or 11) for part in parts)
 
 
 def test_nobody_answers() -> None:

@@ -1,0 +1,84 @@
+"""The offset of a stream, as Spark keeps it in checkpoints (docs/adr/0063). ::
+
+    {"v": 1, "topics": {"orders": {"0": 120, "1": 97}}, "began": {"orders": {"1": 90}}}
+
+`topics` holds for each queue the offset that is read next. `began` holds the queues whose batch does not begin where
+the offset before it ended: new queues, and those that were made anew. Start and end together therefore name exact
+ranges, whatever the cluster keeps when the batch is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pyspark_raftmq.errors import PlanError
+from raftmq.arrow.ranges import QueueRange
+
+VERSION = 1
+Queue = tuple[str, int]
+"""Topic, queue id."""
+
+
+class StreamOffset(NamedTuple):
+    """`next`: what is read next of each queue; `began`: see above."""
+
+    next: Mapping[Queue, int]
+    began: Mapping[Queue, int] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Sorted: Spark compares offsets as text."""
+        told: dict[str, Any] = {"v": VERSION, "topics": _nested(self.next)}
+        if self.began:
+            told["began"] = _nested(self.began)
+        return told
+
+
+def read_offset(told: Mapping[str, Any]) -> StreamOffset:
+    """The inverse of `to_json`. Raises PlanError for an offset of another version or form."""
+    try:
+        if told["v"] != VERSION:
+            raise ValueError(f"it has version {told['v']}, and this release writes version {VERSION}")
+        return StreamOffset(_flat(told["topics"]), _flat(told.get("began", {})))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanError(
+            f"the checkpoint's offset is not understood: {dict(told)}",
+            str(error),
+            "use the release that wrote it, or begin with a new checkpoint",
+        ) from error
+
+
+def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+    """What a batch from `start` to `end` reads: by topic, then by queue; nothing for a queue that did not move."""
+    found = []
+    for (topic, queue_id), stop in sorted(end.next.items()):
+        first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
+        if first < stop:
+            found.append(QueueRange(topic, queue_id, first, stop))
+    return found
+
+
+def share(lags: Mapping[Queue, int], most: int) -> dict[Queue, int]:
+    """How many messages of each queue a batch of at most `most` takes: in proportion to what waits, and exactly `most`
+    if so many wait, so that no queue falls behind for ever."""
+    total = sum(lags.values())
+    if total <= most:
+        return dict(lags)
+    taken = {queue: lag * most // total for queue, lag in lags.items()}
+    left = most - sum(taken.values())
+    # The largest remainders get what rounding left over; ties go by name, so that the answer is always the same.
+    for queue in sorted(lags, key=lambda queue: (-(lags[queue] * most % total), queue))[:left]:
+        taken[queue] += 1
+    return taken
+
+
+def _nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, int]]:
+    told: dict[str, dict[str, int]] = {}
+    for topic, queue_id in sorted(offsets):
+        told.setdefault(topic, {})[str(queue_id)] = offsets[topic, queue_id]
+    return told
+
+
+def _flat(told: Mapping[str, Mapping[str, int]]) -> dict[Queue, int]:
+    pairs: Iterable[tuple[str, str, int]] = ((t, q, told[t][q]) for t in told for q in told[t])
+    return {(topic, int(queue)): int(offset) for topic, queue, offset in pairs}

@@ -1,0 +1,47 @@
+"""What a task does: reads one range of one queue and hands it to Spark as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+import raftmq
+from pyspark_raftmq.errors import ReadError
+from pyspark_raftmq.options import ReadOptions
+from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """One range: one task."""
+
+    def __init__(self, planned: QueueRange) -> None:
+        super().__init__(tuple(planned))
+        self.planned = planned
+
+
+def read_partition(
+    options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """All of the range, in order. Raises ReadError; what retention removed is left out only if the options say so."""
+    # Spark makes a plain partition of its own when there are none.
+    if not isinstance(partition, RangePartition):
+        return
+    from raftmq.arrow.reading import RangeReader
+
+    planned = partition.planned
+    with raftmq.connect(options.servers) as mq:
+        try:
+            followers = followers_of(mq) if options.read_from == FOLLOWER else []
+            node = node_for(planned.queue_id, followers)
+            reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss)
+            yield from reader.batches(columns, options.batch_rows)
+        except Unreadable as error:
+            raise ReadError(error.what, error.why, error.hint) from error
+        except raftmq.RaftMQError as error:
+            raise ReadError(f"{planned} cannot be read", str(error), error.hint) from error

@@ -1,0 +1,122 @@
+"""Where a read begins and ends, as options say it: words, times, or JSON by topic and queue in Kafka's form."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from pyspark_raftmq.errors import OptionError, write
+from pyspark_raftmq.subscription_options import Topics
+from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bound, Bounds
+
+_KAFKAS = {-2: EARLIEST, -1: LATEST}
+
+
+class TopicBounds(NamedTuple):
+    """`default` where `by_topic` does not name the topic."""
+
+    default: Bound
+    by_topic: Mapping[str, Bounds] = {}
+
+    def of(self, topic: str) -> Bounds:
+        """Those of one topic."""
+        return self.by_topic.get(topic, Bounds(self.default))
+
+
+def parse_offsets(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
+    """`earliest`, `latest`, or a JSON object: topic -> queue id -> offset; of a single topic, queue id -> offset.
+
+    An offset is a number, one of those words, or Kafka's -2 (earliest) and -1 (latest). Queues that are not listed are
+    `unlisted`. Raises OptionError.
+    """
+    if text.strip().lower() in (EARLIEST, LATEST):
+        return TopicBounds(text.strip().lower())
+    table = _object(name, text)
+    if not any(isinstance(value, dict) for value in table.values()):
+        if len(topics.names) != 1:
+            _refuse(name, text, "there are several topics: name each")
+        table = {topics.names[0]: table}
+    return TopicBounds(unlisted, _by_topic(name, text, table, unlisted, topics, _offset))
+
+
+def parse_time(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
+    """One time for all queues: milliseconds since the epoch, or ISO 8601 with its offset from UTC.
+
+    Raises OptionError.
+    """
+    del unlisted, topics
+    text = text.strip()
+    if text.isdecimal():
+        return TopicBounds(AtTime(int(text)))
+    try:
+        time = datetime.datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            raise ValueError("it has no offset from UTC")
+    except ValueError as error:
+        raise OptionError(
+            f"the option {name} is not understood: {text}", str(error), write(name, "2026-01-31T00:00:00+00:00")
+        ) from error
+    return TopicBounds(AtTime(int(time.timestamp() * 1000)))
+
+
+def parse_times(name: str, text: str, unlisted: Bound, topics: Topics) -> TopicBounds:
+    """A JSON object as in Kafka: topic -> queue id -> milliseconds since the epoch. Raises OptionError."""
+    return TopicBounds(unlisted, _by_topic(name, text, _object(name, text), unlisted, topics, _time))
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        table = json.loads(text)
+    except ValueError as error:
+        _refuse(name, text, str(error), error)
+    if not isinstance(table, dict):
+        _refuse(name, text, "it is JSON, but no object")
+    return table
+
+
+def _by_topic(
+    name: str, text: str, table: dict[str, Any], unlisted: Bound, topics: Topics, parse: Any
+) -> dict[str, Bounds]:
+    found = {}
+    for topic, queues in table.items():
+        if not isinstance(queues, dict):
+            _refuse(name, text, f'"{topic}" has no object of queues')
+        if topics.names and topic not in topics.names:
+            _refuse(name, text, f"the topic {topic} is not read")
+        found[topic] = Bounds(
+            unlisted, {_queue(name, text, topics, topic, queue): parse(name, text, queues[queue]) for queue in queues}
+        )
+    return found
+
+
+def _queue(name: str, text: str, topics: Topics, topic: str, queue: str) -> int:
+    if not queue.isdecimal():
+        _refuse(name, text, f'"{queue}" is no queue id')
+    if not topics.has(topic, int(queue)):
+        _refuse(name, text, f"queue {queue} of {topic} is not read")
+    return int(queue)
+
+
+def _offset(name: str, text: str, value: object) -> Bound:
+    if value in (EARLIEST, LATEST):
+        return str(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < -2:
+        _refuse(name, text, f"{value!r} is no offset")
+    return _KAFKAS.get(value, value)
+
+
+def _time(name: str, text: str, value: object) -> Bound:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        _refuse(name, text, f"{value!r} is no time in milliseconds since the epoch")
+    return AtTime(value)
+
+
+def _refuse(name: str, text: str, why: str, cause: Exception | None = None) -> NoReturn:
+    raise OptionError(
+        f"the option {name} is not understood: {text}",
+        why,
+        f"write earliest, latest, or JSON by topic and queue: "
+        f'.option("{name}", \'{{"orders": {{"0": 120, "1": -1}}}}\')',
+    ) from cause
