@@ -193,6 +193,13 @@ def load_mark(kv: KV) -> TrimMark:
     return NOT_TRIMMED if row is None else TrimMark(*keys.TRIM.unpack(row))
 
 
+def rows_begin(kv: KV) -> int:
+    """Below this position of the log, rows are gone or may be going, as the store has it now."""
+    row = kv.get(META, keys.SWEEP_KEY)
+    swept: int = 0 if row is None else keys.SWEEP.unpack_from(row)[0]
+    return max(load_mark(kv).position, swept)
+
+
 def highest(queues: Sequence[QueueMin]) -> dict[tuple[int, int], int]:
     """(topic_id, queue_id) -> the highest offset named for it."""
     found: dict[tuple[int, int], int] = {}

@@ -187,9 +187,11 @@ class TimerSection(_Section, frozen=True, kw_only=True):
 
 
 class IndexSection(_Section, frozen=True, kw_only=True):
-    """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable)."""
+    """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable), and whether a
+    node keeps an index file beside each closed segment."""
 
     enabled: bool = True
+    files: bool = False
 
 
 class OffsetsSection(_Section, frozen=True, kw_only=True):

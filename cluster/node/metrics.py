@@ -36,6 +36,7 @@ from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.versions import versions
 from cluster.state.recovery_metrics import RecoveryMetrics
+from cluster.tier.index_file.index_metrics import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from statemachine.broker_state import BrokerState
@@ -63,6 +64,7 @@ class NodeMetrics:
         self.repair: Final = RepairMetrics(self.registry)
         self.members: Final = MembersMetrics(self.registry)
         self.retention: Final = RetentionMetrics(self.registry)
+        self.index_files: Final = IndexMetrics(self.registry)
         self.tier: Final = TierMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
         self.install: Final = InstallMetrics(self.registry)

@@ -86,6 +86,7 @@ from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
+from cluster.tier.index_file.index_files import IndexFiles
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.commands import EXPIRE
@@ -149,6 +150,7 @@ class Node:
         self._connect()
         self.repairs.start()
         self.retention.start()
+        self.index_files.start()
         self.tier.start()
         self.installs.start()
         await self.transport.start(
@@ -323,6 +325,7 @@ class Node:
         self.retention = retention_of(
             context, storage, self.services, self.proposals, self.leases, self.metrics.retention
         )
+        self.index_files = IndexFiles(context, storage, self.metrics.index_files, enabled=context.config.index.files)
         self.tier = tier_of(context, storage, self.services, self.leases, self.metrics.tier, self.failpoints)
         self._lanes = NodeLanes(
             context,
@@ -372,6 +375,7 @@ class Node:
         await self.repairs.close()
         await self.tier.close()
         await self.retention.close()
+        await self.index_files.close()
         await self._context.loop.run_in_executor(None, self.timers.close)
         await self.transport.close()
         self.failpoints.clear()
@@ -483,6 +487,7 @@ class Node:
             self.early_routes.tick,
             self.rates.tick,
             self.retention.tick,
+            self.index_files.tick,
             self.tier.tick,
             self.timers.tick,
             self._event_watch.tick,

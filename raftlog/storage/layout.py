@@ -8,6 +8,7 @@
     DATA/VOTE_WITHHELD  while it exists, the node neither votes nor campaigns (vote_withheld.py)
     DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
     DATA/state/         RocksDB, owned by the state machine
+    DATA/index/         index files of closed segments, owned by the tier
     DATA/checkpoints/   hard-linked RocksDB checkpoints
     DATA/events.jsonl   what happened, for people (cluster/runtime/events.py); events.1.jsonl holds what was before
     DATA/trash/         files that were set aside; a start deletes nothing
@@ -33,6 +34,7 @@ RUN = "RUN"
 VOTE_WITHHELD = "VOTE_WITHHELD"
 LOG = "log"
 STATE = "state"
+INDEX = "index"
 CHECKPOINTS = "checkpoints"
 TRASH = "trash"
 INSTALL_DIR = "install"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 
 from raftlog.errors import InvariantViolationError
@@ -28,17 +28,17 @@ MERGED = 1
 _LOW = 0xFFFFFFFF
 
 
-def write_index(kv: KV, meta: IndexMeta, write: Callable[[bytes], object], pause: Callable[[], None]) -> IndexMeta:
-    """Writes the file of the segment `meta` with `write`. `pause` is called between steps of about a millisecond.
-    Returns `meta` with the counts. Raises KVError, and InvariantViolationError if the rows are not there."""
+def write_index(kv: KV, meta: IndexMeta, write: Callable[[bytes], object]) -> Generator[None, None, IndexMeta]:
+    """Writes the file of the segment `meta` with `write`, in steps of well below a millisecond of work for most queues
+    and keys. Returns `meta` with the counts. Raises KVError, and InvariantViolationError if the rows are not there."""
     writer = IndexWriter(write)
     for topic_id, queue_id in queues(kv):
         first, pieces = queue_items(kv, topic_id, queue_id, meta.base, meta.end)
         writer.add_queue(topic_id, queue_id, first, pieces)
-        pause()
+        yield
     for partition in key_partitions(kv, meta.base, meta.end):
         writer.add_keys(partition)
-        pause()
+        yield
     return writer.finish(meta)
 
 

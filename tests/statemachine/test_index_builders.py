@@ -75,7 +75,8 @@ def segments(entries: list[Entry]) -> Iterator[tuple[IndexMeta, list[Entry]]]:
 
 def of_rows(kv: KV, meta: IndexMeta) -> bytes:
     out = BytesIO()
-    write_index(kv, meta, out.write, lambda: None)
+    for _ in write_index(kv, meta, out.write):
+        pass
     return out.getvalue()
 
 

@@ -1,0 +1,285 @@
+"""Has this node build an index file for each segment that closes, in the background (docs/adr/0062).
+
+One file at a time, oldest first, in steps that leave the GIL to others in between. A file goes when the log has let its
+segment go. Off unless the tier is on or `index.files` is; nothing runs then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from cluster.runtime.context import NodeContext
+from cluster.runtime.lanes import LaneRunner
+from cluster.state.node_storage import NodeStorage
+from cluster.tier.index_file.index_directory import IndexDirectory, Span
+from cluster.tier.index_file.index_lane import (
+    Answer,
+    Build,
+    Built,
+    Damaged,
+    Failed,
+    Going,
+    Gone,
+    IndexLane,
+    Job,
+    Load,
+    Loaded,
+    Remove,
+    Removed,
+    Sweep,
+    Swept,
+)
+from cluster.tier.index_file.index_metrics import IndexMetrics
+from raftlog.errors import OutOfRangeError, RaftLogError
+
+logger = logging.getLogger(__name__)
+
+EVERY_MS = 1000
+"""How often to look for segments that have closed."""
+GAP_MS = 10
+"""Between two steps of a build."""
+AGAIN_MS = 60_000
+"""After a failure: a full disk, or damage in the log that is being repaired."""
+ALARM = "index_file_failed"
+
+
+class IndexFilesView(NamedTuple):
+    """What people are shown."""
+
+    files: int
+    bytes: int
+    pending_bytes: int
+    """Of closed segments without a file."""
+    last: Span | None
+    """Of the newest file."""
+    building: Span | None
+    error: str
+    """Why the last attempt failed; "" after one that did not."""
+
+
+class IndexUnavailableError(RaftLogError):
+    """There is no index file of the segment now; the text says why."""
+
+
+class IndexFiles:
+    """See the module. Event loop only, but for its lane."""
+
+    def __init__(self, context: NodeContext, storage: NodeStorage, metrics: IndexMetrics, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._context = context
+        self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
+        self._log, self._state = storage.directory.log, storage.state
+        self._metrics = metrics
+        self._lane = IndexLane(IndexDirectory(context.fs, storage.directory.path), self._log, storage.kv)
+        self._runner: LaneRunner[Job] | None = None
+        self._files: dict[Span, int] = {}
+        self._built_to = 0
+        """Every closed segment below this position, as far as the log has it, has its file, or can have none."""
+        self._building: Span | None = None
+        self._busy = True
+        """Until the directory is read."""
+        self._due_ms = 0
+        self._again_ms = 0
+        self._error = ""
+        self._redone: Span | None = None
+        """The last one that was found damaged."""
+        self._waiting: dict[Span, list[asyncio.Future[bytes]]] = {}
+        self._closed = False
+
+    def start(self) -> None:
+        """Reads the directory."""
+        if self._enabled:
+            context = self._context
+            self._runner = context.environment.runner("index", self._lane, self._loop, self._on_done, context.fail)
+            self._runner.submit(Sweep())
+
+    async def close(self) -> None:
+        """Ends with the step that is under way; the next start sweeps what it left."""
+        self._closed = True
+        for span in list(self._waiting):
+            self._settle(span, IndexUnavailableError("the node is stopping"))
+        if self._runner is not None:
+            await self._loop.run_in_executor(None, self._runner.close)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap."""
+        if self._enabled and now_ms >= self._due_ms and not self._busy:
+            self._due_ms = now_ms + EVERY_MS
+            self._drop()
+            self._next(now_ms)
+
+    async def load(self, base: int, end: int) -> bytes:
+        """The bytes of the closed segment's file, all of it checked; built first if it is not there. Raises
+        IndexUnavailableError."""
+        if self._runner is None or self._closed:
+            raise IndexUnavailableError("index files are off")
+        span = Span(base, end)
+        if why := self._why_none(span):
+            raise IndexUnavailableError(why)
+        waiter: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.setdefault(span, []).append(waiter)
+        if span in self._files:
+            self._runner.submit(Load(span))
+        else:
+            self._built_to = min(self._built_to, base)
+            self._due_ms = self._again_ms = 0
+        return await waiter
+
+    def view(self) -> IndexFilesView:
+        """The files now."""
+        return IndexFilesView(
+            len(self._files),
+            sum(self._files.values()),
+            self._pending(),
+            max(self._files, default=None),
+            self._building,
+            self._error,
+        )
+
+    # --- what is next ------------------------------------------------------------------------------------------------
+
+    def _next(self, now_ms: int) -> None:
+        """Begins the oldest file that is missing."""
+        span = self._missing() if now_ms >= self._again_ms else None
+        self._metrics.now(len(self._files), sum(self._files.values()), self._pending())
+        if span is not None:
+            self._building, self._busy = span, True
+            self._submit(Build(span))
+
+    def _missing(self) -> Span | None:
+        at = max(self._built_to, self._log.first_position, self._state.trim_position)
+        try:
+            while True:
+                found = self._log.segment_at(at)
+                span = Span(found.previous.end_position, found.end_position)
+                if not found.sealed or not self._closed_below(span.end):
+                    return None
+                if span not in self._files:
+                    return span
+                at = self._built_to = span.end
+        except OutOfRangeError:
+            return None
+
+    def _closed_below(self, end: int) -> bool:
+        """The first entry of the segment that begins at `end` is applied, so the rows below do not change."""
+        return self._state.applied_mark.end_position > end
+
+    def _why_none(self, span: Span) -> str:
+        """Why the segment can have no file now; "" if it can."""
+        if not self._closed_below(span.end):
+            return f"the segment at {span.base} is not closed, or not applied yet"
+        if span in self._files:
+            return ""
+        try:
+            found = self._log.segment_at(span.base)
+        except OutOfRangeError as error:
+            return str(error)
+        if (found.previous.end_position, found.end_position) != span or span.base < self._state.trim_position:
+            return f"{span.base} to {span.end} is no segment of which this node has the rows"
+        return ""
+
+    def _pending(self) -> int:
+        log = self._log
+        try:
+            newest = log.segment_at(log.tail.end_position - 1).previous.end_position
+        except OutOfRangeError:
+            return 0
+        return max(0, newest - max(self._built_to, log.first_position, self._state.trim_position))
+
+    def _drop(self) -> None:
+        """Removes the files of segments that the log has let go."""
+        gone = tuple(span for span in self._files if span.end <= self._log.first_position)
+        if gone:
+            for span in gone:
+                del self._files[span]
+            self._submit(Remove(gone))
+
+    def _submit(self, job: Job) -> None:
+        if self._runner is not None and not self._closed:
+            self._runner.submit(job)
+
+    # --- what the lane says ------------------------------------------------------------------------------------------
+
+    def _on_done(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            if isinstance(answer, Going):
+                self._loop.call_later(GAP_MS / 1000, self._submit, Build(answer.span))
+            elif isinstance(answer, Built):
+                self._on_built(answer)
+            elif isinstance(answer, Loaded):
+                self._settle(answer.span, answer.data)
+            elif isinstance(answer, Damaged):
+                self._on_damaged(answer)
+            elif isinstance(answer, Failed):
+                self._on_failed(answer)
+            elif isinstance(answer, Swept):
+                self._files, self._busy = answer.files, False
+            elif isinstance(answer, Gone):
+                self._built_to = max(self._built_to, answer.span.end)
+                self._ended()
+                self._settle(
+                    answer.span, IndexUnavailableError(f"the rows of the segment at {answer.span.base} are gone")
+                )
+            else:
+                assert isinstance(answer, Removed)
+
+    def _on_built(self, built: Built) -> None:
+        self._files[built.span] = built.size
+        self._metrics.built()
+        self._error = ""
+        self._alarms.clear(ALARM)
+        logger.info(
+            "index file of the log from %d to %d: %d messages, %d queues, %d keys, %d bytes",
+            *built.span,
+            built.meta.messages,
+            built.meta.queues,
+            built.meta.keys,
+            built.size,
+        )
+        self._ended()
+        if built.span in self._waiting:
+            self._submit(Load(built.span))
+
+    def _on_damaged(self, damaged: Damaged) -> None:
+        logger.error("the index file of the log from %d to %d is built again: %s", *damaged.span, damaged.why)
+        self._metrics.damaged()
+        self._files.pop(damaged.span, None)
+        self._built_to = min(self._built_to, damaged.span.base)
+        self._due_ms = 0
+        if damaged.span == self._redone:  # a disk that spoils what is written to it: not again at once
+            self._again_ms = self._clock.monotonic_ms() + AGAIN_MS
+            self._settle(damaged.span, IndexUnavailableError(damaged.why))
+        self._redone = damaged.span
+
+    def _on_failed(self, failed: Failed) -> None:
+        if isinstance(failed.job, Remove | Sweep):
+            logger.warning("DATA/index cannot be cleaned up: %s", failed.why)
+            self._busy = False
+            return
+        span = failed.job.span
+        self._error = failed.why
+        self._metrics.failed()
+        self._alarms.raise_alarm(
+            ALARM,
+            f"the index file of the log from {span.base} to {span.end} cannot be made; the node tries again in "
+            f"{AGAIN_MS // 1000} s: {failed.why}",
+        )
+        self._again_ms = self._clock.monotonic_ms() + AGAIN_MS
+        if isinstance(failed.job, Build):
+            self._ended()
+        self._settle(span, IndexUnavailableError(failed.why))
+
+    def _ended(self) -> None:
+        """The next one, if there is one, begins soon."""
+        self._building, self._busy, self._due_ms = None, False, 0
+
+    def _settle(self, span: Span, value: bytes | IndexUnavailableError) -> None:
+        for waiter in self._waiting.pop(span, []):
+            if waiter.done():
+                continue
+            if isinstance(value, bytes):
+                waiter.set_result(value)
+            else:
+                waiter.set_exception(value)

@@ -1,0 +1,218 @@
+"""Builds, checks and removes index files off the event loop, in steps of a few milliseconds.
+
+A build is one job per step, so that the service decides how densely they follow one another, and so that the lane never
+sleeps. What fails is told and tried again later: an index file is derived, the node goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cluster.tier.index_file.index_directory import IndexDirectory, NewIndexFile, Span
+from raftlog.errors import RaftLogError
+from raftlog.storage.segmented_log import SegmentedLog
+from statemachine.index_file.index_check import check_index
+from statemachine.index_file.index_format import IndexFileError, IndexMeta
+from statemachine.index_file.index_of_rows import write_index
+from statemachine.index_file.index_reader import drive
+from statemachine.kv import KV
+from statemachine.trim import rows_begin
+
+STEPS_PER_JOB = 32
+"""Queues, or the 256th parts of the keys, per job: about 3 ms for a segment of 64 MiB."""
+
+
+class Sweep(NamedTuple):
+    """Clean up after the last run, and list what is there."""
+
+
+class Build(NamedTuple):
+    """The next step of this segment's file; another segment's that was begun is given up."""
+
+    span: Span
+
+
+class Load(NamedTuple):
+    """Check the segment's file and hand over its bytes."""
+
+    span: Span
+
+
+class Remove(NamedTuple):
+    """Remove the files of these segments."""
+
+    spans: tuple[Span, ...]
+
+
+Job = Sweep | Build | Load | Remove
+
+
+class Swept(NamedTuple):
+    """The answer to Sweep: size of each complete file."""
+
+    files: dict[Span, int]
+
+
+class Going(NamedTuple):
+    """The answer to Build: more steps are to follow."""
+
+    span: Span
+
+
+class Built(NamedTuple):
+    """The answer to Build: the file is complete, on disk."""
+
+    span: Span
+    size: int
+    meta: IndexMeta
+
+
+class Loaded(NamedTuple):
+    """The answer to Load."""
+
+    span: Span
+    data: bytes
+    meta: IndexMeta
+
+
+class Removed(NamedTuple):
+    """The answer to Remove."""
+
+    spans: tuple[Span, ...]
+
+
+class Damaged(NamedTuple):
+    """The answer to Load: the file is not what it should be, and was removed."""
+
+    span: Span
+    why: str
+
+
+class Failed(NamedTuple):
+    """The answer to a job that could not be done now."""
+
+    job: Job
+    why: str
+
+
+class Gone(NamedTuple):
+    """The answer to Build: the rows of the segment are gone, or are going."""
+
+    span: Span
+
+
+Answer = Swept | Going | Built | Loaded | Removed | Damaged | Failed | Gone
+
+
+class IndexLane:
+    """A lane. Damage of the rows is told to the node by the store itself (`KV.watch_corruption`)."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, directory: IndexDirectory, log: SegmentedLog, kv: KV) -> None:
+        self._directory = directory
+        self._log = log
+        self._kv = kv
+        self._build: _Build | None = None
+
+    def drain(self, batch: Sequence[Job]) -> list[Answer]:
+        """Does one after the other."""
+        return [self._do(job) for job in batch]
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def _do(self, job: Job) -> Answer:
+        try:
+            if isinstance(job, Sweep):
+                return Swept(self._directory.sweep())
+            if isinstance(job, Build):
+                return self._step(job.span)
+            if isinstance(job, Load):
+                return self._load(job.span)
+            for span in job.spans:
+                self._directory.remove(span)
+            return Removed(job.spans)
+        except (OSError, RaftLogError) as error:
+            self._give_up()
+            return Failed(job, str(error))
+
+    def _step(self, span: Span) -> Answer:
+        if rows_begin(self._kv) > span.base:
+            self._give_up()
+            return Gone(span)
+        if self._build is None or self._build.span != span:
+            self._give_up()
+            self._build = _Build(span, meta_of(self._log, span), self._directory.create(span), self._kv)
+        meta = self._build.step()
+        if meta is None:
+            return Going(span)
+        file = self._build.file
+        if rows_begin(self._kv) > span.base:  # looked at again: what was read meanwhile may lack rows
+            self._give_up()
+            return Gone(span)
+        file.commit()
+        self._build = None
+        return Built(span, file.size, meta)
+
+    def _give_up(self) -> None:
+        if self._build is not None:
+            self._build.file.discard()
+            self._build = None
+
+    def _load(self, span: Span) -> Answer:
+        wanted = meta_of(self._log, span)
+        try:
+            file = self._directory.open(span)
+            data = file.pread(file.size(), 0)
+            meta = drive(check_index(len(data)), lambda at, length: data[at : at + length]).meta
+            if meta._replace(messages=0, queues=0, keys=0) != wanted:
+                raise IndexFileError(f"it is of another log: {meta}, not {wanted}")
+        except (IndexFileError, FileNotFoundError) as error:
+            self._directory.remove(span)
+            return Damaged(span, str(error))
+        return Loaded(span, data, meta)
+
+
+class _Build:
+    """A file under construction."""
+
+    def __init__(self, span: Span, meta: IndexMeta, file: NewIndexFile, kv: KV) -> None:
+        self.span = span
+        self.file = file
+        self._meta: IndexMeta | None = None
+        self._steps = self._run(kv, meta)
+
+    def step(self) -> IndexMeta | None:
+        """Goes on; the complete meta when that was the last step."""
+        for _ in range(STEPS_PER_JOB):
+            if next(self._steps, "end") == "end":
+                return self._meta
+        return None
+
+    def _run(self, kv: KV, meta: IndexMeta) -> Iterator[None]:
+        self._meta = yield from write_index(kv, meta, self.file.write)
+
+
+def meta_of(log: SegmentedLog, span: Span) -> IndexMeta:
+    """What the file of this segment says of it, without the counts. Raises RaftLogError if the log has it no more, or
+    cannot read it now."""
+    before, last = log.segment_at(span.base).previous, log.segment_at(span.end).previous
+    first = log.tail_at(before.index + 1)
+    genesis = log.genesis
+    return IndexMeta(
+        cluster_id=genesis.cluster_uuid,
+        base=span.base,
+        end=span.end,
+        first_index=first.index,
+        last_index=last.index,
+        last_term=last.term,
+        first_ms=first.timestamp_ms,
+        last_ms=last.timestamp_ms,
+        messages=0,
+        queues=0,
+        keys=0,
+        group_id=genesis.group_id,
+        last_crc=last.header_crc,
+    )
