@@ -10,7 +10,7 @@ grouped into runs. A TRIM makes a batch of its own: it walks rows as they lie in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -37,7 +37,7 @@ from statemachine.sums import MARKERS, RunningSums
 from statemachine.tier import TierSegments
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
-from statemachine.trim import Slice, Sweep, TrimMark, TrimState, highest
+from statemachine.trim import Kept, Slice, Sweep, TrimMark, TrimState, highest, runs_of
 from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
@@ -178,6 +178,11 @@ class BrokerState:
         """Index of the entry at `trim_position`."""
         return self._trim.mark.first_index
 
+    @property
+    def kept(self) -> Kept:
+        """The beginning of the log that is kept anywhere: below `trim_position` if segments were evicted."""
+        return self._trim.kept
+
     def lowest_pinned_position(self) -> int | None:
         """No row of this state refers to the log below this position; None if none refers to it at all. One refers to
         this very position, unless there was too much to pass in one look (`Timers.lowest_position`)."""
@@ -199,8 +204,13 @@ class BrokerState:
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset of the queue that retention has kept: `max_offset` if it kept none."""
+        """The first offset of the queue that retention has kept here: `max_offset` if it kept none."""
         return self._queues.min_offset(topic_id, queue_id)
+
+    def kept_offset(self, topic_id: int, queue_id: int) -> int:
+        """The first offset that is kept anywhere: below `min_offset` if messages were evicted to the tier, where the
+        lowest of them may be gone as well."""
+        return query.kept_offset(self._kv, topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
         """Up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
@@ -243,7 +253,7 @@ class BrokerState:
         if not entries:
             return ApplyRun([], set())
         try:
-            done = [self._apply_run(part) for part in _parts(entries)]
+            done = [self._apply_run(part) for part in runs_of(entries)]
         except BaseException as error:
             self._failure = str(error) or repr(error)
             raise
@@ -354,23 +364,26 @@ class BrokerState:
             raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
-        """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `_parts`."""
+        """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `runs_of`."""
         trim = decode_trim(entry.payload)
         if isinstance(trim, Slice):
             sweep = self._trim.sweep
             if sweep is not None and sweep.index == trim.cut:  # else it came twice, or late: nothing is left to do
                 self._sweep(stage, sweep, trim.rows, entry)
         elif trim.sliced:
-            self._trim.begin(stage, trim, entry)
+            if not trim.evicts or trim.position <= self.tier.verified_to(self.trim_position):
+                self._trim.begin(stage, trim, entry)
         else:
+            keeps = self._trim.leaves_tier(trim.position)
             self._trim.set(stage, trim.position, trim.first_index, entry)
-            self._queues.trim(stage, trim.position, highest(trim.queues))
+            self._queues.trim(stage, trim.position, highest(trim.queues), keeps=keeps)
             self._index.trim(stage, trim.position)
 
     def _sweep(self, stage: Stage, sweep: Sweep, rows_max: int, entry: Entry) -> None:
         """The next slice of a sweep: of the queues, after them of the index."""
         if sweep.family == CQ:
-            at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max)
+            keeps = sweep.evicts or self._trim.leaves_tier(sweep.position)
+            at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max, keeps=keeps)
             self._trim.go_on(stage, INDEX if at is None else CQ, at or keys.FIRST)
             return
         at = self._index.trim_slice(stage, sweep.position, sweep.at, rows_max)
@@ -486,7 +499,8 @@ class BrokerState:
 
     def _tier_state(self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any) -> CommandResult:
         # A TRIM is alone in its batch, so what is written says where the log begins.
-        return self.tier.move(stage, base, state, term, span, parts, self._trim.mark.position)
+        begins = (self._trim.mark.position, self._trim.kept.position)
+        return self.tier.move(stage, base, state, term, span, parts, *begins)
 
 
 _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
@@ -512,21 +526,6 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.TIER_STATE: (BrokerState._tier_state, 5),
 }
 """Name -> (method, number of arguments)."""
-
-
-def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The run, cut so that a TRIM is alone."""
-    start = 0
-    for at, entry in enumerate(entries):
-        if entry.type == EntryType.TRIM:
-            if at > start:
-                yield entries[start:at]
-            yield entries[at : at + 1]
-            start = at + 1
-    if start == 0:
-        yield entries
-    elif start < len(entries):
-        yield entries[start:]
 
 
 def _load_mark(kv: KV) -> AppliedMark:

@@ -33,6 +33,7 @@ with a result. Only a command that a client sent may be answered with an error; 
     tier_state      base, state, term, span or nil, parts or nil      the segment at that position comes into that state
                     (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
                     [[name, size, sha256, crc32c], ...], with UPLOADED
+    the level also stands for a TRIM that evicts (trim.py)
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ RECALL_LEVEL = 3
 SWEEP_LEVEL = 4
 """A TRIM of the formats CUT and SLICE."""
 TIER_LEVEL = 5
-"""`tier_state`."""
+"""`tier_state`, a TRIM of the format EVICT."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 

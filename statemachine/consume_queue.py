@@ -161,6 +161,8 @@ class ConsumeQueues:
         wanted: Mapping[Queue, int],
         start: bytes = keys.FIRST,
         rows_max: int = keys.U64_MAX,
+        *,
+        keeps: bool = False,
     ) -> bytes | None:
         """Moves the first offset of every queue to its first message at or above `position` of the log, for queues in
         `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it are removed.
@@ -168,40 +170,44 @@ class ConsumeQueues:
         Begins at the key `start` and reads at most `rows_max` rows, or some STEPS_MAX more. Returns the key to go on
         at, None at the end; a queue that is left in the middle begins with the chunk there.
 
+        `keeps`: what goes here stays in the tier. Each queue's first offset there is kept, but for those in `wanted`.
+
         Reads rows as they are in the store: `stage` must hold no other change of a queue.
         """
         rows = _Rows(self._kv, start, rows_max)
         resumed = len(start) > keys.CQ_BOUNDS_KEY_SIZE
         while rows.row is not None and not rows.is_spent():
             queue = keys.cq_queue(rows.row[0])
-            first, base, before = 0, 0, None
+            first, base, kept_first, before = 0, 0, 0, None
             if len(rows.row[0]) == keys.CQ_BOUNDS_KEY_SIZE:
                 before = rows.row[1]
                 rows.step()
             elif resumed:
                 before = self._kv.get(CQ, keys.cq_bounds_key(*queue))
             if before is not None:
-                first, base = keys.CQ_BOUNDS.unpack(before)
+                first, base, kept_first = keys.unpack_bounds(before)
             resumed = False
-            new, kept, gone = _split(rows, queue, base, position, first, max(first, wanted.get(queue, 0)))
-            if new != first:
-                self._move(stage, queue, new, kept, gone, before)
+            asked = wanted.get(queue, 0)
+            new, kept, gone = _split(rows, queue, base, position, first, max(first, asked))
+            kept_new = min(new, max(kept_first, asked)) if keeps else new
+            if new != first or kept_new != kept_first:
+                self._move(stage, queue, keys.pack_bounds(new, kept, kept_new), gone, before)
             if rows.row is not None and rows.is_spent() and gone and keys.cq_queue(rows.row[0]) == queue:
                 break  # in the middle of it
             rows.leave(queue)
         return None if rows.row is None else rows.row[0]
 
     def _move(
-        self, stage: Stage, queue: Queue, new: int, kept: int, gone: list[tuple[bytes, bytes]], before: bytes | None
+        self, stage: Stage, queue: Queue, bounds: bytes, gone: list[tuple[bytes, bytes]], before: bytes | None
     ) -> None:
         removed, known = stage.rows[CQ], stage.before[CQ]
         for key, chunk in gone:
             removed[key] = None
             known[key] = chunk
         key = keys.cq_bounds_key(*queue)
-        stage.put(CQ, key, keys.CQ_BOUNDS.pack(new, kept))
+        stage.put(CQ, key, bounds)
         known[key] = before
-        self._trimmed[queue] = new
+        self._trimmed[queue], kept, _ = keys.unpack_bounds(bounds)
         tail = self._tails.get(queue)
         if tail is not None:
             tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]

@@ -8,6 +8,8 @@
              "membership"                                                  u64, index | MEMBERSHIP payload
              "acknowledged"                                                u64, index of a MEMBERSHIP, members.py
              "trim"                                                        trim row (below)
+             "kept"                                                        kept row (below), while segments that were
+                                                                           evicted are in the tier
              "sweep"                                                       sweep row (below), while one is under way
              "sweep_at"                                                    "cq" or "index" | 00 | key in that family:
                                                                            the rows below it are swept
@@ -19,7 +21,7 @@
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
     locks    group name | 00 | topic_id u32 | queue_id u32                 u64, expires at, log time | client id, UTF-8
     resets   group name | 00 | topic_id u32 | queue_id u32                 offset u64 | number u64, offset_resets.py
-    cq       topic_id u32 | queue_id u32                                   min_offset u64 | first chunk at u64
+    cq       topic_id u32 | queue_id u32                                   bounds row (below), of a trimmed queue
              topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
     dedup    "p" | producer_id 16                                          low u64 | max u64 | last_ms u64
              "s" | producer_id 16 | entry index u64                        session rows of 32 bytes, payload.py
@@ -50,7 +52,11 @@
       term u64 | index u64 | end_position u64 | timestamp_ms u64 | header_crc u32      of the last applied entry
     trim row (32 bytes)
       position u64 | first_index u64: where the log begins | index u64 | timestamp_ms u64 of the TRIM that said so
-    sweep row (24 bytes, and 16 for each queue that is trimmed further)
+    kept row (16 bytes)
+      position u64 | first_index u64: where the log begins in the tier, below the trim row's position
+    bounds row (16 or 24 bytes)
+      min_offset u64 | first chunk at u64 | first offset in the tier u64, only if it is lower than min_offset
+    sweep row (24 bytes, and 16 for each queue that is trimmed further, or else 01 if it evicts)
       position u64 | first_index u64: the cut | index u64 of the TRIM that named it
       topic_id u32 | queue_id u32 | min_offset u64
     half row (28 bytes)
@@ -77,6 +83,7 @@ NEXT_TOPIC_ID_KEY = b"next_topic_id"
 MEMBERSHIP_KEY = b"membership"
 ACKNOWLEDGED_KEY = b"acknowledged"
 TRIM_KEY = b"trim"
+KEPT_KEY = b"kept"
 SWEEP_KEY = b"sweep"
 SWEEP_AT_KEY = b"sweep_at"
 LEVEL_KEY = b"level"
@@ -90,9 +97,9 @@ PRODUCER = struct.Struct(">QQQ")
 UNIQUE_VALUE = struct.Struct(">IQQQ")
 INDEX_BUCKET = struct.Struct(">QQ")
 TRIM = struct.Struct(">QQQQ")
+KEPT = struct.Struct(">QQ")
 SWEEP = struct.Struct(">QQQ")
 SWEEP_QUEUE = struct.Struct(">IIQ")
-CQ_BOUNDS = struct.Struct(">QQ")
 TIMER_COUNTS_KEY = b"c"
 TIMER_QUEUE = struct.Struct(">II")
 TIMER_FRONT = struct.Struct(">QQ")
@@ -101,6 +108,7 @@ TIMER_DUE_END = b"e"
 HALF = struct.Struct(">IIIIQI")
 HALF_PENDING = struct.Struct(">QQ")
 
+_BOUNDS = struct.Struct(">QQ")
 _CQ = struct.Struct(">IIQ")
 _QUEUE = struct.Struct(">II")
 _SESSION = struct.Struct(">s16sQ")
@@ -133,6 +141,17 @@ cq_bounds_key = _QUEUE.pack
 """(topic_id, queue_id) -> key of the bounds of a trimmed queue, the first of its rows."""
 
 CQ_BOUNDS_KEY_SIZE = _QUEUE.size
+
+
+def pack_bounds(first: int, chunk: int, kept: int) -> bytes:
+    """The bounds of a queue: its first offset, the base of the chunk that it is in, its first offset in the tier."""
+    return _BOUNDS.pack(first, chunk) + (U64.pack(kept) if kept < first else b"")
+
+
+def unpack_bounds(row: bytes) -> tuple[int, int, int]:
+    """(first offset, base of the first chunk, first offset in the tier: at most the first)."""
+    first, chunk = _BOUNDS.unpack_from(row)
+    return first, chunk, first if len(row) == _BOUNDS.size else U64.unpack_from(row, _BOUNDS.size)[0]
 
 
 def cq_queue(key: bytes) -> tuple[int, int]:

@@ -49,10 +49,14 @@ def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
 def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
     """(first offset, base offset of the first chunk, at most that) of the queue."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
-    if row is None:
-        return 0, 0
-    first, base = keys.CQ_BOUNDS.unpack(row)
-    return first, base
+    return (0, 0) if row is None else keys.unpack_bounds(row)[:2]
+
+
+def kept_offset(kv: KV, topic_id: int, queue_id: int) -> int:
+    """The first offset of the queue that is kept anywhere: in the tier, if segments were evicted. The lowest may be
+    gone from there too."""
+    row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
+    return 0 if row is None else keys.unpack_bounds(row)[2]
 
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:

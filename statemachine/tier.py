@@ -12,7 +12,7 @@ Invariants:
 
 - Rows follow each other without a gap, but for a *hole*: bytes that the log gave up before they were uploaded.
 - A row never goes back, and its term never falls: what a deposed leader still proposed changes nothing.
-- A row is DELETING only once the log begins at or above its end: what is given up here is gone everywhere.
+- A row is DELETING only once nothing below its end is kept anywhere (`BrokerState.kept`): an EVICT leaves it alone.
 """
 
 from __future__ import annotations
@@ -137,10 +137,19 @@ class TierSegments:
     # -- apply
 
     def move(
-        self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any, log_begins: int
+        self,
+        stage: Stage,
+        base: Any,
+        state: Any,
+        term: Any,
+        span: Any,
+        parts: Any,
+        log_begins: int,
+        kept_from: int,
     ) -> CommandResult:
         """The segment at `base` comes into `state`; value: the state it is in. `log_begins`: where this state's log
-        does. Raises InvalidCommandError if that is no next step; nothing has changed then."""
+        does; `kept_from`: where the log does that is kept anywhere. Raises InvalidCommandError if that is no next step;
+        nothing has changed then."""
         base = checked_int(base, "base", 0, keys.U64_MAX)
         term = checked_int(term, "term", 1, keys.U64_MAX)
         try:
@@ -151,7 +160,7 @@ class TierSegments:
         if known is None:
             row = self._begin(base, wanted, term, _check_span(base, span), log_begins)
         else:
-            row = self._go_on(known, wanted, term, parts, log_begins)
+            row = self._go_on(known, wanted, term, parts, kept_from)
         if wanted is TierState.DELETED:
             self._staged = tuple(one for one in self._staged if one.base != base)
             stage.delete(TIER, keys.U64.pack(base))
@@ -174,14 +183,14 @@ class TierSegments:
             )
         return TierSegment(base, wanted, span, term, ())
 
-    def _go_on(self, known: TierSegment, wanted: TierState, term: int, parts: Any, log_begins: int) -> TierSegment:
+    def _go_on(self, known: TierSegment, wanted: TierState, term: int, parts: Any, kept_from: int) -> TierSegment:
         if wanted not in _NEXT[known.state]:
             raise InvalidCommandError(f"the segment at {known.base} is {known.state.name}: it cannot be {wanted.name}")
         if term < known.term:
             raise InvalidCommandError(f"the segment at {known.base} is the business of term {known.term}, not {term}")
-        if wanted is TierState.DELETING and known.end > log_begins:
+        if wanted is TierState.DELETING and known.end > kept_from:
             raise InvalidCommandError(
-                f"the segment at {known.base} ends at {known.end}, and the log begins at {log_begins}: it is needed"
+                f"the segment at {known.base} ends at {known.end}, and the log is kept from {kept_from}: it is needed"
             )
         told = _check_parts(known, parts) if wanted is TierState.UPLOADED else known.parts
         return known._replace(state=wanted, term=term, parts=told)

@@ -4,34 +4,40 @@ A TRIM moves the beginning of the log, for every replica at the same entry: mess
 of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
 rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end.
 
-A TRIM has one of three formats, each a msgpack map with its keys in this order:
+A TRIM has one of four formats, each a msgpack map with its keys in this order:
 
     1  {"format", "position": u64, "first_index": u64, "reason": str, "queues": [[topic_id, queue_id, min_offset], ...]}
        Does everything in one entry. `queues` lists queues that are trimmed further than `position` requires.
     2  the same keys. Only names the cut: a *sweep* begins. From level 4 on (docs/adr/0057).
     3  {"format", "cut": u64, "rows": u32}. A slice of the sweep that the entry with the index `cut` began: walks over
        at most `rows` rows, or a few more, and removes what lies below the cut.
+    4  the keys of 2, `queues` is empty. An EVICT: a cut whose rows go here and whose messages stay in the tier. From
+       level 5 on (docs/adr/0062). One above what the tier holds VERIFIED changes nothing.
 
 A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
 a queue moves in the slice that removes its rows. The log begins at the cut once the last slice is applied: until then
 rows that were not swept yet refer to the log below.
+
+After an EVICT the log has two beginnings: that of its rows and files, the *mark*, and below it that of what is *kept*
+anywhere. A TRIM between both moves the second one alone; one at or above the mark moves both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgpack
 
-from raftlog.types import Entry
+from raftlog.types import Entry, EntryType
 from statemachine import keys
 from statemachine.kv import CQ, KV, META
 from statemachine.stage import Stage
 
-WHOLE, CUT, SLICE = 1, 2, 3
-FORMAT = SLICE
+WHOLE, CUT, SLICE, EVICT = 1, 2, 3, 4
+FORMAT = EVICT
 """The newest."""
+_EVICTS = b"\x01"
 SLICE_ROWS_MIN = 4
 """A slice gets on by at least one row."""
 
@@ -53,6 +59,8 @@ class Trim(NamedTuple):
     queues: tuple[QueueMin, ...] = ()
     sliced: bool = False
     """Rows go in the slices that follow."""
+    evicts: bool = False
+    """Messages stay in the tier; `sliced` too then."""
 
 
 class Slice(NamedTuple):
@@ -75,6 +83,8 @@ class Sweep(NamedTuple):
     """Rows of the family below this key are done."""
     queues: Mapping[tuple[int, int], int]
     """(topic_id, queue_id) -> the offset that it is trimmed to at least."""
+    evicts: bool
+    """What goes stays in the tier."""
 
 
 class TrimMark(NamedTuple):
@@ -91,6 +101,13 @@ class TrimMark(NamedTuple):
 NOT_TRIMMED = TrimMark(0, 0, -1, 0)
 
 
+class Kept(NamedTuple):
+    """Where the log begins that is kept anywhere: here, or below in the tier."""
+
+    position: int
+    first_index: int
+
+
 def encode(trim: Trim | Slice) -> bytes:
     """The payload."""
     packed: bytes
@@ -99,7 +116,7 @@ def encode(trim: Trim | Slice) -> bytes:
         return packed
     packed = msgpack.packb(
         {
-            "format": CUT if trim.sliced else WHOLE,
+            "format": EVICT if trim.evicts else CUT if trim.sliced else WHOLE,
             "position": trim.position,
             "first_index": trim.first_index,
             "reason": trim.reason,
@@ -116,11 +133,13 @@ def decode(payload: bytes) -> Trim | Slice:
         kind = fields.get("format") if type(fields) is dict else None
         if kind == SLICE:
             return Slice(_number(fields["cut"]), max(SLICE_ROWS_MIN, _number(fields["rows"])))
-        if kind not in (WHOLE, CUT):
+        if kind not in (WHOLE, CUT, EVICT):
             raise TrimError(f"not a TRIM of format {WHOLE} to {FORMAT}: was it written by a newer RaftMQ?")
         queues = tuple((_number(t), _number(q), _number(offset)) for t, q, offset in fields["queues"])
         position, first_index = _number(fields["position"]), _number(fields["first_index"])
-        return Trim(position, first_index, str(fields["reason"]), queues, kind == CUT)
+        if kind == EVICT and queues:
+            raise TrimError("an EVICT names queues")
+        return Trim(position, first_index, str(fields["reason"]), queues, kind != WHOLE, kind == EVICT)
     except (KeyError, TypeError, ValueError) as error:
         raise TrimError(f"not the payload of a TRIM: {error}") from error
 
@@ -132,25 +151,50 @@ def _number(value: object) -> int:
 
 
 class TrimState:
-    """The rows of the last TRIM and of a sweep. `mark` and `sweep` are replaced as wholes: any thread may read them."""
+    """The rows of the last TRIM and of a sweep. `mark`, `kept` and `sweep` are replaced as wholes: any thread may read
+    them."""
 
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
+        row = kv.get(META, keys.KEPT_KEY)
+        self._staged_kept = None if row is None else Kept(*keys.KEPT.unpack(row))
+        self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
 
+    def _kept(self) -> Kept:
+        return self._staged_kept or Kept(self._staged.position, self._staged.first_index)
+
+    def leaves_tier(self, position: int) -> bool:
+        """A TRIM to `position` takes nothing that was evicted, or only the first of it."""
+        kept = self._kept()
+        return position <= kept.position or position < self._staged.position
+
     def set(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
-        """The log begins at `position` from `entry` on, unless it begins above already."""
+        """The log begins at `position` from `entry` on, unless it begins above already. So does what is kept of it."""
+        kept, mark = self._staged_kept, self._staged
+        if kept is not None and position > kept.position:
+            self._keep(stage, Kept(position, first_index) if position < mark.position else None)
+        self._move(stage, position, first_index, entry)
+
+    def _move(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
         if position > self._staged.position:
             self._staged = TrimMark(position, first_index, entry.index, entry.timestamp_ms)
             stage.put(META, keys.TRIM_KEY, keys.TRIM.pack(*self._staged))
+
+    def _keep(self, stage: Stage, kept: Kept | None) -> None:
+        self._staged_kept = kept
+        if kept is None:
+            stage.delete(META, keys.KEPT_KEY)
+        else:
+            stage.put(META, keys.KEPT_KEY, keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
         """A sweep begins, unless one is under way: then the leader did not know, and will decide again."""
         if self._staged_sweep is not None:
             return
-        sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues))
-        queues = b"".join([keys.SWEEP_QUEUE.pack(*queue, offset) for queue, offset in sweep.queues.items()])
-        stage.put(META, keys.SWEEP_KEY, keys.SWEEP.pack(*sweep[:3]) + queues)
+        sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues), trim.evicts)
+        rest = b"".join([keys.SWEEP_QUEUE.pack(*queue, offset) for queue, offset in sweep.queues.items()])
+        stage.put(META, keys.SWEEP_KEY, keys.SWEEP.pack(*sweep[:3]) + (_EVICTS if trim.evicts else rest))
         self._go_on(stage, sweep)
 
     def go_on(self, stage: Stage, family: str, at: bytes) -> None:
@@ -166,14 +210,19 @@ class TrimState:
         """The sweep is over: no row refers to the log below the cut."""
         sweep = self._staged_sweep
         assert sweep is not None
-        self.set(stage, sweep.position, sweep.first_index, entry)
+        if sweep.evicts:
+            if sweep.position > self._staged.position:
+                self._keep(stage, self._kept())
+            self._move(stage, sweep.position, sweep.first_index, entry)
+        else:
+            self.set(stage, sweep.position, sweep.first_index, entry)
         self._staged_sweep = None
         stage.delete(META, keys.SWEEP_KEY)
         stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
         """Publishes the run's change; called when its batch is written."""
-        self.mark, self.sweep = self._staged, self._staged_sweep
+        self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
 
 
 def _load_sweep(kv: KV) -> Sweep | None:
@@ -183,8 +232,9 @@ def _load_sweep(kv: KV) -> Sweep | None:
         return None
     family, _, at = (kv.get(META, keys.SWEEP_AT_KEY) or b"").partition(b"\0")
     position, first_index, index = keys.SWEEP.unpack_from(row)
-    queues = highest(list(keys.SWEEP_QUEUE.iter_unpack(row[keys.SWEEP.size :])))
-    return Sweep(position, first_index, index, family.decode(), at, queues)
+    rest = row[keys.SWEEP.size :]
+    queues = {} if rest == _EVICTS else highest(list(keys.SWEEP_QUEUE.iter_unpack(rest)))
+    return Sweep(position, first_index, index, family.decode(), at, queues, rest == _EVICTS)
 
 
 def load_mark(kv: KV) -> TrimMark:
@@ -206,3 +256,18 @@ def highest(queues: Sequence[QueueMin]) -> dict[tuple[int, int], int]:
     for topic_id, queue_id, offset in queues:
         found[topic_id, queue_id] = max(offset, found.get((topic_id, queue_id), 0))
     return found
+
+
+def runs_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The run, cut so that a TRIM is alone: it walks rows as they are in the store."""
+    start = 0
+    for at, entry in enumerate(entries):
+        if entry.type == EntryType.TRIM:
+            if at > start:
+                yield entries[start:at]
+            yield entries[at : at + 1]
+            start = at + 1
+    if start == 0:
+        yield entries
+    elif start < len(entries):
+        yield entries[start:]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryId, EntryType
-from statemachine.commands import SWEEP_LEVEL, Command, pack
+from statemachine.commands import SWEEP_LEVEL, TIER_LEVEL, Command, pack
 from statemachine.trim import Slice, Trim, encode
 
 if TYPE_CHECKING:
@@ -48,14 +48,16 @@ class Sweeper:
         return self._state.sweep is not None
 
     def cut(self, trim: Trim) -> EntryId:
-        """Proposes the TRIM: sliced if every member knows such, else whole. Raises NotLeaderError or
-        ProposalDroppedError."""
+        """Proposes the TRIM: sliced if every member knows such, else whole. An EVICT is never made whole: that would
+        take the messages from everybody. Raises NotLeaderError or ProposalDroppedError."""
         raw = self._raw
-        before = None if self._raising is None else self._raising(SWEEP_LEVEL)
+        before = None if self._raising is None else self._raising(TIER_LEVEL if trim.evicts else SWEEP_LEVEL)
         if isinstance(before, list):
             trim = trim._replace(sliced=True)
             if before:  # the entry of the level precedes the cut in the log, so it is applied first or both are lost
                 raw.propose(EntryType.COMMAND, pack(before), raw.log_time_ms())
+        elif trim.evicts:
+            raise ProposalDroppedError(f"node {before} has not announced that it knows EVICT")
         elif before is not None:
             logger.info("the TRIM is one entry: node %d has not announced that it knows slices", before)
         return raw.propose(EntryType.TRIM, encode(trim), raw.log_time_ms()).id

@@ -142,7 +142,7 @@ class StateCheck:
             if keys.cq_queue(key) != queue:
                 queue, first = keys.cq_queue(key), 0
             if len(key) == keys.CQ_BOUNDS_KEY_SIZE:
-                first = keys.CQ_BOUNDS.unpack(chunk)[0]
+                first = keys.unpack_bounds(chunk)[0]
                 continue
             topic_id, queue_id, base = (*queue, keys.cq_base(key))
             for number, (position, size, crc, _, _) in enumerate(payload.ITEM.iter_unpack(chunk)):

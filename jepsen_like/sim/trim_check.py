@@ -4,6 +4,8 @@
   first byte, or all of it older than `keep_ms` (log time), or a disk that fills up.
 - After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
   carried out in slices, a queue begins there or where it began before; a node whose sweep is over is judged by the end.
+- An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
+  offset in the tier is above the one that TRIMs left it.
 - A sweep ends: a leader that takes writes goes on with it.
 - A node's files begin at or below the TRIM that its own older checkpoint knows, and every lease.
 """
@@ -17,7 +19,8 @@ from typing import NamedTuple
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.pin_check import PinCheck
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
-from statemachine import payload
+from statemachine import commands, payload
+from statemachine.tier import TierState
 from statemachine.trim import Slice, Trim, decode, highest
 
 Report = Callable[[str, str], None]
@@ -51,6 +54,14 @@ class _Cut(NamedTuple):
     firsts: dict[Queue, int]
 
 
+class _Tiered(NamedTuple):
+    """A segment in the tier, as the log's commands say."""
+
+    end: int
+    state: int
+    term: int
+
+
 class _Still(NamedTuple):
     """How far a leader's sweep had come, since when, and where its log ended then."""
 
@@ -72,6 +83,10 @@ class TrimCheck:
         """Of the messages of each queue, by offset: what any leader ever gave out and the group committed. Those of a
         deleted topic stay, for its id is never used again, and the node that applied this may be far ahead of it."""
         self._firsts: dict[Queue, int] = {}
+        self._kept: dict[Queue, int] = {}
+        """The same, by what was not only evicted."""
+        self._tiered: dict[int, _Tiered] = {}
+        """By where each segment begins."""
         self._known: list[_Known] = []
         self._cuts: list[_Cut] = []
         self._over = -1
@@ -128,6 +143,13 @@ class TrimCheck:
                     "retention",
                     f"queue {queue[1]} of topic {queue[0]} begins at {found} on node {machine.node_id}, "
                     f"the log says {said} as of index {(cuts[-1] if cuts else known).index}",
+                )
+            kept, kept_max = node.state.kept_offset(*queue), self._kept.get(queue, 0)
+            if kept > kept_max and queue[0] in node.state.topics_by_id:
+                self._report(
+                    "retention",
+                    f"queue {queue[1]} of topic {queue[0]} begins in the tier at {kept} on node {machine.node_id}, "
+                    f"no TRIM took more than what is below {kept_max}",
                 )
 
     def _note_end(self, machine: Machine) -> None:
@@ -216,7 +238,29 @@ class TrimCheck:
                 positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
         elif entry.type == EntryType.TRIM:
             self._trim(machine, entry)
+        elif entry.type == EntryType.COMMAND:
+            for command in commands.unpack(entry.payload):
+                if command[0] == commands.TIER_STATE:
+                    self._tier(*command[1:5])
         self._tail = entry
+
+    def _tier(self, base: int, state: int, term: int, span: list[int] | None) -> None:
+        """A step of a segment; steps back, and those of a former term, change nothing."""
+        known = self._tiered.get(base)
+        if known is None:
+            if state == TierState.UPLOADING and span is not None:
+                self._tiered[base] = _Tiered(span[0], state, term)
+        elif (
+            state >= known.state
+            and term >= known.term
+            and (state != TierState.VERIFIED or known.state >= TierState.UPLOADED)
+        ):
+            self._tiered[base] = known._replace(state=state, term=term)
+
+    def _verified_to(self, position: int) -> int:
+        while (known := self._tiered.get(position)) is not None and known.state == TierState.VERIFIED:
+            position = known.end
+        return position
 
     def _trim(self, machine: Machine, entry: Entry) -> None:
         trim = decode(entry.payload)
@@ -224,10 +268,14 @@ class TrimCheck:
             return
         if trim.position > 0:
             self._justify(machine, entry, trim)
+        if trim.evicts and trim.position > self._verified_to(self._known[-1].position if self._known else 0):
+            return  # no queue may begin there
         named = highest(trim.queues)
         for queue, positions in self._positions.items():
             first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))
             self._firsts[queue] = max(first, self._firsts.get(queue, 0))
+            if not trim.evicts:
+                self._kept[queue] = max(first, self._kept.get(queue, 0))
         position = max(trim.position, self._known[-1].position if self._known else 0)
         if trim.sliced or (self._cuts and self._cuts[-1].index > self._over):
             self._cuts.append(_Cut(entry.index, position, dict(self._firsts)))

@@ -51,6 +51,9 @@ from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, Log
 from statemachine import keys, payload, sums, trim
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
+from statemachine.index_file import index_format
+from statemachine.index_file.index_reader import drive, open_index
+from statemachine.index_file.index_writer import IndexWriter
 from statemachine.kv import META, Batch
 from statemachine.trim import Trim
 
@@ -161,6 +164,15 @@ def newer_rows(_: Path) -> Any:
     return BrokerState(kv)
 
 
+def newer_index_file(_: Path) -> Any:
+    out = bytearray()
+    IndexWriter(out.extend).finish(index_format.IndexMeta(UUID(int=1), 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0))
+    covered = slice(len(out) - index_format.TRAILER_SIZE, len(out) - len(index_format.MAGIC) - 4)
+    out[covered.stop - 1] += 1
+    out[covered.stop : covered.stop + 4] = crc32c(bytes(out[covered])).to_bytes(4)
+    return drive(open_index(len(out)), lambda at, length: bytes(out[at : at + length]))
+
+
 def newer_checkpoint(_: Path) -> Any:
     known = seal(checkpoint_manifest.MAGIC, checkpoint_manifest.FORMAT, GROUP, {"a": 1})
     return checkpoint_manifest.decode(bumped(known), GROUP, Path("/data/checkpoints/x/CHECKPOINT"))
@@ -205,6 +217,7 @@ KINDS = {
     "MESSAGES": Kept(payload.VERSION_KEYS, newer_messages),
     "TRIM": Kept(trim.FORMAT, newer_trim),
     "MEMBERSHIP": Kept(membership.FORMAT, newer_membership),
+    "index file": Kept(index_format.VERSION, newer_index_file, "written by a newer RaftMQ"),
     "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
     "tables": Kept(tables.FORMAT, newer_tables),
