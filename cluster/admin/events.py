@@ -52,6 +52,11 @@ async def list_events(call: Call) -> EventsView:
     )
 
 
+async def list_member_events(call: Call) -> EventsView:
+    """The same of any member."""
+    return await list_events(call)
+
+
 async def stream_events(call: Call) -> Stream:
     """The same as server-sent events, and whatever happens from then on; `Last-Event-ID` goes before `since`."""
     kind, since = _kind(call.query), call.headers.get(LAST_ID) or call.query.get("since")

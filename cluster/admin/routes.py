@@ -116,6 +116,14 @@ ROUTES: tuple[Route, ...] = (
         asks=(BELOW_THREE,),
     ),
     Route("GET", "/v1/members/{id}/can-stop", member_requests.can_stop_member, CanStopView, Serves.LEADER),
+    Route(
+        "GET",
+        "/v1/members/{id}/events",
+        events.list_member_events,
+        events.EventsView,
+        Serves.MEMBER,
+        asks=("since", "kind", "limit"),
+    ),
     Route("GET", "/v1/members/{id}/clients", clients.list_member_clients, clients.ClientsView, Serves.MEMBER),
     Route(
         "DELETE",

@@ -18,6 +18,26 @@ export function get(path, signal) {
   return ask("GET", path, undefined, signal);
 }
 
+/** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `path` has no query. */
+export async function getConfirmed(path, signal) {
+  try {
+    return await get(`${path}?consistency=linearizable`, signal);
+  } catch (error) {
+    if (!(error instanceof Refusal) || error.status !== 503) throw error;
+    return get(path, signal);
+  }
+}
+
+/** What a member says of itself, or {node, error} if it does not answer. */
+export async function getFrom(node, signal, ...parts) {
+  try {
+    return await get(at("members", node, ...parts), signal);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return { node, error };
+  }
+}
+
 /** The answer to a request that changes something. Raises Refusal or Unreachable. */
 export function change(method, path, body) {
   return ask(method, path, body);

@@ -20,6 +20,7 @@ export function roleOf(member) {
   return member.manual ? `${member.role} (stays)` : member.role;
 }
 
+/** `more`: columns in place of the round trip. */
 export function membersTable(view, status, ...more) {
   const links = new Map(status.links.map((link) => [link.peer, link]));
   return table([
@@ -28,7 +29,7 @@ export function membersTable(view, status, ...more) {
     { name: "state", label: "state", cell: (member) => badge(...stateOf(member, view, status)) },
     { name: "lag_entries", label: "entries behind", num: true },
     { name: "match_index", label: "on disk up to", num: true },
-    { name: "round_trip", label: "round trip", num: true, cell: (member) => f.latency(links.get(member.id)?.round_trip_ms) },
+    ...(more.length ? [] : [{ name: "round_trip", label: "round trip", num: true, cell: (member) => f.latency(links.get(member.id)?.round_trip_ms) }]),
     { name: "admin", label: "HTTP", class: "tight", cell: (member) => member.admin || "–" },
     ...more,
   ], view.members, { key: (member) => member.id, none: "No members are known." });

@@ -1,6 +1,6 @@
 // Whether the nodes have the same rows: the sums that each remembers of one marker entry, side by side.
 
-import { at, change, get, Refusal } from "./api.js";
+import { change, get, getFrom } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { askFirst, badge, empty, head, panel, table } from "./ui.js";
@@ -17,12 +17,7 @@ async function load({ signal }) {
 }
 
 async function viewOf(node, index, signal) {
-  try {
-    return await get(at("members", node, "consistency", ...(index === null ? [] : [index])), signal);
-  } catch (error) {
-    if (error instanceof Refusal) return { node, error, sums: {} };
-    throw error;
-  }
+  return { sums: {}, ...(await getFrom(node, signal, "consistency", ...(index === null ? [] : [index]))) };
 }
 
 function view({ nodes, marker }, own) {

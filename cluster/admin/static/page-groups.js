@@ -1,6 +1,6 @@
 // Consumer groups: who is late, by how much, and who should be reading.
 
-import { at, get } from "./api.js";
+import { at, getConfirmed } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
@@ -11,8 +11,8 @@ const state = { filter: "", by: { column: "lag", down: true }, queuesBy: { colum
 export default { name: "groups", title: "Groups", every: 3000, load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await get("v1/groups", signal) };
-  return { one: await get(at("groups", name), signal) };
+  if (name === undefined) return { list: await getConfirmed("v1/groups", signal) };
+  return { one: await getConfirmed(at("groups", name), signal) };
 }
 
 function view({ list, one }, own) {
@@ -27,7 +27,8 @@ function allGroups(list, own) {
     panel(f.plural(shown.length, "group"), { end: filterBox(state, own.draw, "Filter groups by name") }, table([
       { name: "name", label: "group", sort: (group) => group.name, cell: (group) => h("a", { href: groupLink(group.name) }, group.name) },
       { name: "lag", label: "messages behind", num: true, sort: (group) => group.lag },
-      { name: "members", label: "consumers here", num: true, sort: (group) => group.members,
+      { name: "lag_ms", label: "time behind", num: true, sort: (group) => group.lag_ms, cell: (group) => (group.lag ? f.span(group.lag_ms) : "–") },
+      { name: "members", label: "consumers", num: true, sort: (group) => group.members,
         cell: (group) => (group.members || !group.lag ? f.count(group.members) : h("span", { class: "warn" }, "0")) },
       { name: "topics", label: "topics", cell: (group) => topicLinks(group.topics) },
     ], shown, {
@@ -43,23 +44,28 @@ function oneGroup(one, own) {
     h("div", { class: "columns" },
       panel("Group", null, inside(facts(
         ["messages behind", h("span", { "data-field": "lag", "data-value": one.lag }, f.count(one.lag))],
-        ["consumers here", f.count(one.members.length)],
+        ["time behind", one.lag ? f.span(one.lag_ms) : "–"],
+        ["consumers", f.count(one.members.length)],
         ["deliveries at most", one.retry_max_times]))),
       panel("Subscriptions", null, table([
         { name: "topic", label: "topic", cell: (each) => h("a", { href: topicLink(each.topic) }, each.topic) },
         { name: "expression", label: "expression", class: "mono" },
         { name: "expression_type", label: "kind" },
       ], one.subscriptions, { key: (each) => each.topic, none: "It subscribes to nothing now." }))),
-    panel(f.plural(one.members.length, "consumer"), { note: "connected to this node" }, table([
+    panel(f.plural(one.members.length, "consumer"), { note: `connected to node ${one.node}` }, table([
       { name: "client_id", label: "client" },
       { name: "address", label: "address" },
       { name: "language", label: "language" },
       { name: "version", label: "version", num: true, cell: (each) => String(each.version) },
       { name: "silent_ms", label: "last heartbeat", num: true, cell: (each) => `${f.span(each.silent_ms)} ago` },
-    ], one.members, { key: (each) => each.client_id, none: "No consumer is connected to this node." })),
+    ], one.members, { key: (each) => each.client_id, none: `No consumer is connected to node ${one.node}.` })),
     panel(f.plural(one.offsets.length, "queue"), null, table([
       { name: "queue", label: "queue", sort: (each) => `${each.topic} ${each.queue_id}`, cell: (each) => [h("a", { href: topicLink(each.topic) }, each.topic), ` / ${each.queue_id}`] },
       { name: "lag", label: "messages behind", num: true, sort: (each) => each.lag },
+      { name: "lag_ms", label: "time behind", num: true, sort: (each) => each.lag_ms, cell: (each) => (each.lag ? f.span(each.lag_ms) : "–") },
+      { name: "owner", label: "owner", sort: (each) => each.owner || "", cell: (each) => each.owner || (each.lag ? badge("warn", "nobody") : "–") },
+      { name: "committed_age_ms", label: "last commit", num: true, sort: (each) => each.committed_age_ms,
+        cell: (each) => (each.committed_age_ms === null || each.committed_age_ms === undefined ? "–" : `${f.span(each.committed_age_ms)} ago`) },
       { name: "committed_offset", label: "committed", num: true, sort: (each) => each.committed_offset,
         cell: (each) => (each.committed_offset === null ? badge("warn", "never") : f.count(each.committed_offset)) },
       { name: "min_offset", label: "first", num: true },

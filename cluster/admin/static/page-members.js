@@ -1,16 +1,15 @@
 // The members, and what changes them: each change asks first, and the cluster has the last word.
 
-import { at, change, get } from "./api.js";
+import { at, change, get, getConfirmed } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { membersTable, roleOf } from "./members.js";
-import { allMembers } from "./page-overview.js";
 import { askFirst, facts, head, inside, panel, say, table } from "./ui.js";
 
 export default { name: "members", title: "Members", load, view };
 
 async function load({ signal }) {
-  return { members: await allMembers(signal) };
+  return { members: await getConfirmed("v1/members", signal) };
 }
 
 function view({ members }, own) {

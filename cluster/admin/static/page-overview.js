@@ -1,6 +1,6 @@
 // What is wrong, who leads, how fast, how late: the page for whoever was woken up.
 
-import { get, Refusal } from "./api.js";
+import { getConfirmed, Refusal } from "./api.js";
 import { h } from "./dom.js";
 import { findingsPanel } from "./findings.js";
 import * as f from "./format.js";
@@ -18,18 +18,8 @@ export default {
 
 async function load({ state: { status }, signal }) {
   const node = state.node ?? status.leader ?? status.node;
-  const [members, history] = await Promise.all([allMembers(signal), historyOf(node, signal).catch(refused)]);
+  const [members, history] = await Promise.all([getConfirmed("v1/members", signal), historyOf(node, signal).catch(refused)]);
   return { members, node, history };
-}
-
-/** The members as the leader knows them; what this node knows if there is none. */
-export async function allMembers(signal) {
-  try {
-    return await get("v1/members?consistency=linearizable", signal);
-  } catch (error) {
-    if (!(error instanceof Refusal)) throw error;
-    return get("v1/members", signal);
-  }
 }
 
 /** A node that is down has no history to show; the page has the rest. */

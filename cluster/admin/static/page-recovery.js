@@ -1,6 +1,6 @@
 // What the last start of each node found, and whether its disk is sound now.
 
-import { at, get, Refusal } from "./api.js";
+import { at, get, getFrom } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { badge, empty, facts, head, inside, panel, table } from "./ui.js";
@@ -12,20 +12,10 @@ const ENDS = { orderly: "an orderly stop", process_died: "the process died", mac
 async function load({ signal }) {
   const members = await get("v1/members", signal);
   const [nodes, repair, scrub, backup, retention] = await Promise.all([
-    Promise.all(members.members.map(({ id }) => statusOf(id, signal))),
+    Promise.all(members.members.map(({ id }) => getFrom(id, signal, "status"))),
     ...["repair", "scrub", "backup", "retention"].map((what) => get(at(what), signal)),
   ]);
   return { nodes, repair, scrub, backup, retention };
-}
-
-/** A member's status, or why there is none. */
-export async function statusOf(node, signal) {
-  try {
-    return await get(at("members", node, "status"), signal);
-  } catch (error) {
-    if (error instanceof Refusal) return { node, error };
-    throw error;
-  }
 }
 
 function view({ nodes, repair, scrub, backup, retention }, own) {
@@ -41,7 +31,7 @@ function view({ nodes, repair, scrub, backup, retention }, own) {
       { name: "entries_replayed", label: "entries replayed", num: true, cell: (one) => f.count(one.recovery?.entries_replayed) },
       { name: "torn", label: "torn bytes cut", num: true, cell: (one) => f.count(one.recovery?.torn_bytes_cut) },
       { name: "damage", label: "damaged ranges", num: true, cell: (one) => f.count(one.recovery?.damage.length) },
-      { name: "previous", label: "the run before ended by", cell: (one) => (one.recovery?.previous ? ENDS[one.recovery.previous.ended] : "–") },
+      { name: "previous", label: "run before ended by", cell: (one) => (one.recovery?.previous ? ENDS[one.recovery.previous.ended] : "–") },
     ], nodes, { key: (one) => one.node, none: "No members are known." })),
     h("div", { class: "columns" },
       panel(`What node ${status.node} found`, null, recovery.reasons.length ? h("ul", { class: "plain" }, recovery.reasons.map((reason, n) => h("li", { key: String(n) }, reason))) : empty("Nothing: the stop before was orderly."), inside(facts(

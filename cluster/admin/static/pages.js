@@ -1,16 +1,19 @@
 // Every page by the first part of its address.
 
+import clients from "./page-clients.js";
 import consistency from "./page-consistency.js";
+import events from "./page-events.js";
 import faults from "./page-faults.js";
 import groups from "./page-groups.js";
 import members from "./page-members.js";
 import messages from "./page-messages.js";
 import overview from "./page-overview.js";
 import recovery from "./page-recovery.js";
+import tier from "./page-tier.js";
 import topics from "./page-topics.js";
 
 /** In the order of the navigation. `isThere`: shown only where the node has it. */
-export const PAGES = [overview, topics, groups, messages, members, recovery, consistency, faults];
+export const PAGES = [overview, events, topics, groups, clients, messages, members, recovery, consistency, tier, faults];
 
 /** The page; the overview for an address that no page has. */
 export function pageOf(name) {

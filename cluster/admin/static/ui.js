@@ -71,7 +71,7 @@ function shown(value) {
 }
 
 function headCell(column, by, again) {
-  const props = { key: column.name, scope: "col", class: column.num ? "num" : column.class || null };
+  const props = { key: column.name, scope: "col", class: column.num ? "num" : column.class === "mono" ? null : column.class || null };
   if (!by || !column.sort) return h("th", props, column.label);
   const isBy = by.column === column.name;
   if (isBy) props["aria-sort"] = by.down ? "descending" : "ascending";
