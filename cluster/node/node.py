@@ -44,7 +44,7 @@ from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
 from cluster.node.services import NodeServices
-from cluster.node.tier_wiring import tier_of
+from cluster.node.tier_wiring import index_files_of, tier_of
 from cluster.peer import links
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
@@ -86,7 +86,6 @@ from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
-from cluster.tier.index_file.index_files import IndexFiles
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.commands import EXPIRE
@@ -325,8 +324,10 @@ class Node:
         self.retention = retention_of(
             context, storage, self.services, self.proposals, self.leases, self.metrics.retention
         )
-        self.index_files = IndexFiles(context, storage, self.metrics.index_files, enabled=context.config.index.files)
-        self.tier = tier_of(context, storage, self.services, self.leases, self.metrics.tier, self.failpoints)
+        self.index_files = index_files_of(context, storage, self.metrics.index_files)
+        self.tier = tier_of(
+            context, storage, self.services, self.leases, self.metrics.tier, self.failpoints, self.index_files
+        )
         self._lanes = NodeLanes(
             context,
             storage,

@@ -142,6 +142,9 @@ class IndexFiles:
 
     def _next(self, now_ms: int) -> None:
         """Begins the oldest file that is missing."""
+        for each in list(self._waiting):
+            if why := self._why_none(each):  # trimmed meanwhile
+                self._settle(each, IndexUnavailableError(why))
         span = self._missing() if now_ms >= self._again_ms else None
         self._metrics.now(len(self._files), sum(self._files.values()), self._pending())
         if span is not None:
@@ -216,6 +219,8 @@ class IndexFiles:
                 self._on_failed(answer)
             elif isinstance(answer, Swept):
                 self._files, self._busy = answer.files, False
+                for span in self._waiting.keys() & answer.files.keys():
+                    self._submit(Load(span))
             elif isinstance(answer, Gone):
                 self._built_to = max(self._built_to, answer.span.end)
                 self._ended()

@@ -16,11 +16,20 @@ from cluster.tier.store.errors import Denied
 from jepsen_like.sim.machine import CLUSTER
 from jepsen_like.sim.tier_store import CALM, SimStore, Weather
 from raftlog.types import EntryType
+from statemachine.index_file.index_check import check_index
+from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_of_log import write_index_of_log
+from statemachine.index_file.index_reader import drive
 from statemachine.tier import TierState
 from tests.support.sim_cluster import SimCluster, SimNode, send_frame
 
 FOLDER = str(CLUSTER)
 STORM = Weather(refused=0.2, lost=0.15, late=0.1, torn=0.2)
+
+
+def checked(index: bytes) -> IndexMeta:
+    """What an intact index file says of itself."""
+    return drive(check_index(len(index)), lambda at, length: index[at : at + length]).meta
 
 
 class Tiered:
@@ -95,7 +104,14 @@ class Tiered:
                 assert (len(data), sha256(data).digest()) == (part.size, part.sha256)
             whole = b"".join(self.object(part.name) for part in row.parts if part.name.startswith("log/"))
             assert len(whole) == row.end - row.base
+            (index,) = [self.object(part.name) for part in row.parts if part.name.startswith("index/")]
+            meta = checked(index)
+            assert (meta.base, meta.end, meta.last_index) == (row.base, row.end, row.span.last_index)
             if row.base >= node.log.first_position:
+                again = bytearray()
+                entries = node.log.read_entries(meta.first_index, meta.last_index + 1, 1 << 30)
+                write_index_of_log(entries, meta, again.extend)
+                assert index == again
                 assert whole == node.log.read_at(row.base, row.end - row.base)
             at = row.end
 
@@ -140,8 +156,8 @@ def test_the_next_leader_goes_on_where_the_last_one_was_killed(tiered: Callable[
     made.upload_all()
     made.check()
     names = [name.removeprefix(f"{FOLDER}/") for name in made.store.inner.objects]
-    bases = [found.base for found in map(parse, names) if found is not None]
-    assert len(bases) == len(set(bases)), "a part was written under two names"
+    parts = [(found.folder, found.base) for found in map(parse, names) if found is not None]
+    assert len(parts) == len(set(parts)), "a part was written under two names"
 
 
 def test_a_store_that_fails_and_tears_holds_uploads_up_and_no_more(tiered: Callable[..., Tiered]) -> None:

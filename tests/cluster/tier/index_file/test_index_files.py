@@ -18,7 +18,7 @@ from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file.index_directory import IndexDirectory, Span
 from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexUnavailableError
-from cluster.tier.index_file.index_lane import meta_of
+from cluster.tier.index_file.index_lane import Swept, meta_of
 from cluster.tier.index_file.index_metrics import IndexMetrics
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -204,6 +204,32 @@ async def test_h10_a_start_removes_what_is_unfinished_and_goes_on(node: Node) ->
     await node.pass_ms(3000)
     assert node.names() == [file_name(*span) for span in spans]
     assert node.value("raftmq_index_files_built_total") == 1
+
+
+async def test_a_file_that_a_former_run_built_is_handed_over(node: Node) -> None:
+    """Also if it is asked for before the directory is read."""
+    node.store(100)
+    await node.pass_ms(9000)
+    span = node.segments()[0]
+    node.begin()
+    swept = node.files._files
+    node.files._files, node.files._busy = {}, True
+    asked = asyncio.ensure_future(node.files.load(*span))
+    await asyncio.sleep(0)
+    node.files._on_done([Swept(swept)])
+    assert await asked == node.of_log(span)
+    assert node.value("raftmq_index_files_built_total") == 0
+
+
+async def test_who_waits_is_told_when_the_segment_is_trimmed(node: Node) -> None:
+    node.store(300)
+    spans = node.segments()
+    asked = asyncio.ensure_future(node.files.load(*spans[0]))
+    await asyncio.sleep(0)
+    node.trim(spans[2])
+    await node.pass_ms(1000)
+    with pytest.raises(IndexUnavailableError, match="has the rows"):
+        await asked
 
 
 async def test_a_file_goes_when_the_log_lets_its_segment_go(node: Node) -> None:

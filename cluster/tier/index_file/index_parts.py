@@ -1,0 +1,25 @@
+"""The index file of a segment as a part of what the uploader writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+
+import google_crc32c
+
+from cluster.tier.index_file.index_files import IndexFiles
+from cluster.tier.object_names import INDEX
+from cluster.tier.uploader import Made
+from statemachine.tier import SegmentSpan
+
+
+class LocalIndexParts:
+    """Implements `cluster.tier.uploader.IndexParts` with this node's own files."""
+
+    def __init__(self, files: IndexFiles) -> None:
+        self._files = files
+
+    async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
+        """See `IndexParts`: one part, built first if the node has no file yet."""
+        data = await self._files.load(base, span.end)
+        yield Made(INDEX, base, span.end, data, sha256(data).digest(), google_crc32c.value(data))
