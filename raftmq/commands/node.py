@@ -13,6 +13,7 @@ import click
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table, show
 from raftmq.commands.node_plan import confirmed, show_plan
+from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option, drain_node
 
 if TYPE_CHECKING:
@@ -268,10 +269,16 @@ def replace(node: int, data: str | None, as_json: bool) -> None:
 @json_option
 def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make NODE hand over leadership and send clients elsewhere until its next start, before maintenance."""
-    view = drain_node(node, admin_addresses(admin, data), undo=undo)
-    time.sleep(0 if undo else grace_s)
+    addresses = admin_addresses(admin, data)
+    view = drain_node(node, addresses, undo=undo)
+    if undo:
+        show(as_json, view, f"node {node} may lead again")
+        return
+    time.sleep(grace_s)
+    may = may_stop.ask(addresses, node)
+    warning = [f"do not stop it yet: {reason}" for reason in may["reasons"]] if may is not None else []
     drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
-    show(as_json, view, f"node {node} may lead again" if undo else drained)
+    show(as_json, {**view, "can_stop": may}, drained, *warning)
 
 
 @node.command()

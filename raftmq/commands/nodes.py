@@ -7,9 +7,14 @@ import time
 import click
 
 from raftmq.commands.common import data_dir, data_option, json_option, show
+from raftmq.local import may_stop
 from raftmq.local.admin_http import drain_node
 from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import is_running
 from raftmq.local.tier_rest import bring_rest
+
+WAIT_S = 10.0
+"""For copies that catch up."""
 
 
 @click.command()
@@ -58,12 +63,20 @@ def kill(node: int, data: str | None, as_json: bool) -> None:
     metavar="SECONDS",
     help="First drain the node and serve for so long: clients of RocketMQ ask for routes every 30 s.",
 )
+@click.option("--force", is_flag=True, help="Do not ask the cluster whether it can do without the node.")
 @data_option
 @json_option
-def restart(node: int, grace_s: float, data: str | None, as_json: bool) -> None:
-    """Stop NODE if it is running, start it, and wait until it answers."""
+def restart(node: int, grace_s: float, force: bool, data: str | None, as_json: bool) -> None:
+    """Stop NODE if it is running, start it, and wait until it answers.
+
+    A node that runs is only stopped if the cluster says that writes go on without it.
+    """
+    cluster = LocalCluster(data_dir(data))
+    addresses = [f"127.0.0.1:{each.admin_port}" for each in cluster.nodes]
+    if not force and any(is_running(each) for each in cluster.nodes if each.id == node):
+        may_stop.require(addresses, node, WAIT_S, otherwise=f"    (or raftmq restart {node} --force)")
     if grace_s:
-        drain_node(node, [f"127.0.0.1:{each.admin_port}" for each in LocalCluster(data_dir(data)).nodes])
+        drain_node(node, addresses)
         time.sleep(grace_s)
-    pid = LocalCluster(data_dir(data)).restart(node)
+    pid = cluster.restart(node)
     show(as_json, {"node": node, "pid": pid}, f"node {node} is back (pid {pid})")

@@ -121,16 +121,22 @@ def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1
     return body if body is not None and "term" in body else None
 
 
+def fetch_ready(address: str, timeout_s: float = 2.0) -> bool:
+    """Whether clients may be sent to the node; False if it does not answer."""
+    host, port = split_address(address)
+    body = _get(host, port, "/v1/health/ready", timeout_s)
+    return body is not None and bool(body.get("ready"))
+
+
 def fetch_health(address: str, timeout_s: float = 3.0) -> dict[str, Any] | None:
     """`GET /v1/health` of one node, healthy or not; None if it does not answer."""
     host, port = split_address(address)
-    body = _get(host, port, "/v1/health", timeout_s, accepted=(200, 503))
+    body = _get(host, port, "/v1/health", timeout_s)
     return body if body is not None and "findings" in body else None
 
 
-def _get(
-    host: str, port: int, path: str, timeout_s: float, accepted: tuple[int, ...] = (200,)
-) -> dict[str, Any] | None:
+def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+    """An answer, or that of an unhealthy node (503); None for any other."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -140,7 +146,7 @@ def _get(
         return None
     finally:
         connection.close()
-    return body if response.status in accepted and isinstance(body, dict) else None
+    return body if response.status in (200, 503) and isinstance(body, dict) else None
 
 
 def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:

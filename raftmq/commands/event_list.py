@@ -1,0 +1,76 @@
+"""`raftmq events`: what happened on the nodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from cluster.runtime.events import KINDS
+from raftmq.commands.common import data_option, json_option, show, show_problems
+from raftmq.local.admin_http import admin_addresses, admin_option, ask_all
+
+FOLLOW_EVERY_S = 1.0
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C.")
+@click.option("--since", metavar="TIME", help="Events from then on, such as 2026-11-21T03:04:05Z.")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Only events of this kind.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Events per node.")
+@data_option
+@admin_option
+@json_option
+def events(
+    follow: bool, since: str | None, kind: str | None, limit: int, data: str | None, admin: str | None, as_json: bool
+) -> None:
+    """Show what happened: elections, stalls, findings, repairs, changes of members and settings.
+
+    Events of all nodes are sorted by their clocks. With --follow and --json, each event is one line.
+    """
+    addresses = admin_addresses(admin, data)
+    answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
+    found = sorted((event for _, view in answers for event in view["events"]), key=_place)
+    if as_json and not follow:
+        show(True, {"events": found, "silent": list(silent)})
+        return
+    _print(found, as_json=as_json)
+    if not as_json:
+        show_problems(f"{address} does not answer" for address in silent)
+    if follow:
+        _follow(addresses, {view["node"]: view["last_id"] for _, view in answers}, kind, as_json=as_json)
+
+
+def _follow(addresses: list[str], seen: dict[int, int], kind: str | None, *, as_json: bool) -> None:
+    """Asks each node for what is new; a node that is away is asked again and tells what it noted meanwhile."""
+    while True:
+        time.sleep(FOLLOW_EVERY_S)
+        fresh = []
+        for address in addresses:
+            for api, view in ask_all([address], "/v1/events?limit=1")[0]:
+                known = seen.setdefault(view["node"], view["last_id"])
+                if view["last_id"] == known and not kind:
+                    continue
+                page = api.local(f"/v1/events?limit=1000&since={known}{_query(None, kind)}")
+                seen[view["node"]] = page["last_id"]
+                fresh += page["events"]
+        _print(sorted(fresh, key=_place), as_json=as_json)
+
+
+def _query(since: str | None, kind: str | None) -> str:
+    from urllib.parse import quote
+
+    return (f"&since={quote(since, safe=':')}" if since else "") + (f"&kind={kind}" if kind else "")
+
+
+def _place(event: dict[str, Any]) -> tuple[str, int, int]:
+    return event["at"], event["node"], event["id"]
+
+
+def _print(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+    for event in found:
+        line = f"{event['at']}  node {event['node']}  {event['kind']:<13} {event['object']}: {event['says']}"
+        click.echo(json.dumps(event, ensure_ascii=False) if as_json else line)

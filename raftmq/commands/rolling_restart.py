@@ -1,0 +1,97 @@
+"""`raftmq rolling-restart`: restarts all nodes, one by one, without a failed send."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_dir, data_option, json_option, show
+from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.rolling import Restart, RollingRestart, by_command
+
+
+@click.command("rolling-restart")
+@click.option(
+    "--exec",
+    "command",
+    metavar="CMD",
+    help="Shell command that restarts one node elsewhere; RAFTMQ_NODE, RAFTMQ_HOST and RAFTMQ_NODE_ADMIN are set.",
+)
+@click.option("--node", "chosen", type=click.IntRange(1, 65535), multiple=True, help="Only this node; may be repeated.")
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="Between a node's drain and its stop: after 35 s RocketMQ's clients have asked for routes and moved.",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="For a node to be allowed to stop, and for it to be back.",
+)
+@data_option
+@admin_option
+@json_option
+def rolling_restart(
+    command: str | None,
+    chosen: tuple[int, ...],
+    grace_s: float,
+    wait_s: float,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Restart the nodes one by one, the leader last.
+
+    Before each, the cluster is asked whether it can do without that node; after each, the command waits until the node
+    serves clients again. It stops at the first problem and leaves the other nodes alone. The nodes of raftmq up are
+    restarted directly; for others give --admin and --exec.
+    """
+    is_elsewhere = bool(admin) or (data is None and bool(os.environ.get(ADMIN_VARIABLE)))
+    if is_elsewhere != (command is not None):
+        raise LocalError(
+            "--admin and --exec belong together",
+            "one names the cluster, the other restarts one of its nodes; the nodes of raftmq up need neither",
+            "raftmq rolling-restart --admin HOST:9644 --exec 'ssh $RAFTMQ_HOST systemctl restart raftmq'",
+            ExitCode.USAGE,
+        )
+    addresses, restart = _elsewhere(admin, data, command) if command is not None else _local(data)
+    nodes = sorted(chosen) or sorted(addresses)
+    unknown = [node for node in nodes if node not in addresses]
+    if unknown:
+        names = ", ".join(map(str, sorted(addresses)))
+        raise LocalError(f"there is no node {unknown[0]}", f"the nodes are {names}", "raftmq node list", ExitCode.USAGE)
+    err = console(stderr=True)
+    with err.status("asking the cluster") as spinner:
+        rolling = RollingRestart(addresses, restart, wait_s=wait_s, grace_s=grace_s, tell=spinner.update)
+        done = rolling.run(nodes)
+    lines = [f"node {each.node} is back after {each.seconds:.1f} s" for each in done]
+    show(as_json, {"restarted": [each._asdict() for each in done]}, *lines)
+
+
+def _local(data: str | None) -> tuple[dict[int, str], Restart]:
+    cluster = LocalCluster(data_dir(data))
+    return {node.id: f"127.0.0.1:{node.admin_port}" for node in cluster.nodes}, cluster.restart
+
+
+def _elsewhere(admin: str | None, data: str | None, command: str) -> tuple[dict[int, str], Restart]:
+    members = AdminApi(admin_addresses(admin, data), "raftmq node list").local("/v1/members")["members"]
+    without = [member["id"] for member in members if not member["admin"]]
+    if without:
+        raise LocalError(
+            f"the HTTP address of node {without[0]} is not known",
+            "each node is watched there while it restarts",
+            f"write admin in the [[peers]] table of node {without[0]}",
+            ExitCode.REFUSED,
+        )
+    addresses = {int(member["id"]): str(member["admin"]) for member in members}
+    return addresses, by_command(command, addresses)

@@ -1,0 +1,48 @@
+"""Asks the cluster whether a node may be stopped, and waits while waiting helps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.local.admin_http import AdminApi, ApiRefusal
+
+POLL_S = 0.5
+
+
+def ask(addresses: Sequence[str], node: int) -> dict[str, Any] | None:
+    """`GET /v1/members/{id}/can-stop`; None if no leader can say: then nothing is served that could end."""
+    try:
+        return AdminApi(addresses, "raftmq node list").local(f"/v1/members/{node}/can-stop")
+    except LocalError as error:
+        if error.exit_code is ExitCode.UNREACHABLE or (isinstance(error, ApiRefusal) and error.is_passing):
+            return None
+        raise
+
+
+def require(
+    addresses: Sequence[str],
+    node: int,
+    wait_s: float,
+    tell: Callable[[str], object] = lambda text: None,
+    otherwise: str = "",
+) -> dict[str, Any] | None:
+    """The answer, once the node may be stopped. Waits for at most `wait_s` for copies that catch up, and at all for
+    nothing else. Raises LocalError if it may not be stopped; `otherwise` is added to what it says to type."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        answer = ask(addresses, node)
+        if answer is None or answer["allowed"]:
+            return answer
+        why = "; ".join(answer["reasons"])
+        if not answer["passes"] or time.monotonic() >= deadline:
+            raise LocalError(
+                f"node {node} must not be stopped now",
+                why,
+                answer["do_now"] + otherwise,
+                ExitCode.REFUSED,
+            )
+        tell(f"waiting: {why}")
+        time.sleep(POLL_S)

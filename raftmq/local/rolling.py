@@ -1,0 +1,121 @@
+"""Restarts the nodes one by one, the leader last, each only when the others can do without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.client.discovery import split_address
+from raftmq.local import may_stop
+from raftmq.local.admin_http import AdminApi, drain_node
+from raftmq.local.status import fetch_ready, fetch_status
+
+POLL_S = 0.25
+
+Restart = Callable[[int], object]
+"""Stops a node and starts it; returns when its new process runs, or before."""
+
+
+class Restarted(NamedTuple):
+    """One node that is back."""
+
+    node: int
+    seconds: float
+    """From the beginning of its stop until it was ready."""
+
+
+class RollingRestart:
+    """Of all nodes, or of some. `addresses`: node -> "host:port" of its HTTP API."""
+
+    def __init__(
+        self,
+        addresses: Mapping[int, str],
+        restart: Restart,
+        *,
+        wait_s: float,
+        grace_s: float = 0.0,
+        tell: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """`wait_s`: for one node to be allowed, and to be back; `grace_s`: between its drain and its stop."""
+        self._addresses = dict(addresses)
+        self._restart = restart
+        self._wait_s = wait_s
+        self._grace_s = grace_s
+        self._tell = tell
+
+    def run(self, nodes: Sequence[int]) -> list[Restarted]:
+        """Restarts them, followers first. Raises LocalError at the first that may not be stopped or does not return;
+        the nodes behind it are left alone."""
+        done: list[Restarted] = []
+        left = list(nodes)
+        while left:
+            leader = self._leader()
+            node = next((each for each in left if each != leader), left[0])
+            left.remove(node)
+            done.append(self._one(node, leads=node == leader))
+        return done
+
+    def _one(self, node: int, *, leads: bool) -> Restarted:
+        self._tell(f"node {node}: may it be stopped?")
+        everybody = list(self._addresses.values())
+        if may_stop.require(everybody, node, self._wait_s, lambda text: self._tell(f"node {node}: {text}")) is None:
+            why = "no leader answers, and who has complete copies is not known"
+            raise LocalError(f"node {node} is not restarted", why, "raftmq status", ExitCode.REFUSED)
+        before = self._status(node)
+        if before is not None and (leads or self._grace_s):
+            self._tell(f"node {node}: drains")
+            drain_node(node, everybody)
+            time.sleep(self._grace_s)
+        self._tell(f"node {node}: restarts")
+        began_s = time.monotonic()
+        self._restart(node)
+        self._wait_back(node, began_s)
+        return Restarted(node, round(time.monotonic() - began_s, 3))
+
+    def _wait_back(self, node: int, began_s: float) -> None:
+        """Until another process than before answers and is ready for clients."""
+        self._tell(f"node {node}: starts")
+        deadline = began_s + self._wait_s
+        while True:
+            status = self._status(node)
+            is_new = status is not None and status["uptime_ms"] < 1000 * (time.monotonic() - began_s) + 500
+            if is_new and fetch_ready(self._addresses[node]):
+                return
+            if time.monotonic() >= deadline:
+                why = "it does not answer" if status is None else "its old process still answers"
+                if is_new:
+                    why = "it answers and is not ready: raftmq status says why"
+                what = f"node {node} is not back after {self._wait_s:.0f} s"
+                raise LocalError(what, f"{why}; the nodes after it were left alone", f"raftmq logs {node}")
+            time.sleep(POLL_S)
+
+    def _leader(self) -> int | None:
+        view = AdminApi(list(self._addresses.values()), "raftmq node list").local("/v1/members")
+        leader: int | None = view["leader"]
+        return leader
+
+    def _status(self, node: int) -> dict[str, Any] | None:
+        host, port = split_address(self._addresses[node])
+        return fetch_status(port, 2.0, host)
+
+
+def by_command(command: str, addresses: Mapping[int, str]) -> Restart:
+    """A restart by a shell command, such as `ssh $RAFTMQ_HOST systemctl restart raftmq`."""
+
+    def restart(node: int) -> None:
+        host, _ = split_address(addresses[node])
+        variables = {"RAFTMQ_NODE": str(node), "RAFTMQ_NODE_ADMIN": addresses[node], "RAFTMQ_HOST": host}
+        # The operator's own command, run as the operator.
+        ended = subprocess.run(command, shell=True, env={**os.environ, **variables}, check=False)
+        if ended.returncode:
+            raise LocalError(
+                f"the command for node {node} failed",
+                f"exit code {ended.returncode}; the nodes after it were left alone",
+                "raftmq status",
+            )
+
+    return restart
