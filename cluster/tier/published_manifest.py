@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 HEAD_BYTES_MAX = 4096
+COPIES_MAX = 8
+"""Names tried in a row."""
 KEPT = 16
 """Versions before the newest that stay, for readers that have just read their name."""
 
@@ -103,48 +105,69 @@ class ManifestPublisher:
         known, tag = await self._head()
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             return Published(known.version, known.applied_index, False)
-        version = 1 if known is None else known.version + 1
-        body = msgspec.json.encode(
-            Manifest(
-                cluster_id=self._cluster_id,
-                version=version,
-                term=term,
-                applied_index=applied_index,
-                segments=[_segment(row) for row in rows if row.state is TierState.VERIFIED],
-            )
-        )
-        digest = sha256(body).hexdigest()
-        name = manifest_name(version, digest[:16])
-        with suppress(AlreadyExists):  # this very content, of an attempt that came no further
-            await self._store.create(f"{self._folder}/{name}", body)
-        head = msgspec.json.encode(
-            Head(
-                cluster_id=self._cluster_id,
-                version=version,
-                term=term,
-                applied_index=applied_index,
-                key=name,
-                sha256=digest,
-            )
-        )
-        if known is None:
-            await self._store.create(f"{self._folder}/{HEAD}", head)
+        version = 1 + (await self._newest_version() if known is None else known.version)
+        for _ in range(COPIES_MAX):
+            name, body = self._encode(rows, version, term, applied_index)
+            with suppress(AlreadyExists):  # this very content, of an attempt that came no further
+                await self._store.create(f"{self._folder}/{name}", body)
+            if await self._holds(name, body):
+                break
+            version += 1  # objects are never replaced: another version has another name
         else:
-            await self._store.replace(f"{self._folder}/{HEAD}", head, tag)
+            raise BadAnswer(f"manifests read back wrong {COPIES_MAX} times", "look at the store")
+        head = Head(
+            cluster_id=self._cluster_id,
+            version=version,
+            term=term,
+            applied_index=applied_index,
+            key=name,
+            sha256=sha256(body).hexdigest(),
+        )
+        if tag:
+            await self._store.replace(f"{self._folder}/{HEAD}", msgspec.json.encode(head), tag)
+        else:
+            await self._store.create(f"{self._folder}/{HEAD}", msgspec.json.encode(head))
         await self._drop_old(version)
         return Published(version, applied_index, True)
 
+    def _encode(self, rows: Sequence[TierSegment], version: int, term: int, applied_index: int) -> tuple[str, bytes]:
+        """(name, content) of a version."""
+        manifest = Manifest(
+            cluster_id=self._cluster_id,
+            version=version,
+            term=term,
+            applied_index=applied_index,
+            segments=[_segment(row) for row in rows if row.state is TierState.VERIFIED],
+        )
+        body = msgspec.json.encode(manifest)
+        return manifest_name(version, sha256(body).hexdigest()[:16]), body
+
+    async def _holds(self, name: str, body: bytes) -> bool:
+        """Whether the object has this content: read back, as every other object is, before anything names it."""
+        try:
+            return (await self._store.get(f"{self._folder}/{name}", len(body))).data == body
+        except (NotFound, BadAnswer):
+            return False
+
     async def _head(self) -> tuple[Head | None, str]:
-        """HEAD and its tag; (None, "") if nothing was ever published."""
+        """HEAD and its tag; (None, "") if there is none, (None, tag) if it cannot be read: then it is replaced."""
         try:
             stored = await self._store.get(f"{self._folder}/{HEAD}", HEAD_BYTES_MAX)
         except NotFound:
             return None, ""
         try:
-            head = msgspec.json.decode(stored.data, type=Head)
+            return msgspec.json.decode(stored.data, type=Head), stored.tag
         except msgspec.DecodeError as error:
-            raise BadAnswer(f"{self._folder}/{HEAD} cannot be read: {error}") from error
-        return head, stored.tag
+            logger.warning("tier: %s cannot be read and is written again: %s", HEAD, error)
+            return None, stored.tag
+
+    async def _newest_version(self) -> int:
+        """By the names of the manifests that are there."""
+        newest = 0
+        async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
+            number = info.name.removeprefix(f"{self._folder}/{MANIFESTS}/").partition(".")[0]
+            newest = max(newest, int(number) if number.isdecimal() else 0)
+        return newest
 
     async def _drop_old(self, version: int) -> None:
         """Removes manifests that nobody can have begun to read lately."""

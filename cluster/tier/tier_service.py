@@ -190,8 +190,9 @@ class Tier:
             span = row.span
         else:
             found = await self._reads.sealed(base)
-            # Every entry of it is applied, so it is committed: no conflict can cut what is uploaded.
-            if found is None or found.span.last_index > self._state.applied.index:
+            # The first entry behind it is applied, so all of it is committed: no conflict can cut what is uploaded, and
+            # its rows do not change any more.
+            if found is None or self._state.applied_mark.end_position <= found.span.end:
                 return False
             span = found.span
         await self._uploader.upload(base, span, row, term)

@@ -19,6 +19,7 @@ from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
 from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
+from jepsen_like.sim.tier_store import AWAY, STORMY
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.types import FLAG_ROLL, NodeId, Role
@@ -387,6 +388,10 @@ class Stage(World, Interpreter):
 
     def do_slow_apply(self, name: str, factor: str) -> None:
         self._machine(name).apply_factor = float(factor)
+
+    def do_store(self, where: str) -> None:
+        assert self.store is not None, "tier=1"
+        self.store.weather = {"away": AWAY, "back": STORMY}[where]
 
     def _host(self, name: str) -> str:
         return self.hand.address if name == "client" else host_of(int(name))

@@ -2,7 +2,7 @@
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - The log begins nowhere above what is VERIFIED.
-- A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up by one,
+- A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
 - In the end every sealed segment is VERIFIED and in the newest manifest.
 """
@@ -86,9 +86,12 @@ class TierCheck:
     def _written(self, name: str, data: bytes) -> None:
         if name != f"{FOLDER}/{HEAD}":
             return
-        head = msgspec.json.decode(data, type=Head)
+        try:
+            head = msgspec.json.decode(data, type=Head)
+        except msgspec.DecodeError:
+            return  # torn when it was first written
         known = self._head
-        if known is not None and (head.version != known.version + 1 or head.term < known.term):
+        if known is not None and (head.version <= known.version or head.term < known.term):
             self._report(
                 "tier",
                 f"manifest {head.version} of term {head.term} replaces {known.version} of term {known.term}",

@@ -37,6 +37,7 @@ class Weather(NamedTuple):
 CALM = Weather()
 STORMY = Weather(refused=0.1, lost=0.1, late=0.05, torn=0.1)
 """While there are faults."""
+AWAY = Weather(refused=1.0)
 
 
 class SimStore:

@@ -1,0 +1,36 @@
+"""Witnesses of the planted bugs about the tier: each is the bug's own schedule, see witnesses_requests.py."""
+
+from __future__ import annotations
+
+from jepsen_like.seeded_bugs.catalogue import DATA, load
+from jepsen_like.seeded_bugs.engines import ENGINES
+
+
+def holds(bug_id: str) -> None:
+    bug = load(DATA / f"{bug_id}.toml")
+    fired = ENGINES[bug.engine].play(bug.schedule, bug.checkers)
+    assert fired.checker is None, fired.detail
+
+
+def witness_V01() -> None:
+    holds("V01")
+
+
+def witness_V02() -> None:
+    holds("V02")
+
+
+def witness_V03() -> None:
+    holds("V03")
+
+
+def witness_V04() -> None:
+    holds("V04")
+
+
+def witness_V05() -> None:
+    holds("V05")
+
+
+def witness_V06() -> None:
+    holds("V06")
