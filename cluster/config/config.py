@@ -277,6 +277,8 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """"file:///path" or the URL of a bucket and a prefix in it; "" for none."""
     stop_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
     """How long `raftmq down` waits until all of the log is in the tier."""
+    evict: bool = False
+    """What retention takes from the nodes stays in the tier."""
 
 
 class RepairSection(_Section, frozen=True, kw_only=True):

@@ -83,6 +83,7 @@ class Retention:
         self._sweeper = Sweeper(context, state, self._leads, raising)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
+        self._evicts = bool(context.config.tier.url) and context.config.tier.evict
         self._lane = RetentionLane(
             context.fs,
             directory.path,
@@ -212,23 +213,27 @@ class Retention:
             self._want_checkpoint(found)
         if not (decision.count or found.queues) or not self._leads():
             return None
-        state = self._state
-        position, first_index = state.trim_position, state.trim_index
-        if decision.count and decision.position > position:
-            position, first_index = decision.position, decision.first_index
-        reason = decision.reason or "age of topics"
+        trim = self._wanted(found, decision)
         try:
-            entry = self._sweeper.cut(Trim(position, first_index, reason, tuple(found.queues)))
+            entry = self._sweeper.cut(trim)
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("the log is not trimmed now: %s", error)
             return None
-        self._proposed, self._more = entry, decision.more
+        self._proposed, self._more = entry, decision.more or (trim.evicts and bool(found.queues))
         self._wake()
+        if trim.evicts:
+            logger.info(
+                "the log from position %d (index %d) on is to stay here, what is below in the tier: %s",
+                trim.position,
+                trim.first_index,
+                trim.reason,
+            )
+            return entry
         logger.info(
             "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
-            position,
-            first_index,
-            reason,
+            trim.position,
+            trim.first_index,
+            trim.reason,
             decision.count,
             len(found.queues),
         )
@@ -238,6 +243,17 @@ class Retention:
             )
         self._metrics.unread(sum(found.unread.values()))
         return entry
+
+    def _wanted(self, found: Survey, decision: Decision) -> Trim:
+        """What is to be proposed. An EVICT names no queues: those whose topics keep messages for a shorter time lose
+        theirs at the next look, for everybody."""
+        state = self._state
+        reason = decision.reason or "age of topics"
+        if not decision.count or decision.position <= state.trim_position:
+            return Trim(*state.kept, reason, tuple(found.queues))
+        if self._evicts:
+            return Trim(decision.position, decision.first_index, reason, sliced=True, evicts=True)
+        return Trim(decision.position, decision.first_index, reason, tuple(found.queues))
 
     def _carry(self, held: Held | None) -> None:
         """Has what waits stored further on, if it is in the way and that frees more than it writes."""

@@ -2,118 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from typing import Any
 
-import msgspec
 import pytest
 
-from cluster.tier.object_names import HEAD, parse
-from cluster.tier.published_manifest import Head, Manifest
+from cluster.tier.object_names import parse
 from cluster.tier.store.errors import Denied
-from jepsen_like.sim.machine import CLUSTER
-from jepsen_like.sim.tier_store import CALM, SimStore, Weather
+from jepsen_like.sim.tier_store import CALM, Weather
 from raftlog.types import EntryType
-from statemachine.index_file.index_check import check_index
-from statemachine.index_file.index_format import IndexMeta
-from statemachine.index_file.index_of_log import write_index_of_log
-from statemachine.index_file.index_reader import drive
-from statemachine.tier import TierState
-from tests.support.sim_cluster import SimCluster, SimNode, send_frame
+from tests.support.sim_cluster import SimNode
+from tests.support.tiered_cluster import FOLDER, Tiered
 
-FOLDER = str(CLUSTER)
 STORM = Weather(refused=0.2, lost=0.15, late=0.1, torn=0.2)
-
-
-def checked(index: bytes) -> IndexMeta:
-    """What an intact index file says of itself."""
-    return drive(check_index(len(index)), lambda at, length: index[at : at + length]).meta
-
-
-class Tiered:
-    """The nodes, their store, and messages that fill segments."""
-
-    def __init__(self, seed: int = 1, weather: Weather = CALM, **overrides: Any) -> None:
-        self.sim = SimCluster(seed, segment_size=1 << 14, **({"tier.url": "memory:"} | overrides))
-        self.store = SimStore(self.sim.loop, random.Random(seed), weather)
-        for node in self.sim.nodes.values():
-            node.open_store = lambda url: self.store
-        self.sent = 0
-
-    def send(self, count: int, size: int = 1000) -> None:
-        """Messages of so many bytes, through the leader, eight in flight."""
-        path = self.sim.leader().connect()
-        asked: list[int] = []
-
-        def answered() -> bool:
-            return len(path.replies) >= len(asked) or path.closed
-
-        while len(asked) < count and not path.closed:
-            for _ in range(min(8, count - len(asked))):
-                self.sent += 1
-                asked.append(self.sent)
-                path.ask(send_frame(self.sent, "t", b"m" * size))
-            self.sim.loop.run_until(answered, 30, "answers")
-
-    def leader_state(self) -> Any:
-        return self.sim.leader().state
-
-    def sealed_end(self) -> int:
-        return self.sim.leader().log.tail.segment_base
-
-    def verified(self) -> int:
-        state = self.leader_state()
-        verified: int = state.tier.verified_to(state.trim_position)
-        return verified
-
-    def upload_all(self, limit_s: float = 60.0) -> None:
-        end = self.sealed_end()
-        self.sim.loop.run_until(lambda: self.verified() >= end, limit_s, "everything is verified")
-
-    def object(self, name: str) -> bytes:
-        return self.store.inner.objects[f"{FOLDER}/{name}"]
-
-    def manifest(self) -> Manifest:
-        head = msgspec.json.decode(self.object(HEAD), type=Head)
-        body = self.object(head.key)
-        assert sha256(body).hexdigest() == head.sha256
-        return msgspec.json.decode(body, type=Manifest)
-
-    def wait_published(self) -> None:
-        """Until the newest manifest lists every row."""
-        rows = {(row.base, row.end) for row in self.leader_state().tier.rows}
-
-        def listed() -> bool:
-            is_there = f"{FOLDER}/{HEAD}" in self.store.inner.objects
-            return is_there and rows <= {(s.base, s.end) for s in self.manifest().segments}
-
-        self.sim.loop.run_until(listed, 30, "the manifest")
-
-    def check(self) -> None:
-        """The rows, the log and the store say the same."""
-        node = self.sim.leader()
-        at = 0
-        for row in node.state.tier.rows:
-            if row.state is not TierState.VERIFIED:
-                continue
-            assert row.base == at
-            for part in row.parts:
-                data = self.object(part.name)
-                assert (len(data), sha256(data).digest()) == (part.size, part.sha256)
-            whole = b"".join(self.object(part.name) for part in row.parts if part.name.startswith("log/"))
-            assert len(whole) == row.end - row.base
-            (index,) = [self.object(part.name) for part in row.parts if part.name.startswith("index/")]
-            meta = checked(index)
-            assert (meta.base, meta.end, meta.last_index) == (row.base, row.end, row.span.last_index)
-            if row.base >= node.log.first_position:
-                again = bytearray()
-                entries = node.log.read_entries(meta.first_index, meta.last_index + 1, 1 << 30)
-                write_index_of_log(entries, meta, again.extend)
-                assert index == again
-                assert whole == node.log.read_at(row.base, row.end - row.base)
-            at = row.end
 
 
 @pytest.fixture

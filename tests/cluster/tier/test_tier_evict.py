@@ -1,0 +1,149 @@
+"""EVICT on three whole nodes: what retention takes from them stays in the tier, and nothing goes before it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jepsen_like.sim.tier_store import CALM, Weather
+from statemachine.index_file.index_reader import drive, open_index
+from statemachine.payload import ITEM
+from statemachine.trim import Kept
+from tests.support.tiered_cluster import Tiered
+
+RULES: dict[str, Any] = {
+    "retention.bytes_max": 1 << 15,
+    "retention.every_ms": 100,
+    "retention.delete_when": "",
+    "tier.evict": True,
+}
+
+
+@pytest.fixture
+def evicting() -> Iterator[Callable[..., Tiered]]:
+    """Nodes that keep two segments or three."""
+    running: list[Tiered] = []
+
+    def make(seed: int, **named: Any) -> Tiered:
+        made = Tiered(seed, **RULES, **named)
+        running.append(made)
+        made.sim.__enter__()
+        made.sim.create_topic("t")
+        return made
+
+    yield make
+    for made in running:
+        made.sim.__exit__()
+
+
+def wait_evicted(made: Tiered) -> None:
+    """Until as much is evicted as the rules say."""
+
+    def done() -> bool:
+        state = made.leader_state()
+        here = state.applied_mark.end_position - state.trim_position
+        return here <= (1 << 15) + (1 << 14) and state.sweep is None
+
+    made.sim.loop.run_until(done, 300, "an EVICT")
+
+
+def in_tier(made: Tiered) -> dict[tuple[int, int], list[int]]:
+    """The queue offsets that the index files of the tier list."""
+    found: dict[tuple[int, int], list[int]] = {}
+    state = made.leader_state()
+    for row in state.tier.rows:
+        data = next((made.object(part.name) for part in row.parts if part.name.startswith("index/")), None)
+        if data is None:
+            continue
+
+        def read(at: int, length: int, data: bytes = data) -> bytes:
+            return data[at : at + length]
+
+        index = drive(open_index(len(data)), read)
+        for topic_id, topic in state.topics_by_id.items():
+            for queue_id in range(topic.queues):
+                run = drive(index.queue(topic_id, queue_id), read)
+                if run is not None:
+                    items = drive(index.items(run, run.first_offset, run.count), read)
+                    assert len(items) == run.count * ITEM.size
+                    found.setdefault((topic_id, queue_id), []).extend(
+                        range(run.first_offset, run.first_offset + run.count)
+                    )
+    return found
+
+
+def check_whole(made: Tiered) -> None:
+    """Every message is listed by the tier, or is a row; on every node."""
+    made.sim.settle()
+    made.sim.check_equal()
+    tiered = in_tier(made)
+    for node in made.sim.running:
+        state = node.state
+        assert state.kept == Kept(0, 0)
+        assert state.trim_position <= state.tier.verified_to(0)
+        for topic_id, topic in state.topics_by_id.items():
+            for queue_id in range(topic.queues):
+                here = range(state.min_offset(topic_id, queue_id), state.max_offset(topic_id, queue_id))
+                assert state.kept_offset(topic_id, queue_id) == 0
+                assert sorted({*tiered.get((topic_id, queue_id), []), *here}) == list(range(here.stop))
+
+
+def test_h1_what_retention_takes_stays_in_the_tier(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(11)
+    made.send(100)
+    made.upload_all()
+    wait_evicted(made)
+    assert made.leader_state().trim_position > 2 << 14
+    made.check()
+    check_whole(made)
+
+
+def test_nothing_is_evicted_while_the_store_refuses(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(12)
+    made.store.weather = Weather(refused=1.0)
+    made.send(80)
+    made.sim.loop.run_for(10)
+    assert made.leader_state().trim_position == 0
+    made.store.weather = CALM
+    made.upload_all(300)
+    wait_evicted(made)
+    check_whole(made)
+
+
+def test_leaders_die_while_they_evict(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(13)
+    for _ in range(4):
+        made.send(40)
+        made.sim.loop.run_for(0.2)
+        leader = made.sim.leader()
+        leader.kill(power=True)
+        made.sim.leader(besides=leader)
+        leader.start()
+    made.upload_all(120)
+    wait_evicted(made)
+    check_whole(made)
+
+
+def test_files_go_from_the_nodes_and_their_index_files_with_them(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(14)
+    made.send(100)
+    made.upload_all()
+    wait_evicted(made)
+
+    def gone() -> bool:
+        made.send(4)
+        return all(node.log.first_position > 0 for node in made.sim.running)
+
+    for _ in range(60):
+        if gone():
+            break
+        made.sim.loop.run_for(1)
+    for node in made.sim.running:
+        assert 0 < node.log.first_position <= node.state.trim_position
+        made.sim.loop.run_for(3)
+        spans = node.running.index_files._files
+        assert spans
+        assert min(span.end for span in spans) > node.log.first_position
+    check_whole(made)
