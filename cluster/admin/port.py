@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cluster.runtime.events import EventLog
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.scrub import Scrubber
+    from cluster.tier.scrub.scrub_service import TierScrubs
     from cluster.tier.tier_service import Tier
     from statemachine.broker_state import BrokerState
 
@@ -206,6 +207,8 @@ class AdminPort:
     links: Links
     retention: Retention
     tier: Tier
+    tier_scrubs: TierScrubs | None
+    """None if no tier is configured."""
     membership: MembersService
     changes: MemberChanges
     services: Services

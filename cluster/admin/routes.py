@@ -38,7 +38,8 @@ from cluster.members.stopping import CanStopView
 from cluster.repair import consistency_views as views
 from cluster.retention.views import RetentionRun, RetentionView
 from cluster.state.scrub import ScrubView
-from cluster.tier.tier_views import SealView, TierView
+from cluster.tier.scrub.scrub_service import TierScrubView
+from cluster.tier.tier_views import SealView, TierSegmentsView, TierView
 
 
 async def get_openapi(call: Call) -> Raw:
@@ -196,6 +197,17 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER),
     Route("GET", "/v1/tier", tier.get_tier, TierView),
     Route("POST", "/v1/tier/seal", tier.seal_segment, SealView, Serves.LEADER),
+    Route("GET", "/v1/tier/segments", tier.list_segments, TierSegmentsView, asks=("since",)),
+    Route("GET", "/v1/tier/scrub", tier.get_tier_scrub, TierScrubView, Serves.LEADER),
+    Route(
+        "POST",
+        "/v1/tier/scrub",
+        tier.start_tier_scrub,
+        TierScrubView,
+        Serves.LEADER,
+        tier.TierScrubRequest,
+        statuses=(202,),
+    ),
     Route("GET", "/v1/failpoints", faults.list_failpoints, faults.FailpointsView),
     Route("PUT", "/v1/failpoints", faults.set_failpoint, faults.FailpointsView, body=faults.FailpointRequest),
     Route("GET", "/metrics", node.get_metrics, "text/plain"),

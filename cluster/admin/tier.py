@@ -1,13 +1,30 @@
-"""/v1/tier: what the object store holds of the log, and closing the segment that is being written."""
+"""/v1/tier: what the object store holds of the log, scrubs of it, and closing the segment that is being written."""
 
 from __future__ import annotations
 
-from cluster.admin.call import Call, comes_true
+import msgspec
+
+from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
-from cluster.tier.tier_views import SealView, TierView
+from cluster.tier.scrub.scrub_service import TierScrubs, TierScrubView
+from cluster.tier.scrub.scrubber import Wishes
+from cluster.tier.tier_views import SealView, TierSegmentsView, TierView
 from raftlog.errors import RaftLogError
 
 _APPLY_WAIT_S = 3.0
+SEGMENTS_MAX = 1000
+POSITION_DIGITS = 20
+
+
+class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/tier/scrub`."""
+
+    reads: bool = True
+    """Read every object and compare its checksum; else only sizes."""
+    repairs: bool = False
+    """Write again what is missing or damaged and this node still has."""
+    sweeps: bool = False
+    """Remove objects that no segment names, and none ever will."""
 
 
 async def get_tier(call: Call) -> TierView:
@@ -29,3 +46,34 @@ async def seal_segment(call: Call) -> SealView:
         raise ApiError("unknown_outcome", f"entry {entry.index} is not applied yet", "look again: GET /v1/tier")
     position = port.tier.view("").sealed_end
     return SealView(node=port.config.node.id, term=entry.term, index=entry.index, position=position)
+
+
+async def list_segments(call: Call) -> TierSegmentsView:
+    """Tiered segments according to this node's state, from the one with the position `since` on."""
+    since = call.query.get("since", "0")
+    if not (since.isascii() and since.isdecimal() and len(since) < POSITION_DIGITS):
+        raise ApiError(
+            "bad_query", f"since cannot be {since[:40]}", "give a position of the log, as `next` was answered"
+        )
+    return call.port.tier.segments(int(since), SEGMENTS_MAX)
+
+
+async def get_tier_scrub(call: Call) -> TierScrubView:
+    """The current or last scrub of the tier by this node."""
+    return _scrubs(call).view
+
+
+async def start_tier_scrub(call: Call) -> Answer:
+    """Compares the store with the log's state; 202, then GET shows what was found."""
+    wanted: TierScrubRequest = call.body
+    scrubs = _scrubs(call)
+    if not scrubs.begin(Wishes(wanted.reads, wanted.repairs, wanted.sweeps)):
+        raise ApiError("refused", "a scrub of the tier is under way", "GET /v1/tier/scrub, and ask again when it ended")
+    return Answer(202, scrubs.view)
+
+
+def _scrubs(call: Call) -> TierScrubs:
+    scrubs = call.port.tier_scrubs
+    if scrubs is None:
+        raise ApiError("refused", "no tier is configured", "set tier.url on every node, then restart them")
+    return scrubs

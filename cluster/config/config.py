@@ -279,6 +279,27 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """How long `raftmq down` waits until all of the log is in the tier."""
     evict: bool = False
     """What retention takes from the nodes stays in the tier."""
+    endpoint: str = ""
+    """Of an S3-compatible store: http://host:port."""
+    region: str = ""
+    path_style: bool = True
+    """endpoint/bucket/name; else bucket.endpoint/name."""
+    ca_file: str = ""
+    """PEM; trusted beside the system's certificates."""
+    encryption: str = ""
+    """Server-side encryption of S3: AES256, aws:kms, aws:kms:dsse."""
+    encryption_key_id: str = ""
+    credentials_file: str = ""
+    """Keys of S3, in the format of ~/.aws/credentials; "" for the environment, or the machine's own."""
+    credentials_profile: str = "default"
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of uploads, on average; 0: no limit."""
+    cache_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 1 << 30
+    """On this node's disk, for what is read from the tier; 0: nothing is kept."""
+    cache_dir: str = ""
+    """"" for `tier-cache` in the data directory."""
+    scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=87_600)] = 168
+    """How often the leader reads the whole tier and repairs it; 0: only when told."""
 
 
 class RepairSection(_Section, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ def port_of(node: OwnPort) -> AdminPort:
         links=node.links,
         retention=node.retention,
         tier=node.tier,
+        tier_scrubs=node.tier_scrubs,
         membership=node.membership,
         changes=node.changes,
         services=node.services,

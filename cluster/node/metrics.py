@@ -36,6 +36,7 @@ from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.versions import versions
 from cluster.state.recovery_metrics import RecoveryMetrics
+from cluster.tier.fetch.read_metrics import ReadMetrics
 from cluster.tier.index_file.index_metrics import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
@@ -66,6 +67,7 @@ class NodeMetrics:
         self.retention: Final = RetentionMetrics(self.registry)
         self.index_files: Final = IndexMetrics(self.registry)
         self.tier: Final = TierMetrics(self.registry)
+        self.tier_reads: Final = ReadMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
         self.install: Final = InstallMetrics(self.registry)
         self.modes: Final = ModeMetrics(self.registry)

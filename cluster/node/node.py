@@ -44,7 +44,7 @@ from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
 from cluster.node.services import NodeServices
-from cluster.node.tier_wiring import index_files_of, tier_of
+from cluster.node.tier_wiring import access_of, index_files_of, scrubs_of, tier_of
 from cluster.peer import links
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
@@ -150,6 +150,8 @@ class Node:
         self.repairs.start()
         self.retention.start()
         self.index_files.start()
+        if self.tier_access is not None:
+            await self.tier_access.reading.open()
         self.tier.start()
         self.installs.start()
         await self.transport.start(
@@ -231,6 +233,7 @@ class Node:
         self.services = services = NodeServices(
             context, self.storage, self.driver, proposals, self.membership, self.consistency, self.repairs
         )
+        self.tier_access = access_of(context, self.storage, services, metrics.tier_reads)
         self.router = router = Router(
             config,
             state,
@@ -324,10 +327,10 @@ class Node:
         self.retention = retention_of(
             context, storage, self.services, self.proposals, self.leases, self.metrics.retention
         )
-        self.index_files = index_files_of(context, storage, self.metrics.index_files)
-        self.tier = tier_of(
-            context, storage, self.services, self.leases, self.metrics.tier, self.failpoints, self.index_files
-        )
+        self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)
+        access, metrics, points = self.tier_access, self.metrics.tier, self.failpoints
+        self.tier = tier_of(context, storage, self.services, self.leases, metrics, points, index_files, access)
+        self.tier_scrubs = scrubs_of(context, storage, self.services, access, self.tier)
         self._lanes = NodeLanes(
             context,
             storage,
@@ -374,6 +377,10 @@ class Node:
         await self.consistency.close()
         await self.installs.close()
         await self.repairs.close()
+        if self.tier_access is not None:
+            await self.tier_access.reading.close()
+        if self.tier_scrubs is not None:
+            await self.tier_scrubs.close()
         await self.tier.close()
         await self.retention.close()
         await self.index_files.close()
@@ -490,6 +497,7 @@ class Node:
             self.retention.tick,
             self.index_files.tick,
             self.tier.tick,
+            lambda now_ms: None if self.tier_scrubs is None else self.tier_scrubs.tick(now_ms),
             self.timers.tick,
             self._event_watch.tick,
             self._lanes.flushes.tick,

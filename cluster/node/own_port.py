@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
     from cluster.state.scrub import Scrubber
+    from cluster.tier.scrub.scrub_service import TierScrubs
     from cluster.tier.tier_service import Tier
     from raftlog.core.raw_node import RawNode
     from raftlog.types import NodeId
@@ -61,6 +62,7 @@ class OwnPort(Protocol):
     repairs: Repairs
     retention: Retention
     tier: Tier
+    tier_scrubs: TierScrubs | None
     node_id: NodeId
     storage: NodeStorage
     raw: RawNode

@@ -1,28 +1,97 @@
-"""The tier of a node, with the store that its configuration names."""
+"""The tier of a node, with the store that its configuration names: what uploads, what reads, what scrubs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from cluster.tier.fetch.range_cache import RangeCache
+from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.index_file.index_files import IndexFiles
 from cluster.tier.index_file.index_parts import LocalIndexParts
-from cluster.tier.store.opening import open_store
+from cluster.tier.scrub.scrub_service import TierScrubs
+from cluster.tier.scrub.scrubber import Scrubber, Source
+from cluster.tier.store.bandwidth import Bandwidth
+from cluster.tier.store.opening import StoreOptions, open_store
 from cluster.tier.store.request_counts import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
 from cluster.tier.tier_service import Tier
+from raftlog.errors import OutOfRangeError, StorageError
 
 if TYPE_CHECKING:
+    from cluster.config.config import TierSection
     from cluster.node.services import NodeServices
     from cluster.retention.leases import Leases
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
+    from cluster.tier.fetch.read_metrics import ReadMetrics
     from cluster.tier.index_file.index_metrics import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
     from cluster.tier.tier_metrics import TierMetrics
 
 CALL_TOTAL_S = 20.0
 """No attempt of one call begins later: between calls the uploader looks whether it still leads."""
+CACHE = "tier-cache"
+
+
+class TierAccess(NamedTuple):
+    """The store of a node that has a tier, and what reads from it."""
+
+    store: ObjectStore
+    reading: TierReading
+
+
+def access_of(
+    context: NodeContext, storage: NodeStorage, services: NodeServices, metrics: ReadMetrics
+) -> TierAccess | None:
+    """None without a URL. Connects to nothing yet. Raises LocalError."""
+    section, environment = context.config.tier, context.environment
+    if not section.url:
+        return None
+    counts = RequestCounts()
+    if environment.open_store is not None:
+        # The environment lies below the protocol of stores, so it cannot name the type.
+        opened, cache = cast("ObjectStore", environment.open_store(section.url)), None
+    else:
+        opened, cache = open_store(section.url, _options(section)), _cache(section, storage.directory.path)
+    store = RetryingStore(
+        opened,
+        RetryPolicy(total_s=CALL_TOTAL_S),
+        environment.random(),
+        counts,
+        Bandwidth(section.bytes_per_second, context.clock.monotonic_s) if section.bytes_per_second else None,
+    )
+    folder = str(storage.directory.identity.cluster_uuid)
+
+    async def from_log(position: int, size: int) -> bytes | None:
+        try:
+            return services.read_log(position, size)
+        except (StorageError, OutOfRangeError):
+            return None
+
+    reading = TierReading(store, folder, lambda: storage.state.tier.rows, cache, from_log)
+    metrics.watch(counts, reading)
+    return TierAccess(store, reading)
+
+
+def _options(section: TierSection) -> StoreOptions:
+    return StoreOptions(
+        endpoint=section.endpoint,
+        region=section.region,
+        path_style=section.path_style,
+        ca_file=section.ca_file,
+        encryption=section.encryption,
+        encryption_key_id=section.encryption_key_id,
+        credentials_file=section.credentials_file,
+        credentials_profile=section.credentials_profile,
+    )
+
+
+def _cache(section: TierSection, data: Path) -> RangeCache | None:
+    if not section.cache_bytes_max:
+        return None
+    return RangeCache(Path(section.cache_dir) if section.cache_dir else data / CACHE, section.cache_bytes_max)
 
 
 def tier_of(
@@ -33,14 +102,10 @@ def tier_of(
     metrics: TierMetrics,
     failpoints: FailpointSet,
     index_files: IndexFiles,
+    access: TierAccess | None,
 ) -> Tier:
-    """Not started. Without a URL it only shows what the state says. Raises LocalError."""
-    url, environment = context.config.tier.url, context.environment
-    store: ObjectStore | None = None
-    if url:
-        # The environment lies below the protocol of stores, so it cannot name the type.
-        opened = cast("ObjectStore", environment.open_store(url)) if environment.open_store else open_store(url)
-        store = RetryingStore(opened, RetryPolicy(total_s=CALL_TOTAL_S), environment.random(), RequestCounts())
+    """Not started. Without a store it only shows what the state says."""
+    store = None if access is None else access.store
     parts = LocalIndexParts(index_files)
     return Tier(context, storage, services, leases, store, metrics=metrics, failpoints=failpoints, index=parts)
 
@@ -49,3 +114,28 @@ def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMet
     """Not started. A node of a tiered cluster has them: whichever leads uploads its own."""
     enabled = context.config.index.files or bool(context.config.tier.url)
     return IndexFiles(context, storage, metrics, enabled=enabled)
+
+
+def scrubs_of(
+    context: NodeContext, storage: NodeStorage, services: NodeServices, access: TierAccess | None, tier: Tier
+) -> TierScrubs | None:
+    """None without a tier."""
+    if access is None:
+        return None
+    scrubber = Scrubber(
+        access.store,
+        str(storage.directory.identity.cluster_uuid),
+        rows=lambda: storage.state.tier.rows,
+        wall_ms=context.clock.wall_ms,
+        leads=services.writes_open,
+        sources=[Source("this node", tier.content_of)],
+    )
+    return TierScrubs(
+        context.config.node.id,
+        scrubber,
+        every_hours=context.config.tier.scrub_every_hours,
+        wall_ms=context.clock.wall_ms,
+        leads=services.writes_open,
+        alarm=context.alarms.raise_alarm,
+        clear=context.alarms.clear,
+    )

@@ -15,17 +15,18 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
+from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.probe import probe
 from cluster.tier.tier_metrics import TierMetrics
-from cluster.tier.tier_views import TierSegmentView, TierView
+from cluster.tier.tier_views import TierSegmentsView, TierSegmentView, TierView
 from cluster.tier.uploader import BadPartError, IndexParts, Uploader
 from raftlog.errors import NotLeaderError, RaftLogError
 from raftlog.types import EntryId, EntryType
 from statemachine.commands import pack
-from statemachine.tier import TierSegment, TierState
+from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -76,6 +77,7 @@ class Tier:
         self._steps = Steps(context, services)
         self._writes_open = services.writes_open
         self._probed = False
+        self._index = index
         self._reads = SegmentReads(context, self._log)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -223,6 +225,22 @@ class Tier:
             logger.info("tier: manifest %d is published", done.version, extra={"version": done.version, "index": index})
         return True
 
+    async def content_of(self, row: TierSegment, part: TierPart) -> bytes | None:
+        """What an object of the segment must hold, from this node's log or rows; None if it has not got it."""
+        try:
+            if part.name.startswith(LOG_PREFIX):
+                return await log_bytes(self._piece, row, part)
+            if self._index is not None:
+                async for made in self._index.of_segment(row.base, row.span):
+                    if made.sha256 == part.sha256:
+                        return bytes(made.data)
+        except RaftLogError:
+            pass  # trimmed, or damaged here too
+        return None
+
+    async def _piece(self, base: int, end: int) -> memoryview:
+        return (await self._reads.piece(base, end)).data
+
     def seal(self) -> EntryId:
         """Has the next entry begin a new segment, so that everything before it can be uploaded. Raises NotLeaderError
         and ProposalDroppedError."""
@@ -286,6 +304,14 @@ class Tier:
         tier = self._state.tier
         self._metrics.pending(size, age_ms, tier.verified_to(self._state.trim_position))
         self._metrics.segments(Counter(row.state for row in tier.rows))
+
+    def segments(self, since: int, count: int) -> TierSegmentsView:
+        """Rows from the one with the position `since` on, for people."""
+        index = self._state.applied.index
+        rows = [row for row in self._state.tier.rows if row.end > since][: count + 1]
+        more = rows[count].base if len(rows) > count else None
+        shown = [_view(row) for row in rows[:count]]
+        return TierSegmentsView(node=self._context.config.node.id, applied_index=index, segments=shown, next=more)
 
     def view(self, url: str) -> TierView:
         """For people."""

@@ -25,6 +25,17 @@ class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
     stored_bytes: int
 
 
+class TierSegmentsView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/tier/segments`: rows of the node that answers."""
+
+    node: int
+    applied_index: int
+    segments: list[TierSegmentView]
+    """Lowest first."""
+    next: int | None
+    """`since` of the next page; null if this is the last."""
+
+
 class TierView(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /v1/tier`: what the tier holds, by the rows of the node that answers, and what the leader is doing."""
 

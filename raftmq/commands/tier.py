@@ -1,18 +1,22 @@
-"""`raftmq tier`: what the object store holds of the log."""
+"""`raftmq tier`: what the object store holds of the log, and whether that is what it must hold."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
+from cluster.errors import ExitCode
 from raftmq.commands.common import data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+
+_POLL_S = 0.3
 
 
 @click.group()
 def tier() -> None:
-    """Show what the object store holds of the log."""
+    """Show, check and mend what the object store holds of the log."""
 
 
 @tier.command()
@@ -48,3 +52,98 @@ def _show(view: dict[str, Any]) -> None:
             for row in view["last"]
         ]
         print_table(["base", "end", "state", "term", "objects", "bytes"], rows)
+
+
+@tier.command(name="ls")
+@data_option
+@admin_option
+@json_option
+def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the segments in the tier, with their objects."""
+    api, since = AdminApi(admin_addresses(admin, data)), 0
+    segments: list[dict[str, Any]] = []
+    while True:
+        page = api.local(f"/v1/tier/segments?since={since}")
+        segments += page["segments"]
+        if page["next"] is None:
+            break
+        since = page["next"]
+    if as_json:
+        print_json({"schema": 1, "node": page["node"], "segments": segments})
+        return
+    for row in segments:
+        click.echo(f"{row['base']} to {row['end']}: {row['state']}, {row['stored_bytes']} bytes")
+        for name in row["parts"]:
+            click.echo(f"  {name}")
+
+
+@tier.command()
+@click.option("--sizes-only", is_flag=True, help="Compare only sizes, and read nothing.")
+@data_option
+@admin_option
+@json_option
+def verify(sizes_only: bool, data: str | None, admin: str | None, as_json: bool) -> int:
+    """Read every object of the tier and compare it with the log's state.
+
+    Exit code: 0 if nothing is wrong, 1 if objects are missing or damaged, 3 if it did not finish.
+    """
+    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": not sizes_only}, as_json)
+
+
+@tier.command()
+@data_option
+@admin_option
+@json_option
+def repair(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Verify, and write again what is missing or damaged and the leader still has.
+
+    Exit code: 0 if nothing is wrong any more, 1 if something could not be repaired, 3 if it did not finish.
+    """
+    return _scrub(AdminApi(admin_addresses(admin, data)), {"repairs": True}, as_json)
+
+
+@tier.command()
+@data_option
+@admin_option
+@json_option
+def sweep(data: str | None, admin: str | None, as_json: bool) -> int:
+    """Remove objects that no segment names and none ever will, and temporary files older than a day.
+
+    Exit codes as for verify; objects are not read.
+    """
+    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": False, "sweeps": True}, as_json)
+
+
+def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
+    """Has the leader do it, and waits for its end."""
+    begun = view = api.post("/v1/tier/scrub", wishes)
+    while view["running"] and _same(begun, view):
+        time.sleep(_POLL_S)
+        view = api.local("/v1/tier/scrub")
+    if not _same(begun, view):
+        click.echo("another node leads now: the scrub did not finish. Start it again", err=True)
+        return ExitCode.UNKNOWN
+    if as_json:
+        print_json({"schema": 1, **view})
+    else:
+        _show_scrub(view)
+    if view["failure"]:
+        return ExitCode.UNKNOWN
+    return ExitCode.FAILED if view["bad"] > view["repaired"] else ExitCode.OK
+
+
+def _same(begun: dict[str, Any], view: dict[str, Any]) -> bool:
+    return bool((begun["node"], begun["number"]) == (view["node"], view["number"]))
+
+
+def _show_scrub(view: dict[str, Any]) -> None:
+    if view["failure"]:
+        click.echo(f"failed     {view['failure']}")
+        return
+    click.echo(f"objects    {view['objects']} of {view['segments']} segments; {view['read_bytes']} bytes read")
+    click.echo(f"bad        {view['bad']}, of which {view['repaired']} were repaired")
+    click.echo(f"leftovers  {view['orphans']} that no segment names; {view['swept']} removed, temporary files included")
+    if view["unsettled"]:
+        click.echo(f"unsettled  {view['unsettled']} that an upload may yet name")
+    for finding in view["findings"]:
+        click.echo(f"  {finding}")

@@ -73,10 +73,16 @@ class RangeCache:
         self._checksums: OrderedDict[int, tuple[str, Extent, tuple[int, ...]]] = OrderedDict()
         """By file, least recently used first."""
         self._number = 0
+        self._is_open = False
 
     async def open(self) -> None:
-        """Makes the directory, and empties it of files of this cache. Raises OSError."""
-        await self._threads.call(_empty, self._folder)
+        """Makes the directory, and empties it of files of this cache. If that fails, nothing is kept."""
+        try:
+            await self._threads.call(_empty, self._folder)
+        except OSError as error:
+            logger.warning("tier: nothing that is read will be kept: %s", error)
+        else:
+            self._is_open = True
 
     def close(self) -> None:
         """Waits for nothing."""
@@ -115,7 +121,7 @@ class RangeCache:
 
     async def put(self, name: str, start: int, data: bytes) -> None:
         """Adds a range. Never fails: what cannot be written is not kept."""
-        if not data or len(data) > self._bytes_max:
+        if not self._is_open or not data or len(data) > self._bytes_max:
             return
         self._number += 1
         number = self._number

@@ -14,6 +14,9 @@ from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
 from cluster.replication.outcome import Outcome
 from cluster.state.recovery_views import RecoveryStatus
+from cluster.tier.fetch.tier_reading import TierReading
+from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.request_counts import RequestCounts
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 from statemachine.tier import TierState
@@ -172,6 +175,9 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
     metrics.messages_out("t", 1, 1)
+    counts = RequestCounts()
+    counts.record("get_range", "ok")
+    metrics.tier_reads.watch(counts, TierReading(MemoryStore(), "c", tuple, None))
     rows = []
     for family in metrics.registry.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}

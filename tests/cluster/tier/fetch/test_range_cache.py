@@ -127,3 +127,12 @@ async def test_a_full_disk_costs_nothing_but_the_cache(
 async def test_a_range_larger_than_the_cache_is_not_kept(cache: RangeCache, tmp_path: Path) -> None:
     await cache.put(NAME, 0, bytes(1_000_001))
     assert (files(tmp_path), cache.bytes) == ([], 0)
+
+
+async def test_a_directory_that_cannot_be_made_costs_nothing_but_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = RangeCache(tmp_path / "file" / "cache", 1000)
+    await cache.open()
+    await cache.put(NAME, 0, b"1")
+    assert (await cache.take(NAME, 0, 1), cache.counts.dropped) == (None, 0)
+    cache.close()

@@ -1,0 +1,44 @@
+"""Everything that one node reads from the tier with, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.old_messages import OldReads
+from cluster.tier.fetch.range_cache import RangeCache
+from cluster.tier.fetch.tier_log import OtherSource, TierLog
+from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.store.object_store import ObjectStore
+from statemachine.tier import TierSegment
+
+
+class TierReading:
+    """Event loop only. The store is the caller's to close."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        rows: Callable[[], Sequence[TierSegment]],
+        cache: RangeCache | None,
+        elsewhere: OtherSource | None = None,
+    ) -> None:
+        """See TierLog."""
+        self.cache = cache
+        self.reads = ObjectReads(store, cache)
+        self.log = TierLog(self.reads, rows, folder, elsewhere)
+        self.queues = TierQueues(self.reads, rows, folder)
+        self.old = OldReads(self.queues, self.log, self.reads)
+
+    async def open(self) -> None:
+        """Before the first read."""
+        if self.cache is not None:
+            await self.cache.open()
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        await self.old.close()
+        await self.reads.close()
+        if self.cache is not None:
+            self.cache.close()

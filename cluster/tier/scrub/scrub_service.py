@@ -1,0 +1,145 @@
+"""Scrubs of the tier on the leader: one at a time, when asked and on a schedule, and what the last one found."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
+from cluster.tier.store.errors import StoreError
+from raftlog.errors import RaftLogError
+
+logger = logging.getLogger(__name__)
+
+HOUR_MS = 3_600_000
+DAMAGED = "tier_damaged"
+BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
+"""What a scheduled one does."""
+
+
+class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/tier/scrub`: the scrub under way on this node, or its last one."""
+
+    node: int
+    running: bool
+    number: int
+    """Counts scrubs since the node started; 0: there was none."""
+    started_ms: int
+    """Since the Unix epoch."""
+    finished_ms: int
+    failure: str
+    """Why it did not end, "" if it did."""
+    segments: int
+    """Verified ones."""
+    objects: int
+    read_bytes: int
+    bad: int
+    """Objects that were missing, cut or damaged."""
+    repaired: int
+    orphans: int
+    """Objects that no segment names, and none ever will."""
+    unsettled: int
+    """Objects that no segment names yet."""
+    swept: int
+    """Objects and temporary files that were removed."""
+    strange: int
+    """Objects that are none of RaftMQ's; they are never removed."""
+    findings: list[str]
+
+
+_NOTHING = Report(0, 0, 0, 0, 0, 0, 0, 0, 0, [])
+
+
+class TierScrubs:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        node: int,
+        scrubber: Scrubber,
+        *,
+        every_hours: int,
+        wall_ms: Callable[[], int],
+        leads: Callable[[], bool],
+        alarm: Callable[[str, str], None],
+        clear: Callable[[str], None],
+    ) -> None:
+        """`alarm` (key, text) and `clear` (key): of the node."""
+        self._scrubber = scrubber
+        self._every_ms = every_hours * HOUR_MS
+        self._wall_ms = wall_ms
+        self._leads = leads
+        self._alarm = alarm
+        self._clear = clear
+        self._task: asyncio.Task[None] | None = None
+        self._due_ms: int | None = None
+        self.view = _view(node, 0, _NOTHING)
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: cheap. The time runs while this node leads."""
+        if not self._every_ms or not self._leads():
+            self._due_ms = None
+        elif self._due_ms is None:
+            self._due_ms = now_ms + self._every_ms
+        elif now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._every_ms
+            self.begin(BY_ITSELF)
+
+    def begin(self, wishes: Wishes) -> bool:
+        """False if one is under way."""
+        if self._task is not None and not self._task.done():
+            return False
+        number = self.view.number + 1
+        self.view = msgspec.structs.replace(
+            _view(self.view.node, number, _NOTHING), running=True, started_ms=self._wall_ms()
+        )
+        self._task = asyncio.get_running_loop().create_task(self._run(wishes), name="tier scrub")
+        return True
+
+    async def close(self) -> None:
+        """Gives up the one under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, wishes: Wishes) -> None:
+        failure, report = "", _NOTHING
+        try:
+            report = await self._scrubber.scrub(wishes)
+        except (StoreError, RaftLogError, OSError) as error:
+            failure = f"{type(error).__name__}: {error}"
+            logger.warning("tier: the scrub ended early: %s", failure)
+        except LeaderChangedError:
+            failure = "another node leads now: start it there"
+        else:
+            self._tell(report)
+        begun = self.view
+        self.view = msgspec.structs.replace(
+            _view(begun.node, begun.number, report),
+            started_ms=begun.started_ms,
+            finished_ms=self._wall_ms(),
+            failure=failure,
+        )
+
+    def _tell(self, report: Report) -> None:
+        for finding in report.findings:
+            logger.warning("tier: %s", finding)
+        logger.info("tier: %d objects were scrubbed, %d of them bad", report.objects, report.bad)
+        if report.unrepaired:
+            self._alarm(
+                DAMAGED,
+                f"{report.unrepaired} of {report.objects} objects of the tier are missing or damaged; messages in them "
+                f"cannot be read once they have left the nodes. raftmq tier verify shows them, raftmq tier repair "
+                f"writes those again that a node still has",
+            )
+        elif report.objects:
+            self._clear(DAMAGED)
+
+
+def _view(node: int, number: int, report: Report) -> TierScrubView:
+    return TierScrubView(
+        node=node, running=False, number=number, started_ms=0, finished_ms=0, failure="", **report._asdict()
+    )
