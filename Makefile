@@ -26,7 +26,7 @@ NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test coverage test-compat compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test coverage test-compat test-browser compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ coverage: $(STAMPS)/dev  ## the default suite once more, with lines and branches
 
 test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live cluster
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
+
+test-browser: $(STAMPS)/dev  ## the dashboard in headless Chromium beside a live cluster (apt-get install chromium)
+	@$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 
 compat-matrix: $(STAMPS)/compat  ## each client times each feature, calm and while leaders are killed; an hour (MATRIX_ARGS=...)
 	@$(BIN)/python -m tests.compat.matrix $(MATRIX_ARGS)

@@ -18,7 +18,7 @@ _TESTS = Path(__file__).parent
 _REST = "rest"
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
-_TAGS = {"not slow and not compat": "", "slow": " [slow]"}
+_TAGS = {"not slow and not compat and not browser": "", "slow": " [slow]"}
 """`-m` of a run -> how the page marks the tests that it must contain."""
 BUDGET_SECONDS = {
     "raftlog": 60,

@@ -34,8 +34,7 @@ function view({ members, clients }, own) {
       { name: "since", label: "connected", num: true, sort: (client) => client.since, cell: (client) => h("span", { title: client.since }, f.ago(Date.parse(client.since))) },
       { name: "received_bytes_per_s", label: "sends", num: true, sort: (client) => client.received_bytes_per_s, cell: (client) => f.bytesPerSecond(client.received_bytes_per_s) },
       { name: "sent_bytes_per_s", label: "takes", num: true, sort: (client) => client.sent_bytes_per_s, cell: (client) => f.bytesPerSecond(client.sent_bytes_per_s) },
-      { name: "unsent_bytes", label: "not taken yet", num: true, sort: (client) => client.unsent_bytes, cell: (client) => f.bytes(client.unsent_bytes) },
-      { name: "inflight_bytes", label: "in flight", num: true, sort: (client) => client.inflight_bytes, cell: (client) => f.bytes(client.inflight_bytes) },
+      { name: "unsent_bytes", label: "unsent", num: true, sort: (client) => client.unsent_bytes, cell: (client) => h("span", { title: `${f.bytes(client.inflight_bytes)} of its requests are in flight` }, f.bytes(client.unsent_bytes)) },
       { name: "actions", label: "", class: "actions", cell: (client) => h("button", { type: "button", class: "small", "aria-label": `Disconnect ${client.address}`, onclick: () => disconnect(clients.node, client, own) }, "Disconnect") },
     ], shown, { key: (client) => client.address, by: state.by, again: own.draw, none: clients.total ? "No client has this in its address, id or group." : "No client is connected to this node." })),
   ];

@@ -28,7 +28,7 @@ function view({ nodes, marker }, own) {
   const compare = h("button", { type: "button", onclick: () => mark(own) }, "Compare now…");
   return [
     head("Consistency", status),
-    panel("Rows", { end: compare, note: marker < 0 ? null : `sums at marker entry ${f.count(marker)}` },
+    panel("Rows", { end: compare, note: marker < 0 ? null : h("span", { "data-marker": marker }, `sums at marker entry ${f.count(marker)}`) },
       marker < 0 ? empty("The nodes remember no marker yet. The leader marks an entry from time to time; Compare now marks one at once.") : table([
         { name: "family", label: "family" },
         { name: "verdict", label: "verdict", cell: (row) => verdict(row.sums.filter((sum) => sum !== undefined)) },

@@ -6,6 +6,7 @@ What the pages show is for tests/browser to see.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,18 @@ def test_everything_that_is_imported_or_linked_is_there() -> None:
         wanted |= set(re.findall(r'(?:src|href)="static/([\w.-]+)"', text))
     assert wanted <= set(static_files())
     assert {name for name in OWN if name.endswith((".js", ".css"))} <= wanted, "a file that nothing uses"
+
+
+def test_the_documentation_names_every_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "dashboard.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| .* \| .* \|$", text, re.MULTILINE)
+    titles = [
+        match[1]
+        for name in SCRIPTS
+        if (match := re.search(r'name: "\w*", title: "(\w+)"', static_files()[name].body.decode()))
+    ]
+    assert len(titles) == len([name for name in SCRIPTS if name.startswith("page-")]) > 0
+    assert sorted(rows) == sorted([*titles, "Page"])
 
 
 def test_the_library_comes_with_its_licence() -> None:

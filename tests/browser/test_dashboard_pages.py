@@ -1,0 +1,318 @@
+"""Every page of the dashboard in Chromium: what it shows is what the API says, at every width, by keyboard alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.browser.conftest import GROUP, HOSTILE, HOSTS, ORDERS, Load
+from tests.support.chromium import Page
+from tests.support.live_nodes import LiveCluster
+
+pytestmark = [pytest.mark.browser, pytest.mark.live]
+
+PAGES = {
+    "overview": "",
+    "events": "events",
+    "topics": "topics",
+    "topic": f"topics/{ORDERS}",
+    "groups": "groups",
+    "group": f"groups/{GROUP}",
+    "clients": "clients",
+    "messages": f"messages/{HOSTS}?queue=0&by=newest",
+    "members": "members",
+    "recovery": "recovery",
+    "consistency": "consistency",
+    "tier": "tier",
+    "faults": "faults",
+}
+WIDTHS = (400, 1024, 1920)
+SHOWN = "document.querySelector('#main .stamp[data-applied]') !== null"
+TABS_MAX = 250
+
+DASH = "\u2013"
+"""Where there is no number."""
+TABLE = """[...document.querySelector('#main table').querySelectorAll('tbody tr')].map((row) => ({
+  key: row.dataset.row,
+  cells: Object.fromEntries([...row.children].map(
+    (cell) => [cell.dataset.field, [cell.dataset.value ?? null, cell.textContent]])),
+}))"""
+SNAPSHOT = f"""(() => {{
+  const stamp = document.querySelector('#main .stamp[data-applied]').dataset;
+  return {{applied: Number(stamp.applied), node: Number(stamp.node), rows: {TABLE}}};
+}})()"""
+TOO_WIDE = """[...document.querySelectorAll('body *')]
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && each.checkVisibility())
+  .filter((each) => !each.closest('.visually-hidden, .skip, .uplot'))
+  .map((each) => `${each.tagName}.${each.className} ${each.textContent.slice(0, 40)}`)"""
+CONTROLS = """[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')]
+  .filter((each) => !each.disabled && each.checkVisibility())"""
+NEXT = f"""(() => {{
+  const at = document.activeElement;
+  at.reached = true;
+  if (at !== document.body && (getComputedStyle(at).outlineStyle === 'none' || !at.getClientRects().length)) {{
+    return `no outline: ${{at.outerHTML.slice(0, 200)}}`;
+  }}
+  return {CONTROLS}.filter((each) => each.wanted && !each.reached).length;
+}})()"""
+
+
+class Numbers(NamedTuple):
+    """A page whose table shows what one address answers."""
+
+    page: str
+    address: str
+    """The end of it, without the query."""
+    rows: str
+    key: str
+    fields: tuple[str, ...]
+
+
+NUMBERS = (
+    Numbers("topics", "/v1/topics", "topics", "name", ("messages", "read_queues", "write_queues")),
+    Numbers("topic", f"/v1/topics/{ORDERS}", "queues", "queue_id", ("min_offset", "max_offset")),
+    Numbers("groups", "/v1/groups", "groups", "name", ("lag",)),
+    Numbers("members", "/v1/members", "members", "id", ("lag_entries", "match_index")),
+)
+
+
+async def opened(page: Page, cluster: LiveCluster, name: str, node: int = 1, **size: Any) -> None:
+    await page.size(**({"width": 1024} | size))
+    await page.open(f"{cluster.admin(node)}/#/{PAGES[name]}")
+    await page.until(SHOWN)
+
+
+def of_rows(numbers: Numbers, answer: Any) -> dict[str, dict[str, str | None]]:
+    """What the table has to show of an answer, as the page keeps it: text, None for null."""
+    return {
+        str(row[numbers.key]): {name: None if row[name] is None else str(row[name]) for name in numbers.fields}
+        for row in answer[numbers.rows]
+    }
+
+
+def of_page(numbers: Numbers, rows: list[Any], among: set[str]) -> dict[str, dict[str, str | None]]:
+    """The same as the page shows it; each number is written with commas, or as a dash."""
+    found = {}
+    for row in rows:
+        if row["key"] in among:
+            cells = {name: row["cells"][name] for name in numbers.fields}
+            for value, text in cells.values():
+                assert text == (f"{int(value):,}" if value not in (None, "null") else DASH), row
+            found[row["key"]] = {name: value for name, (value, _) in cells.items()}
+    return found
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers.page)
+async def test_numbers_under_load_are_those_of_the_answer_that_the_page_names(
+    cluster: LiveCluster, page: Page, load: Load, numbers: Numbers
+) -> None:
+    await opened(page, cluster, numbers.page)
+    compared = set()
+    for _ in range(3):
+        shown = await page.run(SNAPSHOT)
+        answers = [
+            await page.body_of(request)
+            for address, request in page.answers[-40:]
+            if re.sub(r"\?.*", "", address).endswith(numbers.address)
+        ]
+        fitting = [each for each in answers if each.get("applied_index") == shown["applied"]]
+        assert fitting, f"the page names applied index {shown['applied']}, and no answer does"
+        wanted = [of_rows(numbers, each) for each in fitting]
+        found = of_page(numbers, shown["rows"], set(wanted[0]))
+        assert found
+        assert any(found.items() <= each.items() for each in wanted)
+        compared.add(shown["applied"])
+        await page.until(f"Number({SNAPSHOT}.applied) !== {shown['applied']}")
+    assert len(compared) == 3
+    assert page.errors == []
+
+
+@pytest.mark.parametrize("numbers", NUMBERS[:3], ids=lambda numbers: numbers.page)
+async def test_at_rest_every_node_shows_what_the_api_says(cluster: LiveCluster, page: Page, numbers: Numbers) -> None:
+    cluster.wait_equal()
+    for node in (1, 2, 3):
+        answer = await asyncio.to_thread(cluster.ask, node, numbers.address)
+        await opened(page, cluster, numbers.page, node)
+        await page.until(f"{SNAPSHOT}.applied >= {answer['applied_index']}")
+        shown = await page.run(SNAPSHOT)
+        wanted = of_rows(numbers, answer)
+        found = of_page(numbers, shown["rows"], set(wanted))
+        assert found
+        assert found.items() <= wanted.items()
+
+
+async def test_sums_of_all_nodes_stand_side_by_side(cluster: LiveCluster, page: Page) -> None:
+    cluster.wait_equal()
+    marked = (await asyncio.to_thread(cluster.ask, 1, "/v1/consistency", "POST"))["index"]
+    await opened(page, cluster, "consistency")
+    marker = "Number(document.querySelector('[data-marker]')?.dataset.marker)"
+    index = await page.until(f"{marker} >= {marked} && {marker}")
+    rows = {row["key"]: row["cells"] for row in await page.run(TABLE)}
+    for node in (1, 2, 3):
+        sums = (await asyncio.to_thread(cluster.ask, node, f"/v1/consistency/{index}"))["sums"]
+        assert {family: rows[family][f"node{node}"][1] for family in sums} == sums
+        assert {rows[family]["verdict"][1] for family in sums} == {"equal"}
+
+
+async def test_plots_are_of_the_history_of_the_leader(cluster: LiveCluster, page: Page, load: Load) -> None:
+    await opened(page, cluster, "overview")
+    await page.until("document.querySelectorAll('#main canvas').length === 6", 30)
+    leader = cluster.leader()
+    await page.until("Number.parseFloat(document.querySelector('[data-tile=Writes] .figure').textContent) > 0", 30)
+    assert any(address.startswith(f"{cluster.admin(1)}/v1/members/{leader}/history") for address in page.addresses)
+    drawn = await page.run(
+        "document.querySelector('[data-plot=Messages] canvas').getContext('2d')"
+        ".getImageData(0, 0, 400, 150).data.some((each) => each > 0)"
+    )
+    assert drawn
+    assert page.errors == []
+
+
+# --- what a page looks like, and how it is used -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_no_page_is_wider_than_the_view_or_asks_anyone_else(
+    cluster: LiveCluster, page: Page, load: Load, name: str
+) -> None:
+    for width in WIDTHS:
+        for scheme in ("light", "dark"):
+            await opened(page, cluster, name, width=width, scheme=scheme)
+            assert await page.run("document.documentElement.scrollWidth") <= width, (width, await page.run(TOO_WIDE))
+            assert await page.run(TOO_WIDE) == [], width
+    assert [each for each in page.addresses if not each.startswith((cluster.admin(1), "about:"))] == []
+    assert page.errors == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_every_control_is_reached_by_tab_and_shows_it(cluster: LiveCluster, page: Page, name: str) -> None:
+    """While the page refreshes itself: it must not lose the place of whoever uses the keyboard."""
+    await opened(page, cluster, name, width=400)
+    await page.run(f"{CONTROLS}.forEach((each) => {{ each.wanted = true; }})")
+    todo = await page.run(f"{CONTROLS}.length")
+    assert 10 < todo < TABS_MAX
+    for _ in range(TABS_MAX):
+        await page.tab()
+        left = await page.run(NEXT)
+        assert isinstance(left, int), left
+        if left == 0:
+            break
+    unseen = await page.run(
+        f"{CONTROLS}.filter((each) => each.wanted && !each.reached).map((each) => each.outerHTML.slice(0, 120))"
+    )
+    assert unseen == []
+
+
+async def test_both_colour_schemes_are_there(cluster: LiveCluster, page: Page) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    await opened(page, cluster, "topics", scheme="light")
+    light = await page.run(ground)
+    await opened(page, cluster, "topics", scheme="dark")
+    assert await page.run(ground) != light
+
+
+async def test_a_hostile_message_is_shown_as_it_is(cluster: LiveCluster, page: Page) -> None:
+    await opened(page, cluster, "messages")
+    await page.until("document.querySelectorAll('details.message').length === 2")
+    await page.run("document.querySelectorAll('details.message').forEach((each) => { each.open = true; })")
+    bodies = "[...document.querySelectorAll('[data-field=body]')].map((each) => each.textContent)"
+    text, binary = await page.run(bodies)
+    assert text == HOSTILE
+    assert "00000" in binary
+    assert "0a 0b 0c 0d 0e 0f" in binary
+    assert await page.run("document.querySelectorAll('main img, main svg, main script, main i, main b b').length") == 0
+    assert await page.run("window.pwned") is None
+    await page.run("document.querySelector('[aria-label=\"Show bodies as\"] button:last-child').click()")
+    hexed = (await page.run(bodies))[0]
+    assert bytes.fromhex("".join(line[8:55] for line in hexed.splitlines())) == HOSTILE.encode()
+    assert page.errors == []
+
+
+async def test_messages_are_found_by_key_offset_and_position(cluster: LiveCluster, page: Page) -> None:
+    async def offsets(question: str) -> list[int]:
+        await page.open("about:blank")
+        await page.open(f"{cluster.admin(2)}/#/messages/{question}")
+        await page.until("document.querySelector('.message, #main .empty, #main .problem')")
+        return list(
+            await page.run("[...document.querySelectorAll('.message')].map((each) => Number(each.dataset.offset))")
+        )
+
+    assert await offsets(f"{ORDERS}?queue=1&by=offset&value=3") == list(range(3, 35))[: await count(cluster, 1) - 3]
+    assert await offsets(f"{HOSTS}?by=key&value=%3Cb%3Ekey%3C/b%3E") == [0]
+    (message,) = (await asyncio.to_thread(cluster.ask, 1, f"/v1/topics/{HOSTS}/queues/0/messages?offset=0&count=1"))[
+        "messages"
+    ]
+    assert await offsets(f"{HOSTS}?by=key&value={message['id']}") == [0]
+    assert await offsets(f"{HOSTS}?by=position&value={message['position']}") == [0]
+    assert await offsets(f"{HOSTS}?queue=0&by=time&value={message['store_ms']}") == [0, 1]
+
+
+async def count(cluster: LiveCluster, queue: int) -> int:
+    page = await asyncio.to_thread(cluster.ask, 2, f"/v1/topics/{ORDERS}/queues/{queue}/messages?count=0")
+    return int(page["max_offset"])
+
+
+# --- what a page changes, and what it says when something is wrong --------------------------------------------------
+
+
+async def test_a_drain_asks_first_and_can_be_undone(cluster: LiveCluster, page: Page) -> None:
+    leader = cluster.leader()
+    node = next(each.id for each in cluster.nodes if each.id != leader)
+    await opened(page, cluster, "members", leader)
+    dialog = "document.querySelector('dialog[open]')"
+
+    async def press(label: str) -> None:
+        await page.until(f"document.querySelector('[aria-label=\"{label} node {node}\"]') !== null")
+        await page.run(f"document.querySelector('[aria-label=\"{label} node {node}\"]').focus()")
+        await page.enter()
+        await page.until(f"{dialog} !== null")
+
+    await press("Drain")
+    assert "It may be stopped then" in await page.run(f"{dialog}.textContent")
+    await page.press("Escape", 27)
+    await page.until(f"{dialog} === null")
+    assert (await asyncio.to_thread(cluster.ask, node, "/v1/status"))["drained"] is False
+    assert await page.run("document.activeElement.textContent") == "Drain"
+    await press("Drain")
+    await page.run(f"{dialog}.querySelector('[type=submit]').focus()")
+    await page.enter()
+    await page.until(f"{dialog} === null")
+    assert (await asyncio.to_thread(cluster.ask, node, "/v1/status"))["drained"] is True
+    await press("Undrain")
+    await page.run(f"{dialog}.querySelector('[type=submit]').focus()")
+    await page.enter()
+    await page.until(f"{dialog} === null")
+    assert (await asyncio.to_thread(cluster.ask, node, "/v1/status"))["drained"] is False
+    assert page.errors == []
+
+
+async def test_what_is_wrong_is_what_health_says_and_a_dead_node_is_announced(cluster: LiveCluster, page: Page) -> None:
+    """The last one: it kills nodes, and the browser logs each request that fails."""
+    leader = cluster.leader()
+    down, own = (each.id for each in cluster.nodes if each.id != leader)
+    await opened(page, cluster, "overview", own)
+    cluster.kill(down)
+    codes = "[...document.querySelectorAll('#findings li')].map((each) => [each.dataset.code, each.dataset.object])"
+    await page.until(f"{codes}.some(([code, object]) => code === 'node_down' && object === 'node {down}')", 60)
+    for _ in range(100):
+        health = await asyncio.to_thread(cluster.ask, own, "/v1/health")
+        if {(each["code"], each["object"]) for each in health["findings"]} == set(map(tuple, await page.run(codes))):
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("the page and /v1/health do not agree")
+    assert await page.run("document.getElementById('banner').hidden")
+    cluster.restart(down)
+    await page.until(f"!{codes}.some(([code]) => code === 'node_down')", 60)
+    cluster.kill(own)
+    await page.until("!document.getElementById('banner').hidden", 60)
+    assert "does not answer since" in await page.run("document.getElementById('banner').textContent")
+    assert await page.run("document.querySelectorAll('[data-tile]').length") > 4, "what was known stays"
+    cluster.restart(own)
+    await page.until("document.getElementById('banner').hidden", 60)
