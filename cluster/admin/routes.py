@@ -14,6 +14,7 @@ from cluster.admin import (
     health,
     history,
     links,
+    log_level,
     member_requests,
     messages,
     metadata,
@@ -60,6 +61,8 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/v1/clients/{address}", clients.disconnect_client, clients.ClientGone),
     Route("GET", "/v1/links", links.get_links, links.LinksView),
     Route("POST", "/v1/config/reload", links.reload_config, ReloadView),
+    Route("GET", "/v1/log-level", log_level.get_log_level, log_level.LogLevelView),
+    Route("PUT", "/v1/log-level", log_level.set_log_level, log_level.LogLevelView, body=log_level.LogLevel),
     Route("GET", "/v1/recovery", recovery.get_recovery, recovery.RecoveryView),
     Route("GET", "/v1/topics", topics.list_topics, topics.TopicsView, Serves.READ),
     Route(

@@ -24,6 +24,21 @@ STALL_MS = 1_000
 FLUSH_EVERY_MS = 1_000
 
 
+REASONS = {
+    "the connection of the leader": "leader_closed",
+    "was silent for": "leader_silent",
+    "transferred leadership": "transferred",
+    "since it started": "start",
+    "no majority answered": "no_majority",
+}
+"""Part of the text in which a node says why it campaigns (raftlog.core.reasons) -> label of a metric."""
+
+
+def reason_of(why: str) -> str:
+    """The label for a text; "other" for one that is not known."""
+    return next((label for part, label in REASONS.items() if part in why), "other")
+
+
 class EventWatch:
     """Event loop only."""
 
@@ -56,6 +71,7 @@ class EventWatch:
         if raw.role is Role.LEADER:
             self._events.note("election", "cluster", f"node {raw.raft.id} leads term {raw.term}: {raw.why}")
             self._led = (raw.term, raw.raft.id)
+            self._node.metrics.elected(reason_of(raw.why))
         elif raw.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
             self._events.note("election", self._me, f"node {raw.raft.id} is {raw.role.name.lower()}: {raw.why}")
         elif raw.leader_id and self._led != (raw.term, raw.leader_id):

@@ -27,6 +27,7 @@ from cluster.broker.relay_metrics import RelayMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
+from cluster.node.ha_metrics import HaMetrics
 from cluster.node.tallies import Spread, Tally
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
@@ -72,6 +73,7 @@ class NodeMetrics:
         self.install: Final = InstallMetrics(self.registry)
         self.modes: Final = ModeMetrics(self.registry)
         self.links: Final = LinkMetrics(self.registry)
+        self.ha: Final = HaMetrics(self.registry)
         self.group_lag: Final = LagMetrics(self.registry)
         self.transactions: Final = TransactionMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
@@ -96,6 +98,8 @@ class NodeMetrics:
     def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
         """The outcome of one entry is known, or its waiters timed out; `requests` waited for it."""
         self._settled[outcome].inc(requests)
+        if outcome is Outcome.UNKNOWN:
+            self.ha.timed_out(requests)
         if outcome is Outcome.OK:
             self._commit_seconds.observe(seconds)
 
@@ -212,6 +216,10 @@ class NodeMetrics:
         for key in keys:
             self._alarm.labels(key).set(1)
 
+    def elected(self, reason: str) -> None:
+        """This node was elected; `reason` is one of a few short words."""
+        self._elections.labels(reason).inc()
+
     def findings(self, found: Iterable[tuple[str, str]]) -> None:
         """(code, severity) of each finding of the cluster."""
         self._findings.clear()
@@ -288,6 +296,9 @@ class NodeMetrics:
         )
         self._backup_age.set(float("nan"))
         self._leader_changes = self._counter("raftmq_raft_leader_changes", "Leader changes that this node has observed")
+        self._elections = self._counter(
+            "raftmq_elections", "Elections that this node has won, by what caused them", "reason"
+        )
         self._peer_match = gauge("raftmq_peer_match_index", "Highest index known to be on the peer's disk", "peer")
         self._peer_lag = gauge(
             "raftmq_peer_lag_entries", "Number of entries by which the peer's disk is behind the leader's log", "peer"

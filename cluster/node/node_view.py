@@ -26,6 +26,7 @@ def status(node: OwnPort) -> NodeStatus:
     """The current status; updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
+    note_ha(node, raft)
     node.metrics.writes_open(node.services.writes_open())
     node.metrics.load(connections=load.connections, long_polls=load.long_polls, inflight_bytes=load.inflight_bytes)
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
@@ -114,6 +115,26 @@ def note_raft(metrics: NodeMetrics, raft: Status) -> None:
         last_index=raft.last_index,
     )
     metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
+
+
+def note_ha(node: OwnPort, raft: Status) -> None:
+    """Replication and storage in bytes."""
+    log = node.storage.directory.log
+
+    def end_of(index: int) -> int:
+        """The position behind that entry; where the log begins for one that it does not have any more."""
+        if index >= log.tail.index:
+            return log.tail.end_position
+        return log.position_of(index + 1) if index + 1 >= max(log.first_index, 1) else log.first_position
+
+    end = log.tail.end_position
+    node.metrics.ha.show(
+        end_position=end,
+        slaves={peer.node_id: end_of(peer.match_index) for peer in raft.peers},
+        connections=sum(node.transport.connected(peer) for peer in node.transport.roster.peers()),
+        sent_bytes=node.transport.entry_bytes,
+        storage=(end - log.first_position, end - end_of(raft.persisted_index), end - end_of(raft.applied_index)),
+    )
 
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.config.config import Config, ConfigError
 from cluster.config.reload import RELOADABLE, SECRET_KEY, KeyChange, ReloadView, differences, merged
+from cluster.runtime import logs
 
 if TYPE_CHECKING:
     from cluster.node.own_port import OwnPort
@@ -19,7 +20,7 @@ def _apply(node: OwnPort, config: Config) -> None:
     node.retention.reload(config.retention)
     node.disk.reload(config.retention)
     node.repairs.server.reload(config.repair.bytes_per_second)
-    logging.getLogger().setLevel(config.log_output.level.upper())
+    logs.set_level(config.log_output.level)
 
 
 def reload(node: OwnPort) -> ReloadView:

@@ -93,6 +93,8 @@ class PeerTransport:
         """These, and those whose handshake is not over."""
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
+        self.entry_bytes = 0
+        """Of appends handed to connections since the start."""
         self.keyring = keyring
         self.challengers: set[NodeId] = set()
         """Peers that have asked for a proof: they have a secret, and are waited for."""
@@ -180,7 +182,8 @@ class PeerTransport:
             channel = BULK if isinstance(message, AppendEntries) else CONTROL
             parts.setdefault((message.to_id, channel), []).extend(encode_message(message))
         for (peer, channel), data in parts.items():
-            self._write(peer, channel, data)
+            if self._write(peer, channel, data) and channel == BULK:
+                self.entry_bytes += sum(map(len, data))
 
     def send_on(self, peer: NodeId, channel: str, kind: Kind, header: list[Any]) -> bool:
         """Sends a frame without payload on that channel; False if the peer cannot be reached there now."""

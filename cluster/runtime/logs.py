@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
@@ -25,8 +25,23 @@ def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> 
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """How much the product's own packages log from now on; `level` as in [log_output]."""
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level.upper())
+
+
+def level() -> Literal["debug", "info", "warning", "error"]:
+    """What `set_level` was called with last; "warning" before."""
+    names: dict[int, Literal["debug", "info", "warning", "error"]] = {
+        logging.DEBUG: "debug",
+        logging.INFO: "info",
+        logging.ERROR: "error",
+    }
+    return names.get(logging.getLogger(PACKAGES[0]).getEffectiveLevel(), "warning")
 
 
 class TextFormatter(logging.Formatter):

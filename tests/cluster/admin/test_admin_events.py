@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
 
 from cluster.admin.client_views import ClientGroup, ClientView
+from cluster.runtime import logs
 
 
 def fill(node: Any) -> None:
@@ -121,3 +123,18 @@ async def test_clients_are_listed_and_disconnected(client: Any, node: Any) -> No
     assert (await client.delete("/v1/members/1/clients/[::1]:4001")).status == 200
     assert (await client.delete("/v1/clients/10.0.0.7:4000")).status == 404
     assert [event.kind for event in node.events.kept()] == ["client", "client"]
+
+
+async def test_the_log_level_changes_while_the_node_runs(client: Any, node: Any) -> None:
+    before = logs.level()
+    try:
+        answer = await client.put("/v1/log-level", json={"level": "debug"})
+        assert await answer.json() == {"node": 1, "level": "debug", "configured": "info"}
+        assert logging.getLogger("cluster.node.node").isEnabledFor(logging.DEBUG)
+        await client.put("/v1/log-level", json={"level": "error"})
+        assert not logging.getLogger("raftlog").isEnabledFor(logging.WARNING)
+        assert (await (await client.get("/v1/log-level")).json())["level"] == "error"
+        assert (await client.put("/v1/log-level", json={"level": "loud"})).status == 400
+    finally:
+        logs.set_level(before)
+    assert [event.kind for event in node.events.kept()] == ["configuration", "configuration"]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from cluster.node.event_watch import reason_of
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
@@ -158,6 +159,8 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.alarms(["log_damage"])
     metrics.findings([("disk_full", "critical")])
     metrics.repair.failed(NodeId(2))
+    metrics.elected("start")
+    metrics.ha.show(end_position=1, slaves={2: 1}, connections=1, sent_bytes=1, storage=(1, 0, 0))
     metrics.members.note(Membership(UUID(int=1), ()), committed=True, removed=False)
     metrics.links.expired(NodeId(2), "dialled")
     metrics.links.changed(NodeId(2), LinkState.READY)
@@ -184,3 +187,37 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         rows.append((name, (family.type, ", ".join(f"`{label}`" for label in sorted(labels)), family.documentation)))
     return rows
+
+
+def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics) -> None:
+    metrics.ha.show(end_position=900, slaves={2: 500, 3: 900}, connections=2, sent_bytes=70, storage=(800, 10, 20))
+    metrics.ha.received(30)
+    metrics.settled(Outcome.UNKNOWN, 4, 3.0)
+    lines = metrics.render().decode().splitlines()
+    for line in (
+        'rocketmq_ha_transfer_byte_total{role="master"} 70.0',
+        'rocketmq_ha_transfer_byte_total{role="slave"} 30.0',
+        'rocketmq_ha_slave_max_offset{slaveId="2"} 500.0',
+        "rocketmq_ha_master_max_offset 900.0",
+        "rocketmq_ha_connection_count 2.0",
+        "ha_send_timeout_count 4.0",
+        "rocketmq_storage_size 800.0",
+        "rocketmq_storage_flush_behind_bytes 10.0",
+        "rocketmq_storage_dispatch_behind_bytes 20.0",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("why", "label"),
+    [
+        ("the connection of the leader, node 2, closed", "leader_closed"),
+        ("the leader, node 2, was silent for 12 ticks", "leader_silent"),
+        ("node 2 transferred leadership", "transferred"),
+        ("no leader was heard since it started", "start"),
+        ("no majority answered within 20 ticks", "no_majority"),
+        ("it resigned", "other"),
+    ],
+)
+def test_an_election_is_counted_by_what_caused_it(why: str, label: str) -> None:
+    assert reason_of(why) == label
