@@ -30,11 +30,14 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """All of the range, in order. Raises ReadError; what retention removed is left out only if the options say so."""
     # Spark makes a plain partition of its own when there are none.
-    if not isinstance(partition, RangePartition):
-        return
+    if isinstance(partition, RangePartition):
+        yield from read_range(options, columns, partition.planned)
+
+
+def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
+    """As `read_partition`."""
     from raftmq.arrow.reading import RangeReader
 
-    planned = partition.planned
     with raftmq.connect(options.servers) as mq:
         try:
             followers = followers_of(mq) if options.read_from == FOLLOWER else []

@@ -96,6 +96,11 @@ def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool 
             click.echo(line)
 
 
+def told_in_lines(what: str, why: str, fix: str) -> LocalError:
+    """An error of a command that lives above this package: printed like all others, exit code 1."""
+    return LocalError(what, why, fix)
+
+
 def show_problems(problems: Iterable[str]) -> None:
     """On stderr, beside what was found."""
     for problem in problems:

@@ -1,0 +1,122 @@
+"""A range of a queue as Parquet files in folders by day: what a task of `export` writes.
+
+A file holds consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the first
+offset and the one after the last, and something unique, so that two attempts of a task never write the same file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+_DAY_MS = 86_400_000
+ROW_GROUP_ROWS = 1 << 17
+
+
+class DayFile(NamedTuple):
+    """A file that is complete. `path` is relative to the table's folder, with `/` between the parts."""
+
+    path: str
+    day: str
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    bytes: int
+
+
+def write_day_files(folder: Path, topic: str, queue_id: int, batches: Iterable[Any]) -> Iterator[DayFile]:
+    """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other.
+
+    Each file is synced before it is named in a result. Raises OSError; files that are complete by then stay, unnamed.
+    """
+    open_file: _OpenFile | None = None
+    try:
+        for day, part in _by_day(batches):
+            if open_file is not None and open_file.day != day:
+                yield open_file.finish()
+                open_file = None
+            if open_file is None:
+                open_file = _OpenFile(folder, topic, queue_id, day, part)
+            open_file.write(part)
+        if open_file is not None:
+            yield open_file.finish()
+            open_file = None
+    finally:
+        if open_file is not None:
+            open_file.give_up()
+
+
+def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """(day, consecutive rows of it)."""
+    import numpy as np
+
+    for batch in batches:
+        days = batch.column("store_ms").to_numpy() // _DAY_MS
+        bounds = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), batch.num_rows]
+        for at, end in itertools.pairwise(bounds):
+            day = datetime.date(1970, 1, 1) + datetime.timedelta(days=int(days[at]))
+            yield day.isoformat(), batch.slice(at, end - at)
+
+
+class _OpenFile:
+    """A file that is being written, under a name that readers of the folder leave out."""
+
+    def __init__(self, folder: Path, topic: str, queue_id: int, day: str, first: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self.day = day
+        self._folder = folder
+        self._topic = topic
+        self._queue_id = queue_id
+        self._start = self._end = int(first.column("queue_offset")[0].as_py())
+        self._within = folder / f"day={day}"
+        self._within.mkdir(parents=True, exist_ok=True)
+        self._unique = uuid.uuid4().hex[:12]
+        self._fresh = self._within / f"_{self._unique}.tmp"
+        self._writer = pq.ParquetWriter(self._fresh, first.schema, compression="zstd")
+        self._group: list[Any] = []
+
+    def write(self, part: Any) -> None:
+        self._group.append(part)
+        self._end += part.num_rows
+        if sum(each.num_rows for each in self._group) >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(self._group)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._group = []
+
+    def finish(self) -> DayFile:
+        if self._group:
+            self._flush()
+        self._writer.close()
+        named = f"{quote(self._topic, safe='')}-{self._queue_id}-{self._start}-{self._end}-{self._unique}.parquet"
+        with self._fresh.open("rb") as written:
+            os.fsync(written.fileno())
+        self._fresh.rename(self._within / named)
+        _sync_folder(self._within)
+        size = (self._within / named).stat().st_size
+        path = f"day={self.day}/{named}"
+        return DayFile(path, self.day, self._topic, self._queue_id, self._start, self._end, size)
+
+    def give_up(self) -> None:
+        self._writer.close()
+        self._fresh.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""The Delta table of an export: files and the offsets that they reach are one commit of its log.
+
+For each queue the log holds a transaction (`txn` in Delta's protocol): its application names the topic and queue, its
+version is the offset that is read next. A commit is made on the snapshot that the offsets were read from. If another
+writer has moved one of these transactions meanwhile, the commit fails, and nothing of it is visible.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark_raftmq.errors import SourceError
+from pyspark_raftmq.jobs.day_files import DayFile
+from raftmq.arrow.columns import arrow_schema
+from raftmq.arrow.ranges import QueueRange
+
+DAY = "day"
+
+
+class TableError(SourceError):
+    """The table cannot be used for this export; nothing was written to it."""
+
+
+class LostRace(Exception):
+    """Another export has moved a queue on since the snapshot was read; nothing of this commit is visible."""
+
+
+class DeltaTarget:
+    """A snapshot of the table: read once, committed to once."""
+
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        """Opens the table, or creates it with these columns and `day`. Raises TableError if it has others."""
+        from deltalake import DeltaTable
+
+        self._schema = _schema(columns)
+        self._folder = folder
+        if not DeltaTable.is_deltatable(str(folder)):
+            _create(folder, self._schema)
+        self._table = DeltaTable(str(folder))
+        there = [field.name for field in self._table.schema().fields]
+        if there != self._schema.names:
+            raise TableError(
+                f"the table {folder} has other columns",
+                f"it has {', '.join(there)}; the export has {', '.join(self._schema.names)}",
+                "export to another folder, or with the columns of this table",
+            )
+
+    def next_offset(self, topic: str, queue_id: int) -> int | None:
+        """The offset that is read next; None if the table has none of this queue."""
+        version: int | None = self._table.transaction_version(_application(topic, queue_id))
+        return version
+
+    def commit(self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], int]) -> int:
+        """Adds the files and notes what was reached; the version of the table. Raises LostRace."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction
+
+        now_ms = int(time.time() * 1000)
+        adds = [
+            AddAction(file.path, file.bytes, {DAY: file.day}, now_ms, data_change=True, stats=_stats(file))
+            for file in files
+        ]
+        transactions = [
+            Transaction(_application(topic, queue_id), offset) for (topic, queue_id), offset in reached.items()
+        ]
+        try:
+            self._table.create_write_transaction(
+                adds,
+                mode="append",
+                schema=self._schema,
+                partition_by=[DAY],
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+        except CommitFailedError as error:
+            raise LostRace(str(error)) from error
+        self._table.update_incremental()
+        version: int = self._table.version()
+        return version
+
+    def discard(self, files: Sequence[DayFile]) -> None:
+        """Removes files of a commit that failed, unless the table names them after all."""
+        from deltalake import DeltaTable
+
+        named = DeltaTable(str(self._folder)).file_uris()
+        for file in files:
+            if not any(uri.endswith(file.path.rpartition("/")[2]) for uri in named):
+                (self._folder / file.path).unlink(missing_ok=True)
+
+
+def _create(folder: Path, schema: Any) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        DeltaTable.create(str(folder), schema, mode="ignore", partition_by=[DAY])
+    except DeltaError:
+        if not DeltaTable.is_deltatable(str(folder)):  # else another export was faster
+            raise
+
+
+def check_continues(files: Sequence[DayFile], ranges: Sequence[QueueRange]) -> None:
+    """Raises TableError unless the files hold each offset of the ranges exactly once: the last look before a commit."""
+    for planned in ranges:
+        parts = sorted(
+            (file.start, file.end)
+            for file in files
+            if (file.topic, file.queue_id) == planned[:2] and planned.start <= file.start < planned.end
+        )
+        at = planned.start
+        for start, end in parts:
+            if start != at:
+                break
+            at = end
+        if at != planned.end or len(parts) != len({start for start, _ in parts}):
+            raise TableError(
+                f"the files of {planned} do not hold it",
+                f"they hold {parts}",
+                "run the export again; report this defect",
+            )
+
+
+def _application(topic: str, queue_id: int) -> str:
+    return f"raftmq/{topic}/{queue_id}"
+
+
+def _schema(columns: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    return arrow_schema(columns).append(pa.field(DAY, pa.date32()))
+
+
+def _stats(file: DayFile) -> str:
+    """What lets readers skip the file."""
+    low = {"topic": file.topic, "queue_id": file.queue_id, "queue_offset": file.start}
+    high = {**low, "queue_offset": file.end - 1}
+    nulls = dict.fromkeys(low, 0)
+    return json.dumps({"numRecords": file.end - file.start, "minValues": low, "maxValues": high, "nullCount": nulls})

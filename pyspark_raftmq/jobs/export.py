@@ -1,0 +1,151 @@
+"""`raftmq spark export`: topics into a Delta table by day, each message exactly once, through restarts and races.
+
+Where to go on is read from the table, so there is no checkpoint that could differ from it. A round plans ranges from
+there, lets tasks write files that nobody sees, and makes them visible together with the new offsets in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import raftmq
+from pyspark_raftmq.errors import PlanError
+from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
+from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, check_continues
+from pyspark_raftmq.options import ReadOptions
+from pyspark_raftmq.plan import no_plan, split, topics_of
+from pyspark_raftmq.task import read_range
+from raftmq.arrow.ranges import QueueRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDED = ("topic", "queue_id", "queue_offset", "store_ms")
+"""Columns that an export cannot do without: they say which message a row is, and on which day it was stored."""
+ROUND_MESSAGES = 4_000_000
+TASK_MESSAGES = 500_000
+_RACES_MAX = 20
+
+OnCommit = Callable[[int, int], None]
+"""Told after each commit: messages exported so far, and how many there are."""
+
+
+class ExportReport(NamedTuple):
+    """What a run has done. `version`: of the table; `races`: commits that another export was faster with."""
+
+    messages: int
+    files: int
+    bytes: int
+    queues: int
+    commits: int
+    races: int
+    version: int | None
+
+
+def export(
+    spark: SparkSession,
+    options: ReadOptions,
+    folder: Path,
+    *,
+    round_messages: int = ROUND_MESSAGES,
+    on_commit: OnCommit = lambda done, total: None,
+) -> ExportReport:
+    """Exports up to where the topics end when it begins; `options.starting` counts for queues that the table lacks.
+
+    `folder` is one that the driver and all executors see. Raises PlanError, TableError, and Spark's error of a task.
+    """
+    ends = _ends(options)
+    report = ExportReport(0, 0, 0, 0, 0, 0, None)
+    total: int | None = None
+    while True:
+        target = DeltaTarget(folder, options.columns)
+        ranges = _missing(options, target, ends)
+        left = sum(each.end - each.start for each in ranges)
+        total = left if total is None else total
+        if not left:
+            return report
+        chosen = _first_of(ranges, round_messages)
+        files = _write(spark, options, folder, chosen)
+        check_continues(files, chosen)
+        try:
+            version = target.commit(files, {(each.topic, each.queue_id): each.end for each in chosen})
+        except LostRace:
+            target.discard(files)
+            report = report._replace(races=report.races + 1)
+            if report.races > _RACES_MAX:
+                raise
+            continue
+        report = ExportReport(
+            report.messages + sum(each.end - each.start for each in chosen),
+            report.files + len(files),
+            report.bytes + sum(file.bytes for file in files),
+            max(report.queues, len(chosen)),
+            report.commits + 1,
+            report.races,
+            version,
+        )
+        on_commit(report.messages, total)
+
+
+def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
+    """(first offset kept, the one after the last) of each queue, by the leader's word. Raises PlanError."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    with raftmq.connect(options.servers) as mq:
+        for topic in topics_of(mq, options):
+            try:
+                queues = mq.admin.describe_topic(topic).queues
+            except raftmq.RaftMQError as error:
+                raise no_plan(options, topic, error) from error
+            found |= {(topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in queues}
+    return {key: kept for key, kept in found.items() if options.topics.has(*key)}
+
+
+def _missing(
+    options: ReadOptions, target: DeltaTarget, ends: dict[tuple[str, int], tuple[int, int]]
+) -> list[QueueRange]:
+    """What the table does not have yet. Raises PlanError if some of that is not there any more."""
+    ranges = []
+    for (topic, queue_id), (first, end) in ends.items():
+        reached = target.next_offset(topic, queue_id)
+        start = first if reached is None else reached
+        if start > end or (start < first and options.fail_on_data_loss):
+            raise PlanError(
+                f"the table goes on at offset {start} of {topic} queue {queue_id}, which is not there",
+                f"the queue keeps offsets {first} up to, not including, {end}",
+                "was the topic made anew? export to another folder; if retention was faster, --accept-loss goes on",
+            )
+        ranges.append(QueueRange(topic, queue_id, max(start, first), end))
+    return [each for each in ranges if each.start < each.end]
+
+
+def _first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
+    """A part of each range, in proportion; at most about `most` messages in all, and at least one."""
+    total = sum(each.end - each.start for each in ranges)
+    if total <= most:
+        return ranges
+    parts = [each._replace(end=each.start + (each.end - each.start) * most // total) for each in ranges]
+    return [each for each in parts if each.start < each.end] or [ranges[0]._replace(end=ranges[0].start + 1)]
+
+
+def _write(spark: SparkSession, options: ReadOptions, folder: Path, ranges: list[QueueRange]) -> list[DayFile]:
+    """Tasks write the files; of a task that ran twice, only the files of the attempt that Spark took are named. What is
+    removed by retention meanwhile is an error here: the next run plans again from what is kept."""
+    options = options._replace(fail_on_data_loss=True)
+    parts = split(ranges, spark.sparkContext.defaultParallelism, TASK_MESSAGES)
+    tasks = spark.sparkContext.parallelize([tuple(part) for part in parts], len(parts))
+    found = tasks.mapPartitions(partial(_write_parts, options, str(folder))).collect()
+    return [DayFile(*each) for each in found]
+
+
+def _write_parts(
+    options: ReadOptions, folder: str, parts: Iterator[tuple[str, int, int, int]]
+) -> Iterator[tuple[object, ...]]:
+    """In a task. Raises ReadError and OSError."""
+    for part in parts:
+        planned = QueueRange(*part)
+        batches = read_range(options, options.columns, planned)
+        for file in write_day_files(Path(folder), planned.topic, planned.queue_id, batches):
+            yield tuple(file)

@@ -1,0 +1,193 @@
+"""`raftmq spark`: jobs over topics. Each job is also a function of `pyspark_raftmq.jobs`, for sessions of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_raftmq.errors import SourceError
+from pyspark_raftmq.options import ReadOptions, parse_options
+from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
+from raftmq.arrow.columns import COLUMNS
+from raftmq.client.discovery import find_servers
+from raftmq.commands.common import console, json_option, print_table, servers_option, show, told_in_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_raftmq.jobs.report import LogReport
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs over topics with Spark: export, report."""
+
+
+def _session_options(command: Any) -> Any:
+    master = click.option(
+        "--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks."
+    )
+    memory = click.option(
+        "--memory", default=DRIVER_MEMORY, show_default=True, metavar="SIZE", help="Memory of Spark's driver."
+    )
+    return master(memory(command))
+
+
+@spark.command("export")
+@click.argument("topics", nargs=-1, required=True)
+@click.option(
+    "--to", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path), help="The Delta table."
+)
+@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all).")
+@click.option(
+    "--accept-loss", is_flag=True, help="Go on although retention removed messages before they were exported."
+)
+@_session_options
+@servers_option
+@json_option
+def export_command(
+    topics: tuple[str, ...],
+    to: Path,
+    columns: str | None,
+    accept_loss: bool,
+    master: str,
+    memory: str,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Write TOPICS into a Delta table, in folders by day, up to where they end when the command begins.
+
+    Each message is in the table exactly once. The table knows how far each queue is: run the command again to add what
+    is new, also after it was killed.
+    """
+    from pyspark_raftmq.jobs.export import NEEDED, export
+
+    given = {"topic": ",".join(topics), "columns": columns or ",".join(COLUMNS)}
+    with _explained():
+        options = _options(given, servers, failOnDataLoss=str(not accept_loss).lower())
+        missing = [name for name in NEEDED if name not in options.columns]
+        if missing:
+            raise SourceError(
+                f"--columns lacks {', '.join(missing)}",
+                "these columns say which message a row is",
+                f"raftmq spark export … --columns {','.join((*missing, *options.columns))}",
+            )
+        with _session(master, memory) as running, _progress(quiet=as_json) as on_commit:
+            done = export(running, options, to.absolute(), on_commit=on_commit)
+    answer = {"table": str(to), **done._asdict()}
+    if not done.messages:
+        show(as_json, answer, f"{to}: nothing new")
+        return
+    size = f"{done.files} files, {done.bytes / 1e6:.1f} MB"
+    show(as_json, answer, f"{to}: {done.messages} messages of {done.queues} queues in {size}; version {done.version}")
+
+
+@spark.command("report")
+@click.argument("topics", nargs=-1)
+@click.option(
+    "--plot", "to", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="An SVG or PNG file."
+)
+@_session_options
+@servers_option
+@json_option
+def report_command(
+    topics: tuple[str, ...], to: Path | None, master: str, memory: str, servers: str | None, as_json: bool
+) -> None:
+    """Show what is in the log: messages and bytes by topic and hour, sizes, keys, lag of groups.
+
+    Without TOPICS, all but those that the system makes for itself.
+    """
+    from pyspark_raftmq.jobs.report import plot, report
+
+    given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
+    with _explained():
+        options = _options(given, servers)
+        given["servers"] = options.servers
+        with _session(master, memory) as running:
+            found = report(running, options, given)
+        if to is not None:
+            plot(found.hours, to)
+    if as_json:
+        show(True, {name: [line._asdict() for line in lines] for name, lines in found._asdict().items()})
+    else:
+        _print_report(found)
+
+
+def _print_report(found: LogReport) -> None:
+    titles = ["topic", "messages", "bytes", "p50 bytes", "p99 bytes", "max bytes", "keys"]
+    print_table(titles, found.topics, none="no messages")
+    if found.hours:
+        click.echo()
+        hours = [(line.topic, _hour(line.hour_ms), line.messages, line.bytes) for line in found.hours]
+        print_table(["topic", "hour (UTC)", "messages", "bytes"], hours)
+    if found.groups:
+        click.echo()
+        print_table(["group", "topic", "lag"], found.groups)
+
+
+def _hour(hour_ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(hour_ms / 1000, datetime.UTC):%Y-%m-%d %H}"
+
+
+def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
+    try:
+        where = ";".join(find_servers(servers))
+    except ValueError as error:
+        raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
+    return parse_options({**given, **more, "servers": where})
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Errors for people in the three lines of every command; Spark's carry ours inside a trace of Java."""
+    try:
+        yield
+    except SourceError as error:
+        raise told_in_lines(error.what, error.why, error.hint) from error
+    except Exception as error:
+        found = told_by_task(str(error)) if type(error).__module__.startswith(("pyspark.", "py4j.")) else None
+        if found is None:
+            raise
+        raise told_in_lines(*found) from None
+
+
+def told_by_task(trace: str) -> tuple[str, str, str] | None:
+    """The three lines of a SourceError inside a trace of Spark; None if there is none."""
+    lines = trace.splitlines()
+    for at, line in enumerate(lines[:-2]):
+        if line.startswith("pyspark_raftmq.errors.") and lines[at + 1].startswith("  why: "):
+            what = line.partition(": ")[2]
+            return what, lines[at + 1].removeprefix("  why: "), lines[at + 2].removeprefix("  do:  ")
+    return None
+
+
+@contextlib.contextmanager
+def _session(master: str, memory: str) -> Iterator[SparkSession]:
+    """A session for one job. One that is active already belongs to somebody else, and stays."""
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    running = session(master, driver_memory=memory)
+    try:
+        yield running
+    finally:
+        if before is None:
+            running.stop()
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, and none where nobody watches."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    out = console(stderr=True)
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=out, transient=True)
+    bar.disable = quiet or not out.is_terminal
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,156 @@
+"""The jobs on a real cluster: each message once in the table whatever happened before, and figures that are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import raftmq
+from pyspark_raftmq.errors import PlanError
+from pyspark_raftmq.jobs.day_files import DayFile
+from pyspark_raftmq.jobs.delta_table import DeltaTarget, check_continues
+from pyspark_raftmq.jobs.export import export
+from pyspark_raftmq.options import ReadOptions, parse_options
+from pyspark_raftmq.spark_cli import spark as spark_command
+from pyspark_raftmq.spark_cli import told_by_task
+from raftmq.arrow.ranges import QueueRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(180)]
+
+TOPIC = "lake"
+COLUMNS = "topic,queue_id,queue_offset,store_ms,body"
+
+
+@pytest.fixture(scope="module")
+def options(servers: str, mq: raftmq.Client) -> ReadOptions:
+    """Two queues with 40 and 25 messages."""
+    mq.admin.create_topic(TOPIC, 2)
+    mq.send_batch(TOPIC, [b"x" * 10] * 40, queue_id=0, key="k")
+    mq.send_batch(TOPIC, [b"x" * 20] * 25, queue_id=1)
+    return parse_options({"servers": servers, "topic": TOPIC, "columns": COLUMNS})
+
+
+def rows_in(folder: Path) -> list[tuple[int, int]]:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(str(folder)).to_pyarrow_table(columns=["queue_id", "queue_offset"])
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def stored(mq: raftmq.Client) -> list[tuple[int, int]]:
+    queues = mq.admin.describe_topic(TOPIC).queues
+    return [(queue.queue_id, offset) for queue in queues for offset in range(queue.min_offset, queue.max_offset)]
+
+
+def test_an_export_goes_on_where_the_table_ends(
+    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+    first = export(
+        spark, options, tmp_path, round_messages=30, on_commit=lambda done, total: seen.append((done, total))
+    )
+    assert (first.messages, first.commits, first.queues, first.races) == (65, 3, 2, 0)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (65, 65)
+    assert rows_in(tmp_path) == stored(mq)
+    assert export(spark, options, tmp_path).messages == 0
+    mq.send_batch(TOPIC, [b"more"] * 3, queue_id=1)
+    assert export(spark, options, tmp_path).messages == 3
+    assert rows_in(tmp_path) == stored(mq)
+
+
+def test_what_a_killed_export_wrote_is_not_in_the_table(
+    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver dies between the tasks and the commit, and after the commit."""
+    commit = DeltaTarget.commit
+
+    def die_before(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+        raise KeyboardInterrupt
+
+    def die_after(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+        commit(self, files, reached)
+        raise KeyboardInterrupt
+
+    for death, visible in ((die_before, False), (die_after, True)):
+        monkeypatch.setattr(DeltaTarget, "commit", death)
+        with pytest.raises(KeyboardInterrupt):
+            export(spark, options, tmp_path, round_messages=30)
+        assert bool(rows_in(tmp_path)) is visible
+    monkeypatch.undo()
+    assert len(list(tmp_path.rglob("*.parquet"))) > 2
+    export(spark, options, tmp_path)
+    assert rows_in(tmp_path) == stored(mq)
+
+
+def test_of_two_exports_at_once_each_message_comes_from_one(
+    spark: SparkSession, mq: raftmq.Client, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second runs as a whole between the tasks of the first and its commit."""
+    inner: list[int] = []
+
+    def run_another(files: list[DayFile], ranges: list[QueueRange]) -> None:
+        monkeypatch.undo()
+        inner.append(export(spark, options, tmp_path).messages)
+        check_continues(files, ranges)
+
+    monkeypatch.setattr("pyspark_raftmq.jobs.export.check_continues", run_another)
+    outer = export(spark, options, tmp_path)
+    assert inner == [len(stored(mq))]
+    assert (outer.messages, outer.races) == (0, 1)
+    assert rows_in(tmp_path) == stored(mq)
+    named = {path.name for path in tmp_path.rglob("*.parquet")}
+    assert len(named) == 2, "files of the loser are removed"
+
+
+def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old(
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
+) -> None:
+    options = parse_options({"servers": servers, "topic": "lake-anew", "columns": COLUMNS})
+    mq.admin.create_topic("lake-anew", 1)
+    mq.send_batch("lake-anew", [b"x"] * 3)
+    assert export(spark, options, tmp_path).messages == 3
+    mq.admin.delete_topic("lake-anew")
+    mq.admin.create_topic("lake-anew", 1)
+    with pytest.raises(PlanError, match="goes on at offset 3 of lake-anew queue 0, which is not there"):
+        export(spark, options, tmp_path)
+
+
+def test_the_commands(
+    spark: SparkSession, servers: str, options: ReadOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, picture = tmp_path / "table", tmp_path / "hours.svg"
+    command = ["--servers", servers, "--json"]
+    spark_command.main(["export", TOPIC, "--to", str(table), *command], standalone_mode=False)
+    exported = json.loads(capsys.readouterr().out)
+    assert exported["messages"] == len(rows_in(table)) > 0
+    spark_command.main(["report", TOPIC, "--plot", str(picture), *command], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    (line,) = told["topics"]
+    assert (line["topic"], line["messages"], line["max_bytes"], line["keys"]) == (TOPIC, exported["messages"], 20, 1)
+    assert line["bytes"] >= 40 * 10 + 25 * 20
+    assert sum(hour["messages"] for hour in told["hours"]) == line["messages"]
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
+    from cluster.errors import LocalError
+
+    export_to = ["export", "--to", str(tmp_path), "--servers", servers, TOPIC]
+    with pytest.raises(LocalError, match="--columns lacks store_ms"):
+        spark_command.main([*export_to, "--columns", "topic,queue_id,queue_offset"], standalone_mode=False)
+    with pytest.raises(LocalError, match="the servers are not understood"):
+        spark_command.main([*export_to, "--servers", "nohost"], standalone_mode=False)
+
+
+def test_the_error_of_a_task_is_found_in_the_trace() -> None:
+    ours = "pyspark_raftmq.errors.ReadError: offset 3 cannot be read\n  why: gone\n  do:  again"
+    trace = f"java.lang.X\nTraceback\n{ours}\n\tat x"
+    assert told_by_task(trace) == ("offset 3 cannot be read", "gone", "again")
+    assert told_by_task("java.lang.OutOfMemoryError\n\tat x\n\tat y") is None
