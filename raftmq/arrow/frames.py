@@ -91,7 +91,7 @@ def are_of_topic(frames: Frames, topic: str) -> Any:
     fits = frames.topic_end - frames.topic_at == len(name)
     long_enough = np.flatnonzero(fits)
     raw = np.frombuffer(frames.data, dtype=np.uint8)
-    letters = raw[frames.topic_at[long_enough][:, None] + np.arange(len(name))]
+    letters = windows(raw, frames.topic_at[long_enough], len(name))
     fits[long_enough] = (letters == name).all(axis=1)
     return fits
 
@@ -116,7 +116,16 @@ def _starts(data: bytes) -> list[int]:
 
 def _gather(raw: Any, at: Any, dtype: Any) -> Any:
     """The `dtype` that begins at each of the positions `at`."""
-    return raw[at[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+    return windows(raw, at, dtype.itemsize).view(dtype)[:, 0]
+
+
+def windows(raw: Any, at: Any, width: int) -> Any:
+    """A row of `width` bytes of `raw` for each position in `at`."""
+    if not len(at) or not width:
+        return np.zeros((len(at), width), dtype=np.uint8)
+    # One item per position, overlapping: what is taken is copied `width` bytes at a time.
+    items = np.ndarray((len(raw) - width + 1,), dtype=f"V{width}", buffer=raw, strides=(1,))
+    return items[at].view(np.uint8).reshape(len(at), width)
 
 
 def _u16(raw: Any, at: Any) -> Any:

@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raftmq.arrow.frames import windows
+
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
+_NAMES_MAX = 256
+"""Of all rows: a table of rows and names is made to see whether a row has one twice."""
 
 
 class Entries(NamedTuple):
@@ -34,21 +38,32 @@ def find_entries(properties: pa.BinaryArray) -> Entries:
     bounds = np.frombuffer(bounds_buffer, dtype=np.int32, count=rows + 1).astype(np.int64)
     packed = np.frombuffer(data, dtype=np.uint8, count=bounds[-1]) if bounds[-1] else np.zeros(0, np.uint8)
     between = np.flatnonzero(packed == _ENTRY_ENDS)
-    # Sorted separately and paired: within each row, and so over all rows, starts and ends alternate.
-    at = np.sort(np.concatenate((bounds[:-1], between + 1)))
-    end = np.sort(np.concatenate((between, bounds[1:])))
-    per_row = np.searchsorted(between, bounds[1:]) - np.searchsorted(between, bounds[:-1]) + 1
+    per_row = np.diff(np.searchsorted(between, bounds)) + 1
+    after = np.cumsum(per_row)
+    # The first entry of a row begins with the row, each other one behind a separator; likewise the last one ends.
+    at, end = np.empty(after[-1] if rows else 0, np.int64), np.empty(after[-1] if rows else 0, np.int64)
+    is_first, is_last = np.zeros(len(at), bool), np.zeros(len(at), bool)
+    is_first[after - per_row] = is_last[after - 1] = True
+    at[is_first], at[~is_first] = bounds[:-1], between + 1
+    end[is_last], end[~is_last] = bounds[1:], between
     row = np.repeat(np.arange(rows), per_row)
-    name_ends = np.append(np.flatnonzero(packed == _NAME_ENDS), len(packed))
-    name_end = name_ends[np.searchsorted(name_ends[:-1], at)]
+    not_empty = end > at
+    row, at, end = row[not_empty], at[not_empty], end[not_empty]
+    name_ends = np.flatnonzero(packed == _NAME_ENDS)
+    if len(name_ends) == len(at) and ((name_ends >= at) & (name_ends < end)).all():
+        name_end = name_ends  # one in each entry, as producers write them
+    else:
+        name_end = np.append(name_ends, len(packed))[np.searchsorted(name_ends, at)]
     kept = (name_end > at) & (name_end + 1 < end)
+    if kept.all():
+        return Entries(packed, rows, row, at, name_end, end)
     return Entries(packed, rows, row[kept], at[kept], name_end[kept], end[kept])
 
 
 def values_of(entries: Entries, name: bytes) -> pa.BinaryArray:
     """Each row's value of the property `name`; null where it has none."""
     long_enough = np.flatnonzero(entries.name_end - entries.name_at == len(name))
-    letters = entries.packed[entries.name_at[long_enough][:, None] + np.arange(len(name))]
+    letters = windows(entries.packed, entries.name_at[long_enough], len(name))
     found = long_enough[(letters == np.frombuffer(name, np.uint8)).all(axis=1)]
     entry_of = np.full(entries.rows, -1, dtype=np.int64)
     entry_of[entries.row[found]] = found  # of repeated rows the last is kept: a later duplicate wins
@@ -60,15 +75,19 @@ def values_of(entries: Entries, name: bytes) -> pa.BinaryArray:
 
 
 def as_map(entries: Entries) -> pa.MapArray | None:
-    """Each row's properties as a map, in order; None if a row has a name twice, or for bytes that are not UTF-8."""
+    """Each row's properties as a map, in order. None if a row has a name twice, for bytes that are not UTF-8, and for
+    very many names: then the rows are to be made one by one."""
     buffer = pa.py_buffer(entries.packed)
     names = as_text(spans(buffer, entries.name_at, entries.name_end))
     values = as_text(spans(buffer, entries.name_end + 1, entries.value_end))
     if names is None or values is None:
         return None
     codes = names.dictionary_encode()
-    named = entries.row * max(1, len(codes.dictionary)) + np.asarray(codes.indices, dtype=np.int64)
-    if len(np.unique(named)) != len(named):
+    different = len(codes.dictionary)
+    if different > _NAMES_MAX:
+        return None
+    named = entries.row * different + np.asarray(codes.indices, dtype=np.int64)
+    if len(named) and np.bincount(named).max() > 1:
         return None
     bounds = np.searchsorted(entries.row, np.arange(entries.rows + 1)).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(bounds), names, values)

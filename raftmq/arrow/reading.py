@@ -31,7 +31,7 @@ MAX_BATCH_BYTES = 8 << 20
 """A batch is closed when its frames reach this, whatever its row count: it is held in memory twice."""
 LAG_PATIENCE_S = 30.0
 """How long the leader may lack what the plan saw. A new leader applies what it has within moments of its election."""
-_FOLLOWER_PATIENCE_S = 5.0
+_FOLLOWER_PATIENCE_S = 2.0
 _WAIT_S = 1.0
 
 
@@ -72,6 +72,11 @@ class RangeReader:
         self._node = node
         self._skip_lost = skip_lost
         self._clock = clock
+
+    @property
+    def node(self) -> str | None:
+        """Who is asked at present; None: the leader, perhaps in place of a follower that failed or lags."""
+        return self._node
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Batches of at most `batch_rows` consecutive messages, together exactly the range. Raises Unreadable."""

@@ -99,7 +99,10 @@ def read_batches(mq: Client, selection: Selection) -> Iterator[pa.RecordBatch]:
     followers = followers_of(mq) if selection.read_from == FOLLOWER else []
     for planned in selection.ranges:
         node = node_for(planned.queue_id, followers)
-        yield from RangeReader(mq, planned, node=node).batches(selection.columns, BATCH_ROWS)
+        reader = RangeReader(mq, planned, node=node)
+        yield from reader.batches(selection.columns, BATCH_ROWS)
+        if node is not None and reader.node is None:
+            followers.remove(node)  # it failed or lags: the next queues need not find that out again
 
 
 def followers_of(mq: Client) -> list[str]:

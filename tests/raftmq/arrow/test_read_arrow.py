@@ -14,6 +14,7 @@ import pytest
 import raftmq
 from cluster.errors import ExitCode
 from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.arrow.tables import followers_of, node_for, read_batches, select
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
@@ -26,7 +27,7 @@ MESSAGES = 2500
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes; queue 0 holds the even numbers and queue 1 the odd ones."""
     live = LocalCluster(tmp_path_factory.mktemp("arrow") / "data")
     live.up(3, free_base_port(12))
@@ -36,8 +37,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for at in range(queue, MESSAGES, 1000):
                 bodies = [str(number).encode() for number in range(at, min(MESSAGES, at + 1000), QUEUES)]
                 mq.send_batch(TOPIC, bodies, queue_id=queue, key="k", properties={"n": str(queue)})
-    yield live.servers
+    yield live
     live.down()
+
+
+@pytest.fixture
+def servers(cluster: LocalCluster) -> str:
+    return cluster.servers
 
 
 @pytest.mark.parametrize("read_from", ["follower", "leader"])
@@ -119,3 +125,38 @@ def test_an_export_that_fails_leaves_no_file(servers: str, tmp_path: Path, capsy
     assert run(["export", TOPIC, "--to", str(tmp_path / "no" / "x"), "--servers", servers]) == ExitCode.FAILED
     assert "cannot be written" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_from", ["follower", "leader"])
+def test_a_read_goes_on_when_the_leader_is_killed(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, read_from: str
+) -> None:
+    """What was begun at one leader is finished with the next: every offset once, in order."""
+    monkeypatch.setattr("raftmq.arrow.reading.MAX_PULL_MESSAGES", 50)
+    monkeypatch.setattr("raftmq.arrow.tables.BATCH_ROWS", 50)
+    with raftmq.connect(cluster.servers) as mq:
+        selection = select(mq, TOPIC, columns=("queue_id", "queue_offset"), read_from=read_from)
+        batches = read_batches(mq, selection)
+        read = [next(batches)]
+        leader = cluster.wait_leader()
+        cluster.kill(leader)
+        read += batches
+    cluster.restart(leader)
+    rows = [(queue, offset) for batch in read for queue, offset in zip(*batch.to_pydict().values(), strict=True)]
+    assert rows == [(queue, offset) for queue in range(QUEUES) for offset in range(MESSAGES // QUEUES)]
+
+
+def test_a_read_goes_on_when_its_follower_is_killed(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.arrow.reading.MAX_PULL_MESSAGES", 50)
+    monkeypatch.setattr("raftmq.arrow.tables.BATCH_ROWS", 50)
+    with raftmq.connect(cluster.servers) as mq:
+        selection = select(mq, TOPIC, columns=("queue_id", "queue_offset"))
+        asked = node_for(0, followers_of(mq))
+        assert asked is not None
+        victim = next(node.id for node in cluster.nodes if asked.endswith(f":{node.broker_port}"))
+        batches = read_batches(mq, selection)
+        read = [next(batches)]
+        cluster.kill(victim)
+        read += batches
+    cluster.restart(victim)
+    assert sum(batch.num_rows for batch in read) == MESSAGES

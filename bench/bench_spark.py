@@ -1,0 +1,168 @@
+"""What it costs to read a topic as a table, beside reading it as Python objects and beside Parquet files of its rows.
+
+    python bench/bench_spark.py [--messages 200000] [--bytes 100] [--rounds 3] [--spark] [--json]
+
+Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed, so
+that a machine that is busy elsewhere disturbs all alike: look at the ratios. CPU is that of the reading process with
+its children, and beside it that of the leader. `--spark` adds Spark's source and `spark.read.parquet` of the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import raftmq
+from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.tables import read_batches, select
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+TOPIC = "rows"
+QUEUES = 2
+Case = Callable[[], int]
+"""Reads the whole topic; how many rows it saw."""
+
+
+def fill(mq: raftmq.Client, count: int, size: int) -> None:
+    """`count` messages of `size` bytes with a key and a tag."""
+    mq.admin.create_topic(TOPIC, QUEUES)
+    with mq.producer() as producer:
+        sent = [
+            producer.send_soon(TOPIC, b"x" * size, key=f"k{n}", tag="new", queue_id=n % QUEUES) for n in range(count)
+        ]
+    for each in sent:
+        each.result()
+
+
+def as_objects(mq: raftmq.Client) -> int:
+    """One Python object per message, as a consumer gets it."""
+    rows = 0
+    for queue in mq.admin.describe_topic(TOPIC).queues:
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            pulled = mq.pull(TOPIC, queue.queue_id, offset)
+            rows, offset = rows + len(pulled.messages), pulled.next_offset
+    return rows
+
+
+def as_frames(mq: raftmq.Client) -> int:
+    """The pulls alone: what is left if reading the messages cost nothing."""
+    rows = 0
+    for queue in mq.admin.describe_topic(TOPIC).queues:
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            after = mq.pull_frames_soon(TOPIC, queue.queue_id, offset).result().next_offset
+            rows, offset = rows + after - offset, after
+    return rows
+
+
+def as_arrow(mq: raftmq.Client, read_from: str, columns: tuple[str, ...]) -> int:
+    """Arrow batches."""
+    return sum(batch.num_rows for batch in read_batches(mq, select(mq, TOPIC, columns=columns, read_from=read_from)))
+
+
+def spark_cases(servers: str, folder: Path) -> dict[str, Case]:
+    """Spark's source, and Parquet files of the same rows; both hand every column to Spark."""
+    from pyspark_raftmq.spark_session import session
+
+    spark = session()
+    source = spark.read.format("raftmq").options(servers=servers, topic=TOPIC)
+    source.load().write.parquet(str(folder / "parquet"))
+    rows = source.load().count()
+
+    def drained(frame: Any) -> int:
+        frame.write.format("noop").mode("overwrite").save()
+        return int(rows)
+
+    return {
+        "spark, follower": lambda: drained(source.load()),
+        "spark, leader": lambda: drained(source.option("readFrom", "leader").load()),
+        "spark, parquet": lambda: drained(spark.read.parquet(str(folder / "parquet"))),
+    }
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """User and system time of a process and of what it started, in seconds."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
+
+
+def measure(case: Case, leader: psutil.Process, count: int) -> dict[str, float]:
+    """One turn. Raises AssertionError unless every row was seen."""
+    here = psutil.Process()
+    begun, mine, others = time.perf_counter(), cpu_s(here), cpu_s(leader)
+    rows = case()
+    seconds, mine, others = time.perf_counter() - begun, cpu_s(here) - mine, cpu_s(leader) - others
+    assert rows == count, f"{rows} rows of {count}"
+    return {"us": seconds / count * 1e6, "cpu_us": mine / count * 1e6, "leader_cpu_us": others / count * 1e6}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--bytes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        live = LocalCluster(Path(folder) / "data")
+        live.up(3, free_base_port(12))
+        try:
+            with raftmq.connect(live.servers) as mq:
+                fill(mq, given.messages, given.bytes)
+                found = compare(live, mq, given, Path(folder))
+        finally:
+            live.down()
+    if given.json:
+        print(json.dumps({"messages": given.messages, "bytes": given.bytes, "cases": found}))
+        return 0
+    base = found["objects, leader"]["cpu_us"]
+    print(f"{given.messages} messages of {given.bytes} bytes, µs per message, median of {given.rounds} rounds")
+    print(f"{'case':<22} {'time':>8} {'CPU':>8} {'leader':>8} {'CPU of objects / CPU':>21}")
+    for name, each in found.items():
+        print(
+            f"{name:<22} {each['us']:>8.2f} {each['cpu_us']:>8.2f} {each['leader_cpu_us']:>8.2f} "
+            f"{base / each['cpu_us']:>21.2f}"
+        )
+    return 0
+
+
+def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The median of each case."""
+    everything, narrow = tuple(COLUMNS), ("queue_id", "queue_offset", "store_ms")
+    cases: dict[str, Case] = {
+        "objects, leader": lambda: as_objects(mq),
+        "frames, leader": lambda: as_frames(mq),
+        "arrow, leader": lambda: as_arrow(mq, "leader", everything),
+        "arrow, follower": lambda: as_arrow(mq, "follower", everything),
+        "arrow, 3 columns": lambda: as_arrow(mq, "follower", narrow),
+    }
+    if given.spark:
+        cases |= spark_cases(live.servers, folder)
+    pid = next(node.pid for node in live.nodes if node.id == live.wait_leader())
+    leader = psutil.Process(pid)
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    for number in range(given.rounds + 1):
+        for name, case in cases.items():
+            turn = measure(case, leader, given.messages)
+            if number:  # the first round warms everything up
+                turns[name].append(turn)
+    return {
+        name: {key: round(statistics.median(turn[key] for turn in each), 2) for key in each[0]}
+        for name, each in turns.items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
