@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_the_next_leader_ends_what_a_killed_one_began(tiered: TieredNodes) -> No
         leader = tiered.leader()
         tiered.failpoint(leader, point, "hold")
         tiered.fill(1)
-        tiered.until(lambda leader=leader, point=point: tiered.waiting_at(leader, point), f"a hold at {point}")
+        tiered.until(partial(tiered.waiting_at, leader, point), f"a hold at {point}")
         tiered.kill(leader)
         successor = tiered.leader()
         assert successor != leader
