@@ -292,6 +292,23 @@ async def test_a_drain_asks_first_and_can_be_undone(cluster: LiveCluster, page: 
     assert page.errors == []
 
 
+async def test_offsets_are_moved_after_what_changes_was_counted(cluster: LiveCluster, page: Page) -> None:
+    before = await asyncio.to_thread(cluster.ask, 1, f"/v1/groups/{GROUP}")
+    assert before["lag"] > 0
+    await opened(page, cluster, "group")
+    dialog = "document.querySelector('dialog[open]')"
+    await page.run("document.querySelector('form[aria-label=\"Move offsets\"] [type=submit]').focus()")
+    await page.enter()
+    await page.until(f"{dialog} !== null")
+    assert f"messages skipped{before['lag']:,}" in await page.run(f"{dialog}.textContent")
+    assert (await asyncio.to_thread(cluster.ask, 1, f"/v1/groups/{GROUP}"))["lag"] == before["lag"]
+    await page.run(f"{dialog}.querySelector('[type=submit]').focus()")
+    await page.enter()
+    await page.until(f"{dialog} === null")
+    await page.until("document.querySelector('dd [data-field=lag]').dataset.value === '0'")
+    assert page.errors == []
+
+
 async def test_what_is_wrong_is_what_health_says_and_a_dead_node_is_announced(cluster: LiveCluster, page: Page) -> None:
     """The last one: it kills nodes, and the browser logs each request that fails."""
     leader = cluster.leader()

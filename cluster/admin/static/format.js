@@ -73,6 +73,13 @@ export function clock(ms) {
   return `${pad(t.getHours())}:${pad(t.getMinutes())}:${pad(t.getSeconds())}`;
 }
 
+/** Milliseconds since the Unix epoch of "2026-11-21 14:00" by this browser's clock. Raises an error with a hint. */
+export function timeOf(text) {
+  const ms = /^\d{10,}$/.test(text.trim()) ? Number(text) : new Date(text.trim().replace(" ", "T")).getTime();
+  if (!Number.isFinite(ms) || ms < 0) throw Object.assign(new Error(`${text || "nothing"} is not a time`), { hint: "write it as 2026-11-21 14:00, or in milliseconds since 1970" });
+  return ms;
+}
+
 /** "1 queue", "2 queues". */
 export function plural(n, one, many = `${one}s`) {
   return `${count(n)} ${n === 1 ? one : many}`;

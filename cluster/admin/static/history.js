@@ -15,6 +15,17 @@ export async function historyOf(node, signal) {
   return merged;
 }
 
+/** The same with a time without values wherever samples are missing: a line must not lead over what nobody saw. */
+export function withGaps({ times_ms: known_ms, series, interval_ms }) {
+  const after = known_ms.flatMap((time, n) => (n + 1 < known_ms.length && known_ms[n + 1] - time > 3 * interval_ms ? [n] : []));
+  if (!after.length) return { times_ms: known_ms, series };
+  const open = (values, missing) => values.flatMap((value, n) => (after.includes(n) ? [value, missing(n)] : [value]));
+  return {
+    times_ms: open(known_ms, (n) => known_ms[n] + interval_ms),
+    series: new Map([...series].map(([name, values]) => [name, open(values, () => null)])),
+  };
+}
+
 function merge(before, answer) {
   const old = before?.times_ms || [];
   const times = [...old, ...answer.times_ms];

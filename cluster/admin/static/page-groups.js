@@ -4,6 +4,7 @@ import { at, getConfirmed } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
+import { resetForm } from "./reset.js";
 import { badge, facts, filterBox, head, inside, panel, table } from "./ui.js";
 
 const state = { filter: "", by: { column: "lag", down: true }, queuesBy: { column: "lag", down: true } };
@@ -46,7 +47,7 @@ function oneGroup(one, own) {
         ["messages behind", h("span", { "data-field": "lag", "data-value": one.lag }, f.count(one.lag))],
         ["time behind", one.lag ? f.span(one.lag_ms) : "–"],
         ["consumers", f.count(one.members.length)],
-        ["deliveries at most", one.retry_max_times]))),
+        ["retries at most", f.count(one.retry_max_times)]))),
       panel("Subscriptions", null, table([
         { name: "topic", label: "topic", cell: (each) => h("a", { href: topicLink(each.topic) }, each.topic) },
         { name: "expression", label: "expression", class: "mono" },
@@ -71,6 +72,7 @@ function oneGroup(one, own) {
       { name: "min_offset", label: "first", num: true },
       { name: "max_offset", label: "next", num: true },
     ], one.offsets, { key: (each) => `${each.topic} ${each.queue_id}`, by: state.queuesBy, again: own.draw, none: "It reads no queue." })),
+    one.offsets.length > 0 && panel("Move its offsets", { note: "also of running consumers" }, inside(resetForm(one, own))),
   ];
 }
 

@@ -49,7 +49,7 @@ async function asked(form, signal) {
     return { ...one, messages: [one.message] };
   }
   if (by === "key") return byKey(topic, value.trim(), signal);
-  const from = by === "offset" ? `&offset=${encodeURIComponent(value)}` : by === "time" ? `&time_ms=${timeOf(value)}` : "";
+  const from = by === "offset" ? `&offset=${encodeURIComponent(value)}` : by === "time" ? `&time_ms=${f.timeOf(value)}` : "";
   const page = await get(`${at("topics", topic, "queues", queue, "messages")}?count=32&body_bytes=${PREVIEW_BYTES}${from}`, signal);
   return { ...page, page };
 }
@@ -67,13 +67,6 @@ async function byKey(topic, key, signal) {
     if (error.code === "not_found") return found;
     throw error;
   }
-}
-
-/** "2026-11-21 14:00" by this browser's clock, or milliseconds since the Unix epoch. */
-function timeOf(text) {
-  const ms = /^\d{10,}$/.test(text.trim()) ? Number(text) : new Date(text.trim().replace(" ", "T")).getTime();
-  if (!Number.isFinite(ms) || ms < 0) throw Object.assign(new Error(`${text || "nothing"} is not a time`), { hint: "write it as 2026-11-21 14:00, or in milliseconds since 1970" });
-  return ms;
 }
 
 function view(list, own) {

@@ -4,13 +4,14 @@ import { getConfirmed, Refusal } from "./api.js";
 import { h } from "./dom.js";
 import { findingsPanel } from "./findings.js";
 import * as f from "./format.js";
-import { historyOf } from "./history.js";
+import { historyOf, withGaps } from "./history.js";
 import { membersTable } from "./members.js";
 import { plot } from "./plots.js";
 import { choice, empty, head, panel, tile } from "./ui.js";
 
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
-const state = { range_s: 3600, node: null };
+/** Until somebody chooses: the leader, and the shortest time that shows all there is. */
+const state = { range_s: null, node: null };
 
 export default {
   name: "", title: "Overview", every: 2500, load, view,
@@ -58,22 +59,25 @@ function tiles(status, members, history) {
 
 function plots(members, node, history, own) {
   const again = (name, value) => { state[name] = value; own.refresh(); };
+  const covered_s = history.error ? 0 : ((history.times_ms.at(-1) ?? 0) - (history.times_ms[0] ?? 0)) / 1000;
+  const range_s = state.range_s ?? (RANGES.find(([seconds]) => seconds >= covered_s) || RANGES.at(-1))[0];
   const nodes = members.members.map((member) => [member.id, `node ${member.id}`]);
   const chosen = state.node ?? null;
   const end = [
     choice("Node", [[null, "leader"], ...nodes], chosen, (value) => again("node", value)),
-    choice("Time", RANGES, state.range_s, (value) => { state.range_s = value; own.draw(); }),
+    choice("Time", RANGES, range_s, (value) => { state.range_s = value; own.draw(); }),
   ];
   if (history.error) return panel(`Node ${node}`, { end }, empty(`Node ${node} does not answer: ${history.error.message}.`));
   if (history.times_ms.length < 2) return panel(`Node ${node}`, { end }, empty("The node takes a sample every 5 s. Two of them make a plot."));
   const until = history.times_ms.at(-1) / 1000;
-  const from = until - state.range_s;
-  const first = Math.max(0, history.times_ms.findIndex((time) => time / 1000 >= from));
-  const times_s = history.times_ms.slice(first).map((time) => time / 1000);
-  const line = (name, series) => ({ name, values: (history.series.get(series) || history.times_ms.map(() => null)).slice(first) });
+  const from = until - range_s;
+  const { times_ms, series } = withGaps(history);
+  const first = Math.max(0, times_ms.findIndex((time) => time / 1000 >= from));
+  const times_s = times_ms.slice(first).map((time) => time / 1000);
+  const line = (name, of) => ({ name, values: (series.get(of) || times_ms.map(() => null)).slice(first) });
   const drawn = (title, show, lines, max) => plot({ title, times_s, lines, show, max, range_s: [from, until] });
   const lags = [...history.series.keys()].filter((name) => name.startsWith("peer_lag_entries"));
-  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === state.range_s)[1]}`, { end },
+  return panel(`Node ${node}, the last ${RANGES.find(([value]) => value === range_s)[1].replace("1 ", "")}`, { end },
     h("div", { class: "plots" },
       drawn("Messages", f.perSecond, [line("written", "messages_in_per_s"), line("read", "messages_out_per_s")]),
       drawn("Bytes", f.bytesPerSecond, [line("written", "bytes_in_per_s"), line("read", "bytes_out_per_s")]),

@@ -3,7 +3,7 @@
 import { at, get } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
-import { badge, facts, filterBox, head, inside, panel, table } from "./ui.js";
+import { badge, empty, facts, filterBox, head, inside, panel, table } from "./ui.js";
 
 const state = { filter: "", by: { column: "name", down: false }, system: false };
 const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT|SELF_TEST_TOPIC|rmq_sys_)/;
@@ -12,11 +12,12 @@ export default { name: "topics", title: "Topics", load, view };
 
 async function load({ path: [, name], signal }) {
   if (name === undefined) return { list: await get("v1/topics", signal) };
-  return { one: await get(at("topics", name), signal) };
+  const [one, groups] = await Promise.all([get(at("topics", name), signal), get("v1/groups", signal)]);
+  return { one, readers: groups.groups.filter((group) => group.topics.includes(name)) };
 }
 
-function view({ list, one }, own) {
-  return one ? oneTopic(one) : allTopics(list, own);
+function view({ list, one, readers }, own) {
+  return one ? oneTopic(one, readers) : allTopics(list, own);
 }
 
 function allTopics(list, own) {
@@ -43,7 +44,7 @@ function allTopics(list, own) {
   ];
 }
 
-function oneTopic(one) {
+function oneTopic(one, readers) {
   const { topic } = one;
   return [
     head([h("a", { href: "#/topics", class: "crumb" }, "Topics / "), topic.name], one),
@@ -52,14 +53,22 @@ function oneTopic(one) {
         ["messages", h("span", { "data-field": "messages", "data-value": topic.messages }, f.count(topic.messages))],
         ["queues", `${topic.read_queues} to read, ${topic.write_queues} to write`],
         ["access", access(topic)], ["ordered", topic.order ? "yes" : "no"],
-        ["attributes", attributes(topic)], ["id", topic.id])))),
+        ["attributes", attributes(topic)], ["id", topic.id]))),
+      panel("Groups that read it", null, readers.length ? inside(facts(...readers.map((group) => [
+        h("a", { href: `#/groups/${encodeURIComponent(group.name)}` }, group.name), group.lag ? `${f.plural(group.lag, "message")} behind in all its topics` : "not behind",
+      ]))) : empty("None."))),
     panel(f.plural(one.queues.length, "queue"), null, table([
       { name: "queue_id", label: "queue", cell: (queue) => `queue ${queue.queue_id}` },
       { name: "messages", label: "messages", num: true, cell: (queue) => f.count(queue.max_offset - queue.min_offset) },
       { name: "min_offset", label: "first offset", num: true },
       { name: "max_offset", label: "next offset", num: true },
+      { name: "browse", label: "", class: "actions", cell: (queue) => h("a", { href: `${messagesLink(topic.name)}?queue=${queue.queue_id}&by=newest`, "aria-label": `Messages of queue ${queue.queue_id}` }, "messages") },
     ], one.queues, { key: (queue) => queue.queue_id, none: "The topic has no queues." })),
   ];
+}
+
+export function messagesLink(name) {
+  return `#/messages/${encodeURIComponent(name)}`;
 }
 
 export function topicLink(name) {

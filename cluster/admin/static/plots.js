@@ -93,10 +93,18 @@ function options(el) {
     ],
     series: [{}, ...lines.map((line, at) => ({
       label: line.name, stroke: colour(COLOURS[at % COLOURS.length]), width: 1.5, spanGaps: false,
-      points: { show: false },
+      points: { show: () => false, size: 4, filter: alone },
     }))],
     hooks: { setCursor: [(drawn) => tell(el, drawn)] },
   };
+}
+
+/** Samples without a neighbour: no line goes through them, so they are drawn as points. */
+function alone(drawn, line) {
+  const values = drawn.data[line];
+  const missing = (value) => value === null || value === undefined;
+  const found = values.flatMap((value, n) => (!missing(value) && missing(values[n - 1]) && missing(values[n + 1]) ? [n] : []));
+  return found.length ? found : null;
 }
 
 function niceTop(high) {

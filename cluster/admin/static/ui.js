@@ -44,7 +44,7 @@ export function tile(label, figure, note, kind) {
 export function facts(...pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== false);
   return h("dl", { class: "facts" }, shown.map(([name, value]) => [
-    h("dt", { key: `t${name}` }, name), h("dd", { key: `d${name}` }, value),
+    h("dt", null, name), h("dd", null, value),
   ]));
 }
 
@@ -161,7 +161,10 @@ export function askFirst(question) {
       h("button", { type: "button", class: "cancel", onclick: close }, "Cancel"),
       h("button", { type: "submit", class: question.danger ? "danger" : "first", disabled: state.busy }, state.busy ? "Working…" : question.yes))));
   draw();
-  dialog.onclose = () => { opener?.focus?.(); question.after?.(); };
+  dialog.onclose = () => {
+    (opener?.isConnected ? opener : document.getElementById("main")).focus();
+    question.after?.();
+  };
   dialog.showModal();
   dialog.querySelector("button.cancel").focus();
 }
