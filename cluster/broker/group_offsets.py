@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.named_commits import Name, NamedCommits
 from cluster.broker.names import group_named, topic_named
+from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.replication.outcome import Done
@@ -71,7 +72,7 @@ class Offsets:
             return None
         offset = state.offset(group, config.id, queue_id)
         if offset is None and zero_if_whole:
-            whole = state.min_offset(config.id, queue_id) == 0 and state.max_offset(config.id, queue_id) > 0
+            whole = first_offset(state, config.id, queue_id) == 0 and state.max_offset(config.id, queue_id) > 0
             return 0 if whole else None
         return offset
 
@@ -105,8 +106,8 @@ class Offsets:
         return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the queue's first message. Raises Refused."""
-        return self._services.state.min_offset(self._queue(topic, queue_id).id, queue_id)
+        """The offset of the queue's first message, in the tier too. Raises Refused."""
+        return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
         """See `BrokerState.offset_by_time`. Raises Refused."""

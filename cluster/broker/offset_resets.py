@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.command_levels import raising
 from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL
@@ -106,7 +107,7 @@ class OffsetResets:
 
     def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int:
         state = self._services.state
-        low, high = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+        low, high = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
         if wish.to is ResetTo.EARLIEST:
             return low
         if wish.to is ResetTo.LATEST:

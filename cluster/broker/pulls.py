@@ -16,6 +16,7 @@ from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
+from cluster.broker.old_pulls import OldMessages, OldPulls
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
 from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
@@ -44,13 +45,20 @@ class Pulls:
     """Answers pulls, and runs what their long polls wait for when woken."""
 
     def __init__(
-        self, services: Services, members: Members, resets: OffsetResets, reads: FollowerReads | None = None
+        self,
+        services: Services,
+        members: Members,
+        resets: OffsetResets,
+        reads: FollowerReads | None = None,
+        old: OldMessages | None = None,
     ) -> None:
-        """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said."""
+        """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said.
+        `old`: what was evicted; None: nothing was."""
         self._services = services
         self._members = members
         self._resets = resets
         self._reads = reads
+        self._old = OldPulls(services, old)
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
@@ -176,7 +184,7 @@ class Pulls:
             return True
         low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
         if pull.offset < low:
-            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", low)
+            self._answer_old(pull, low)
             return True
         if pull.offset > high:
             return self._ask_beyond(pull)
@@ -201,6 +209,22 @@ class Pulls:
         else:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
         return True
+
+    def _answer_old(self, pull: Pull, low: int) -> None:
+        """An offset below the rows of this node, which begin at `low`: its message is in the tier, or gone."""
+        if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
+            pull, low, self._reply_old, self._reply_busy
+        ):
+            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", self._old.first_offset(pull))
+
+    def _reply_old(self, pull: Pull, found: Found) -> None:
+        if found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found)
+        else:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
+
+    def _reply_busy(self, pull: Pull, remark: str) -> None:
+        self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
 
     def _answer_reset(self, pull: Pull, reset: OffsetReset) -> bool:
         """The offset of the pull's queue was reset. False: the consumer knows, the pull is like any other.
@@ -316,6 +340,6 @@ class Pulls:
         if self._reads is not None:
             suggested = self._reads.suggest(pull.group, pull.queue_id, found.last_position)
             self._reads.label(labels)
-        low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+        low, high = self._old.first_offset(pull), state.max_offset(pull.topic_id, pull.queue_id)
         answer = PullAnswer(outcome, remark, next_offset, low, high, suggested, labels, found.body, found.messages)
         pull.puller.answered(answer)

@@ -266,7 +266,8 @@ class Node:
         self.early_routes = EarlyRoutes(services, members, self.links.unreached)
         self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
         self.resets = OffsetResets(services)
-        self.pulls = Pulls(services, members, self.resets, self.modes.reads)
+        old = None if self.tier_access is None else self.tier_access.reading.old
+        self.pulls = Pulls(services, members, self.resets, self.modes.reads, old)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
         consumers = ConsumerRequests(services, self.resets, self.relay)
         replies = Replies(services, self.relay, own_address(self.config))

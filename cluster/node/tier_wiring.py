@@ -70,7 +70,7 @@ def access_of(
         except (StorageError, OutOfRangeError):
             return None
 
-    reading = TierReading(store, folder, lambda: storage.state.tier.rows, cache, from_log)
+    reading = TierReading(context.loop, store, folder, lambda: storage.state.tier.rows, cache, from_log)
     metrics.watch(counts, reading)
     return TierAccess(store, reading)
 

@@ -49,16 +49,17 @@ class Chosen(NamedTuple):
 class OldReads:
     """Answers pulls below the beginning of the local log (`cluster.broker.old_pulls`). Event loop only."""
 
-    def __init__(self, queues: TierQueues, log: TierLog, reads: ObjectReads) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, reads: ObjectReads) -> None:
+        self._loop = loop
         self._queues = queues
         self._log = log
         self._reads = reads
-        self._room = Room(ANSWERS_BYTES_MAX, lambda call: asyncio.get_running_loop().call_soon(call))
+        self._room = Room(ANSWERS_BYTES_MAX, loop.call_soon)
         self._tasks: set[asyncio.Task[None]] = set()
         self._next: OrderedDict[tuple[int, int], int] = OrderedDict()
         """(topic_id, queue_id) -> where its last answer said to go on."""
 
-    def find(self, pull: Pull, stop: int, done: Callable[[Found | StoreError], None]) -> None:
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Exception], None]) -> None:
         """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
         share = self._room.share()
 
@@ -67,11 +68,14 @@ class OldReads:
             self._start(answer())
 
         async def answer() -> None:
-            found: Found | StoreError
+            found: Found | Exception
             try:
                 found = await self.found(pull, stop)
             except StoreError as error:
                 logger.warning("tier: a pull of %s queue %d at %d: %s", pull.topic, pull.queue_id, pull.offset, error)
+                found = error
+            except Exception as error:
+                logger.exception("tier: a pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
                 found = error
             finally:
                 share.hold(0)
@@ -134,7 +138,7 @@ class OldReads:
             logger.debug("tier: nothing is read ahead: %s", error)  # who pulls it is told
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from cluster.tier.fetch.object_reads import ObjectReads
@@ -18,6 +19,7 @@ class TierReading:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         store: ObjectStore,
         folder: str,
         rows: Callable[[], Sequence[TierSegment]],
@@ -29,7 +31,7 @@ class TierReading:
         self.reads = ObjectReads(store, cache)
         self.log = TierLog(self.reads, rows, folder, elsewhere)
         self.queues = TierQueues(self.reads, rows, folder)
-        self.old = OldReads(self.queues, self.log, self.reads)
+        self.old = OldReads(loop, self.queues, self.log, self.reads)
 
     async def open(self) -> None:
         """Before the first read."""

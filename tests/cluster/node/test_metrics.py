@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -178,9 +179,10 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
     metrics.messages_out("t", 1, 1)
-    counts = RequestCounts()
+    counts, loop = RequestCounts(), asyncio.new_event_loop()
     counts.record("get_range", "ok")
-    metrics.tier_reads.watch(counts, TierReading(MemoryStore(), "c", tuple, None))
+    metrics.tier_reads.watch(counts, TierReading(loop, MemoryStore(), "c", tuple, None))
+    loop.close()
     rows = []
     for family in metrics.registry.collect():
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}

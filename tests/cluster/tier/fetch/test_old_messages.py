@@ -19,7 +19,6 @@ from cluster.tier.fetch.old_messages import OldReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
-from cluster.tier.store.errors import StoreError
 from tests.support.tier_kit import FOLDER, Message, TierKit
 
 QUEUE = (1, 0)
@@ -45,7 +44,7 @@ async def reads(kit: TierKit, tmp_path: Path) -> AsyncIterator[ObjectReads]:
 
 def old_reads(kit: TierKit, reads: ObjectReads) -> OldReads:
     rows = lambda: kit.rows  # noqa: E731
-    return OldReads(TierQueues(reads, rows, FOLDER), TierLog(reads, rows, FOLDER), reads)
+    return OldReads(asyncio.get_running_loop(), TierQueues(reads, rows, FOLDER), TierLog(reads, rows, FOLDER), reads)
 
 
 def pull(offset: int, *, messages_max: int = 32, bytes_max: int = 10_000, tags: frozenset[int] | None = None) -> Pull:
@@ -163,7 +162,7 @@ async def test_answers_are_called_back_within_their_room(
             now -= 1
 
     monkeypatch.setattr(old, "found", counted)
-    answers: list[Found | StoreError] = []
+    answers: list[Found | Exception] = []
     for offset in range(20):
         old.find(pull(offset, messages_max=1), 1 << 40, answers.append)
     while len(answers) < 20:

@@ -1,0 +1,68 @@
+"""Pulls below the beginning of this node's log: answered with messages that were evicted to the tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.pull import Pull
+from cluster.broker.pull_scan import Found
+from cluster.broker.services import Services
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+Reply = Callable[[Pull, Found], None]
+Fail = Callable[[Pull, str], None]
+
+
+class OldMessages(Protocol):
+    """Where messages are that have left this node's log and are still kept (`cluster.tier.fetch.old_messages`)."""
+
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Exception], None]) -> None:
+        """Calls `done`, later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with
+        why they cannot be had now."""
+
+
+def first_offset(state: BrokerState, topic_id: int, queue_id: int) -> int:
+    """The first offset of the queue that is kept, here or in the tier."""
+    if state.kept.position >= state.trim_position:  # nothing is evicted
+        return state.min_offset(topic_id, queue_id)
+    return state.kept_offset(topic_id, queue_id)
+
+
+class OldPulls:
+    """What `Pulls` does about a queue whose beginning may lie in the tier."""
+
+    def __init__(self, services: Services, messages: OldMessages | None = None) -> None:
+        """`messages`: None if this node has no tier."""
+        self._services = services
+        self._messages = messages
+
+    def first_offset(self, pull: Pull) -> int:
+        """Of the pull's queue, in the tier too."""
+        return first_offset(self._services.state, pull.topic_id, pull.queue_id)
+
+    def answer(self, pull: Pull, low: int, found: Reply, failed: Fail) -> bool:
+        """Has the pull answered by one of the two if its offset is kept; `low` is where the rows of this node begin.
+
+        `found` is called with messages, or with where to go on if none is wanted.
+        """
+        if pull.offset < self.first_offset(pull):
+            return False
+        if self._messages is None:
+            failed(
+                pull, f"offset {pull.offset} is in the tier, and this node has none: set tier.url, or pull elsewhere"
+            )
+            return True
+
+        def done(result: Found | Exception) -> None:
+            if pull.puller.client.closed:
+                return
+            if isinstance(result, Exception):
+                failed(pull, f"offset {pull.offset} is in the tier, which does not give it: {result}")
+            else:
+                found(pull, result)
+
+        self._messages.find(pull, low, done)
+        return True
