@@ -53,7 +53,7 @@ _.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/clie
 # Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
 _.streamReader, _.initialOffset, _.latestOffset, _.reportLatestOffset
 _.getDefaultReadLimit, _.prepareForTriggerAvailableNow
-_.p50_bytes, _.p99_bytes  # pyspark_raftmq/jobs/report.py: printed
+_.p50_bytes, _.p99_bytes, _.of_mean  # pyspark_raftmq/jobs: printed
 
 # Called by the native kernel.
 origin_of  # cluster/remoting/intake.py

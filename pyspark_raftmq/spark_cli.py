@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,18 @@ from raftmq.arrow.columns import COLUMNS
 from raftmq.client.discovery import find_servers
 from raftmq.commands.common import console, json_option, print_table, servers_option, show, told_in_lines
 
+_DAY_MS = 86_400_000
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_raftmq.jobs.report import LogReport
+    from pyspark_raftmq.jobs.traffic import TrafficReport
 
 
 @click.group()
 def spark() -> None:
-    """Run jobs over topics with Spark: export, report."""
+    """Run jobs over topics with Spark: export, report, traffic."""
 
 
 def _session_options(command: Any) -> Any:
@@ -116,6 +120,62 @@ def report_command(
         show(True, {name: [line._asdict() for line in lines] for name, lines in found._asdict().items()})
     else:
         _print_report(found)
+
+
+@spark.command("traffic")
+@click.argument("topics", nargs=-1)
+@click.option(
+    "--limits", "to", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the limits as JSON."
+)
+@click.option(
+    "--valid-days", default=7, show_default=True, type=click.IntRange(min=1), metavar="N", help="When they expire."
+)
+@_session_options
+@servers_option
+@json_option
+def traffic_command(
+    topics: tuple[str, ...],
+    to: Path | None,
+    valid_days: int,
+    master: str,
+    memory: str,
+    servers: str | None,
+    as_json: bool,
+) -> None:
+    """Show hot queues and keys, and rates that the traffic so far stays below, by topic and hour of the day.
+
+    The limits are advice; the cluster does not read them. Without TOPICS, all but those that the system makes for
+    itself.
+    """
+    from pyspark_raftmq.jobs.traffic import limits_document, traffic, write_limits
+
+    given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
+    with _explained():
+        options = _options(given, servers)
+        given["servers"] = options.servers
+        with _session(master, memory) as running:
+            found = traffic(running, options, given)
+        if to is not None:
+            write_limits(limits_document(found, int(time.time() * 1000), valid_days * _DAY_MS), to)
+    if as_json:
+        told = {
+            "queues": [line._asdict() for line in found.queues],
+            "keys": [line._asdict() for line in found.keys],
+            "limits": [line._asdict() for line in found.limits],
+        }
+        show(True, {**told, "first_ms": found.first_ms, "last_ms": found.last_ms})
+    else:
+        _print_traffic(found)
+
+
+def _print_traffic(found: TrafficReport) -> None:
+    print_table(["topic", "queue", "messages", "of mean"], found.queues, none="no messages", left={"topic"})
+    if found.keys:
+        click.echo()
+        print_table(["topic", "keys", "messages", "share"], found.keys)
+    if found.limits:
+        click.echo()
+        print_table(["topic", "hour", "messages/s", "bytes/s", "learned from s"], found.limits)
 
 
 def _print_report(found: LogReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, check_continues
 from pyspark_raftmq.jobs.export import export
+from pyspark_raftmq.jobs.traffic import FLOOR, HEADROOM, limits_document, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
 from pyspark_raftmq.spark_cli import told_by_task
@@ -139,6 +141,27 @@ def test_the_commands(
     assert line["bytes"] >= 40 * 10 + 25 * 20
     assert sum(hour["messages"] for hour in told["hours"]) == line["messages"]
     assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_traffic_finds_what_is_hot(spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path) -> None:
+    mq.admin.create_topic("busy", 2)
+    mq.send_batch("busy", [b"x" * 100] * 90, queue_id=0, key="hot")
+    mq.send_batch("busy", [b"x" * 100] * 10, queue_id=1, key="cold")
+    given = {"servers": servers, "topic": "busy"}
+    found = traffic(spark, parse_options(given), given)
+    assert found.queues == [("busy", 0, 90, 1.8), ("busy", 1, 10, 0.2)]
+    assert found.keys == [("busy", "hot", 90, 0.9), ("busy", "cold", 10, 0.1)]
+    stored = raftmq.read_arrow("busy", servers=servers, columns=["store_ms"]).column("store_ms").to_pylist()
+    assert (found.first_ms, found.last_ms) == (min(stored), max(stored))
+    busiest = max(Counter(ms // 1000 for ms in stored).values())
+    assert max(limit.messages_per_s for limit in found.limits) == max(FLOOR, round(HEADROOM * busiest))
+    assert max(limit.bytes_per_s for limit in found.limits) == round(HEADROOM * busiest * 100)
+    assert {limit.hour for limit in found.limits} == {ms // 3_600_000 % 24 for ms in stored}
+    write_limits(limits_document(found, 1000, 500), tmp_path / "limits.json")
+    written = json.loads((tmp_path / "limits.json").read_text())
+    assert (written["v"], written["expires_ms"]) == (1, 1500)
+    assert written["limits"] == [limit._asdict() for limit in found.limits]
+    assert [path.name for path in tmp_path.iterdir()] == ["limits.json"]
 
 
 def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:

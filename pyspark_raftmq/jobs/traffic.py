@@ -1,0 +1,152 @@
+"""`raftmq spark traffic`: hot topics, queues and keys, and limits that the traffic so far would not have reached.
+
+The limits are advice: nothing in the cluster reads them. Each names a topic and an hour of the day (UTC, log time), so
+that a topic which is busy at night is not held to what it does by day.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import raftmq
+from pyspark_raftmq.options import ReadOptions
+from pyspark_raftmq.plan import topics_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERSION = 1
+_SECOND_MS = 1000
+_HOUR_MS = 3_600_000
+_HOURS = 24
+HEADROOM = 1.3
+"""A limit is this much above the 99.9th percentile of the busy seconds."""
+FLOOR = 10
+"""No limit is below so many messages per second: a topic that hardly spoke yet has told nothing about itself."""
+_P = 0.999
+_TOP = 10
+
+
+class QueueLine(NamedTuple):
+    """A queue; `of_mean` is how many times the mean of its topic's queues it holds."""
+
+    topic: str
+    queue_id: int
+    messages: int
+    of_mean: float
+
+
+class KeyLine(NamedTuple):
+    """Messages with this text as their keys; `share` is that of its topic's messages."""
+
+    topic: str
+    keys: str
+    messages: int
+    share: float
+
+
+class Limit(NamedTuple):
+    """Of one topic in one hour of the day, per second; `seconds` is how many busy seconds it was learned from."""
+
+    topic: str
+    hour: int
+    messages_per_s: int
+    bytes_per_s: int
+    seconds: int
+
+
+class TrafficReport(NamedTuple):
+    """Queues and keys: the hottest first. `first_ms` and `last_ms` bound what was looked at; -1 without messages."""
+
+    queues: list[QueueLine]
+    keys: list[KeyLine]
+    limits: list[Limit]
+    first_ms: int
+    last_ms: int
+
+
+def traffic(spark: SparkSession, options: ReadOptions, given: dict[str, str]) -> TrafficReport:
+    """`given` are the options that `options` was parsed from. Raises PlanError, and Spark's error of a task."""
+    from pyspark.sql import functions as f
+
+    with raftmq.connect(options.servers) as mq:
+        if not topics_of(mq, options):
+            return TrafficReport([], [], [], -1, -1)
+    wanted = {**given, "columns": "topic,queue_id,store_ms,body,keys"}
+    frame = spark.read.format("raftmq").options(**wanted).load().withColumn("size", f.length("body")).drop("body")
+    frame = frame.cache()
+    try:
+        first_ms, last_ms = frame.agg(f.min("store_ms"), f.max("store_ms")).first()
+        if first_ms is None:
+            return TrafficReport([], [], [], -1, -1)
+        return TrafficReport(_queues(frame), _keys(frame), _limits(frame), first_ms, last_ms)
+    finally:
+        frame.unpersist()
+
+
+def _queues(frame: DataFrame) -> list[QueueLine]:
+    found = frame.groupBy("topic", "queue_id").count().collect()
+    counts: dict[str, list[int]] = {}
+    for row in found:
+        counts.setdefault(row.topic, []).append(row["count"])
+    means = {topic: statistics.mean(each) for topic, each in counts.items()}
+    lines = [QueueLine(r.topic, r.queue_id, r["count"], round(r["count"] / means[r.topic], 2)) for r in found]
+    return sorted(lines, key=lambda line: (-line.messages, line.topic, line.queue_id))[:_TOP]
+
+
+def _keys(frame: DataFrame) -> list[KeyLine]:
+    from pyspark.sql import functions as f
+
+    totals = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
+    found = frame.where(f.col("keys").isNotNull()).groupBy("topic", "keys").count()
+    top = found.orderBy(f.desc("count"), "topic", "keys").limit(_TOP).collect()
+    return [KeyLine(r.topic, r["keys"], r["count"], round(r["count"] / totals[r.topic], 4)) for r in top]
+
+
+def _limits(frame: DataFrame) -> list[Limit]:
+    from pyspark.sql import functions as f
+
+    second = f.col("store_ms") - f.col("store_ms") % _SECOND_MS
+    per_second = frame.groupBy("topic", second.alias("at_ms")).agg(
+        f.count("*").alias("messages"), f.sum("size").alias("bytes")
+    )
+    hour = (f.floor(f.col("at_ms") / _HOUR_MS) % _HOURS).cast("int")
+    found = (
+        per_second.groupBy("topic", hour.alias("hour"))
+        .agg(
+            f.percentile_approx("messages", _P).alias("messages"),
+            f.percentile_approx("bytes", _P).alias("bytes"),
+            f.count("*").alias("seconds"),
+        )
+        .collect()
+    )
+    return sorted(
+        Limit(r.topic, r.hour, max(FLOOR, round(HEADROOM * r.messages)), round(HEADROOM * r.bytes), r.seconds)
+        for r in found
+    )
+
+
+def limits_document(report: TrafficReport, made_ms: int, valid_ms: int) -> dict[str, Any]:
+    """The limits as versioned JSON. Whoever uses them does so until `expires_ms`, and then falls back to none."""
+    return {
+        "v": VERSION,
+        "made_ms": made_ms,
+        "expires_ms": made_ms + valid_ms,
+        "learned_from": {"first_ms": report.first_ms, "last_ms": report.last_ms},
+        "headroom": HEADROOM,
+        "limits": [limit._asdict() for limit in report.limits],
+    }
+
+
+def write_limits(document: dict[str, Any], to: Path) -> None:
+    """Replaces the file as a whole. Raises OSError."""
+    fresh = to.with_name(f"{to.name}.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(to)
+    finally:
+        fresh.unlink(missing_ok=True)
