@@ -15,7 +15,7 @@ from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_sta
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.machine import START_WALL_MS, Machine
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.tier_check import TierCheck
@@ -90,6 +90,9 @@ class Monitor:
         self.sometimes: Counter[str] = Counter(dict.fromkeys(SOMETIMES, 0))
         self.leaders: dict[int, NodeId] = {}
         """Term -> who led it."""
+        self.log_time_off_ms = 0
+        """The furthest that log time was from true time when a leader began. Two voters, one with a wrong clock, may
+        elect one; when that clock's node is away, log time jumps back to what is true."""
         self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
         """State-aware triggers: after each driver turn,"""
         self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
@@ -181,6 +184,8 @@ class Monitor:
         if previous is not None and previous != node_id and self.machines[previous].up:
             self.sometimes["election without a killed leader"] += 1
         self.leaders[raft.term] = node_id
+        off_ms = self._node(node_id).raw.log_time_ms() - START_WALL_MS - int(self.loop.now * 1000)
+        self.log_time_off_ms = max(self.log_time_off_ms, abs(off_ms))
         self.log(f"node {node_id} leads term {raft.term}")
         self._note(f"leader {node_id} {raft.term}")
 
