@@ -84,6 +84,7 @@ class MessageDetail(ReadView, frozen=True, kw_only=True):
 async def find_messages(call: Call) -> MessagesView:
     """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
     _refuse_if_fenced(call)
+    body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     lookup = KeyLookup(port.services, topic, KeyQuery(key, unique=False, count_max=MESSAGES_MAX))
@@ -104,7 +105,7 @@ async def find_messages(call: Call) -> MessagesView:
         node=port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
-        messages=[_view(stored, number_of(call.query, BODY_BYTES, INT64_MAX)) for stored in found.messages],
+        messages=[_view(stored, body_bytes) for stored in found.messages],
         more=found.stopped,
     )
 
@@ -113,7 +114,7 @@ async def get_message(call: Call) -> MessageDetail:
     """The message that begins at this position of the commit log."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
-    text = call.params["position"]
+    body_bytes, text = number_of(call.query, BODY_BYTES, INT64_MAX), call.params["position"]
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
         raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
     try:
@@ -123,7 +124,7 @@ async def get_message(call: Call) -> MessageDetail:
         stored, why = None, str(error)
     if stored is None:
         raise ApiError("not_found", f"there is no message at position {text}", why)
-    view = _view(stored, number_of(call.query, BODY_BYTES, INT64_MAX))
+    view = _view(stored, body_bytes)
     return MessageDetail(node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=view)
 
 

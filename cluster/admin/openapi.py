@@ -35,6 +35,7 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     TIME_MS: _WHOLE,
     COUNT: {"type": "integer", "minimum": 0, "maximum": MESSAGES_MAX, "default": MESSAGES_MAX},
     BODY_BYTES: _WHOLE,
+    "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
     SINCE: {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
 }
 _PARAMETER = re.compile(r"{(\w+)}")
@@ -98,7 +99,9 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    return [{"name": name, "in": "query", "schema": QUERY_SCHEMAS[name]} for name in route.query]
+    """Of a name that means something else at one address, the schema stands under both."""
+    own = {name: QUERY_SCHEMAS.get(f"{route.path}?{name}") or QUERY_SCHEMAS[name] for name in route.query}
+    return [{"name": name, "in": "query", "schema": schema} for name, schema in own.items()]
 
 
 def _answer(route: Route) -> dict[str, Any]:

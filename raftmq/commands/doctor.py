@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -20,19 +21,31 @@ class Check(NamedTuple):
 
 
 @click.command()
+@click.option(
+    "--host",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Examine this machine too, and the disk of DIR, where a node keeps its data or will.",
+)
 @json_option
-def doctor(as_json: bool) -> int:
+def doctor(directory: Path | None, as_json: bool) -> int:
     """Examine this installation: the speed of its Python, the kernel, the checksums.
 
     It looks at the Python that runs this command, and compares it with the others on PATH; this takes seconds. What
-    running nodes use is shown by `raftmq status`. Exit code: 1 if something should be changed, else 0.
+    running nodes use is shown by `raftmq status`. With --host also kernel settings, swap, file system, disk, measured
+    sync speed, open files, clock. Exit code: 1 if something should be changed, else 0.
     """
     checks = [_python(), _kernel(), _checksums()]
+    if directory is not None:
+        from raftmq.local.host_checks import host_checks
+
+        checks += [Check(*each) for each in host_checks(directory)]
     findings = [check.finding for check in checks if check.finding]
-    lines = []
+    lines, width = [], max(10, *(len(check.name) for check in checks))
     for check in checks:
-        lines.append(f"{check.name:<10} {check.found}")
-        lines += [f"{'':<10} {check.finding}"] if check.finding else []
+        lines.append(f"{check.name:<{width}} {check.found}")
+        lines += [f"{'':<{width}} {check.finding}"] if check.finding else []
     show(as_json, {"checks": [check._asdict() for check in checks], "findings": findings}, *lines)
     return ExitCode.FAILED if findings else ExitCode.OK
 

@@ -13,6 +13,7 @@ import click
 from cluster.config.local_layout import read_cluster
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_dir
+from raftmq.local.contexts import check_cluster, find_context
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +52,7 @@ def admin_option(command: F) -> F:
     return click.option(
         "--admin",
         metavar="HOST:PORT,…",
-        help=f"HTTP API of one or more nodes (default: {ADMIN_VARIABLE}, else the local cluster's).",
+        help=f"HTTP API of one or more nodes, or a context (default: {ADMIN_VARIABLE}, else the local cluster's).",
     )(command)
 
 
@@ -60,6 +61,25 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
         return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(data_dir(data)).nodes]
+    return parse_addresses(named) if ":" in named else _of_context(named.strip())
+
+
+def _of_context(name: str) -> list[str]:
+    """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
+    context = find_context(name)
+    if context.cluster_id:
+        try:
+            cluster_id = str(AdminApi(context.addresses).local("/v1/status")["cluster_id"])
+        except LocalError as error:
+            if error.exit_code is not ExitCode.UNREACHABLE:
+                raise
+            return context.addresses  # whoever is asked next says so
+        check_cluster(context, cluster_id)
+    return context.addresses
+
+
+def parse_addresses(named: str) -> list[str]:
+    """ "http://a:1,b:2" -> its "host:port". Raises LocalError."""
     addresses = [part.strip().removeprefix("http://").rstrip("/") for part in named.split(",") if part.strip()]
     for address in addresses:
         host, colon, port = address.rpartition(":")

@@ -1,0 +1,79 @@
+"""`raftmq support bundle`: one file with what is needed to understand a problem."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from cluster.config.local_layout import NodeRecord, read_cluster
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import console, data_dir, data_option, json_option, show
+from raftmq.local.admin_http import admin_addresses, admin_option
+from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
+
+
+@click.group()
+def support() -> None:
+    """Collect what is needed to understand a problem."""
+
+
+@support.command("bundle")
+@click.option(
+    "--to", "to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A new file, name.tar.gz."
+)
+@data_option
+@admin_option
+@json_option
+def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Write state, metrics, events, logs and configuration of all nodes into one file.
+
+    It contains no message body and no secret: values that look like secrets are replaced. Logs and configuration files
+    are those of a local cluster; those of nodes elsewhere stay where they are.
+    """
+    path = to or Path(f"raftmq-support-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
+    if path.exists():
+        raise LocalError(f"{path} exists already", "a bundle is never overwritten", "--to FILE", ExitCode.USAGE)
+    files = {"about.txt": _about()}
+    addresses = admin_addresses(admin, data)
+    with console(stderr=True).status("asking the nodes"):
+        for number, address in enumerate(addresses, 1):
+            folder = f"node-{number}-{address.replace(':', '_').strip('[]')}"
+            files |= {f"{folder}/{name}": text for name, text in files_of_node(address)}
+        if not admin:
+            files |= _local(data)
+    try:
+        write_bundle(path, files)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written", str(error.strerror), "--to FILE") from None
+    show(
+        as_json, {"file": str(path), "files": sorted(files)}, f"{path}: {len(files)} files, no secret, no message body"
+    )
+
+
+def _local(data: str | None) -> dict[str, str]:
+    """Logs and configuration of the local cluster, if there is one."""
+    try:
+        nodes = read_cluster(data_dir(data)).nodes
+    except LocalError:
+        return {}
+    return {f"node-{node.id}/{name}": text for node in nodes for name, text in _files(node).items()}
+
+
+def _files(node: NodeRecord) -> dict[str, str]:
+    found = {}
+    for name, path in (("raftmq.toml", node.config_path), ("log.txt", Path(node.log))):
+        try:
+            found[name] = text_of_file(path)
+        except OSError as error:
+            found[f"{name}.error.txt"] = without_secrets(f"{path}: {error.strerror}\n")
+    return found
+
+
+def _about() -> str:
+    from cluster.runtime.versions import versions
+
+    rows = {"system": platform.platform(), "made": f"{datetime.now(UTC):%F %T} UTC", **versions()}
+    return "".join(f"{name}: {value}\n" for name, value in rows.items())

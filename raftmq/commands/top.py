@@ -1,0 +1,96 @@
+"""`raftmq top`: the cluster in the terminal, again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftmq.commands.common import console, data_option, json_option, print_json
+from raftmq.commands.status import finding_lines
+from raftmq.local.admin_http import admin_addresses, admin_option
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from raftmq.local.status import ClusterView
+
+COLUMNS = ("node", "role", "term", "applied", "entries/s", "lag", "clients", "in flight", "disk", "up")
+FINDINGS_MAX = 8
+
+Before = dict[int, tuple[float, int]]
+"""Node -> when it was looked at, and its applied index then."""
+
+
+@click.command()
+@click.option("--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds per look.")
+@click.option("--count", type=click.IntRange(1), help="End after so many looks (default: until Ctrl-C).")
+@data_option
+@admin_option
+@json_option
+def top(interval: float, count: int | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show roles, throughput, lag, load and findings live, until Ctrl-C. With --json one line per look."""
+    from rich.live import Live
+
+    from raftmq.local.status import view_addresses
+
+    addresses, looks = admin_addresses(admin, data), 0
+    before: Before = {}
+    while as_json:
+        view = view_addresses(addresses)
+        print_json({**view.to_json(), "findings": view.findings()})
+        looks += 1
+        if looks == count:
+            return
+        time.sleep(interval)
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
+        while True:
+            view = view_addresses(addresses)
+            live.update(page(view, view.findings() or [], before, time.monotonic()), refresh=True)
+            looks += 1
+            if looks == count:
+                return
+            time.sleep(interval)
+
+
+def page(view: ClusterView, findings: list[dict[str, Any]], before: Before, now_s: float) -> Group:
+    """One look. `before` is brought up to date for the next one."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "role" else "right")
+    for node in view.nodes:
+        table.add_row(*_row(node.record.id, node.status, view.lag_of(node.record.id), before, now_s))
+    leader = f"node {view.leader} leads, term {view.term}" if view.leader else "no leader"
+    lines = [Text(line, style=style) for style, line in finding_lines(findings[:FINDINGS_MAX])]
+    more = (
+        [Text(f"{len(findings) - FINDINGS_MAX} more findings: raftmq status")] if len(findings) > FINDINGS_MAX else []
+    )
+    return Group(Text(leader, style="bold"), table, *(lines or [Text("no findings", style="green")]), *more)
+
+
+def _row(node: int, own: dict[str, Any] | None, lag: int | None, before: Before, now_s: float) -> list[str]:
+    if own is None:
+        before.pop(node, None)
+        return [str(node or "?"), "silent", *["-"] * (len(COLUMNS) - 2)]
+    applied = int(own["applied_index"])
+    then_s, then = before.get(node, (now_s, applied))
+    before[node] = now_s, applied
+    rate = f"{max(0, applied - then) / (now_s - then_s):.0f}" if now_s > then_s else "-"
+    disk = own.get("disk") or {}
+    return [
+        str(node),
+        str(own["role"]),
+        str(own["term"]),
+        str(applied),
+        rate,
+        "-" if lag is None else str(lag),
+        str(own["load"]["connections"]),
+        f"{own['load']['inflight_bytes'] / 1024:.0f} KiB",
+        f"{disk['used_percent']:.0f} %" if disk else "-",
+        f"{own['uptime_ms'] // 1000} s",
+    ]

@@ -1,0 +1,95 @@
+"""Named clusters: the HTTP addresses that `--admin NAME` stands for, in one file of the user.
+
+A context remembers which cluster answered when it was added, so that a name never leads to another one unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.errors import ExitCode, LocalError
+
+FILE_VARIABLE = "RAFTMQ_CONTEXTS"
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+"""An address has a colon, so the two cannot be mistaken for each other."""
+
+
+class ClusterContext(NamedTuple):
+    """One named cluster."""
+
+    name: str
+    addresses: list[str]
+    cluster_id: str
+    """Of the cluster that answered when it was added; "" if none did."""
+
+
+def contexts_file() -> Path:
+    """RAFTMQ_CONTEXTS, else raftmq/contexts.json in the user's configuration directory."""
+    named = os.environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "raftmq" / "contexts.json"
+
+
+def read_contexts() -> dict[str, ClusterContext]:
+    """All of them, by name. Raises LocalError for a file that is none of ours."""
+    path = contexts_file()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from None
+    try:
+        rows: dict[str, Any] = json.loads(text)["contexts"]
+        found = [ClusterContext(name, list(row["admin"]), str(row["cluster_id"])) for name, row in rows.items()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _unusable(path, "it is not a list of contexts") from None
+    return {each.name: each for each in found}
+
+
+def write_contexts(contexts: dict[str, ClusterContext]) -> None:
+    """Replaces the file as a whole."""
+    path = contexts_file()
+    rows = {each.name: {"admin": each.addresses, "cluster_id": each.cluster_id} for each in contexts.values()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        staged.write_text(json.dumps({"schema": 1, "contexts": rows}, indent=2) + "\n", encoding="utf-8")
+        staged.replace(path)
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from None
+
+
+def find_context(name: str) -> ClusterContext:
+    """The context of that name. Raises LocalError."""
+    contexts = read_contexts()
+    if name not in contexts:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise LocalError(
+            f"{name} is not the address of an HTTP API, and no context",
+            f"an address is host:port; the contexts are: {known}",
+            f"raftmq context add {name} --admin HOST:9644" if NAME.match(name) else "--admin 127.0.0.1:9644",
+            ExitCode.USAGE,
+        )
+    return contexts[name]
+
+
+def check_cluster(context: ClusterContext, cluster_id: str) -> None:
+    """Raises LocalError if another cluster than the remembered one answers."""
+    if context.cluster_id and cluster_id and context.cluster_id != cluster_id:
+        raise LocalError(
+            f"another cluster answers at the addresses of the context {context.name}",
+            f"it was added for cluster {context.cluster_id}, and {cluster_id} answers",
+            f"raftmq context add {context.name} --admin HOST:9644    (if that is intended)",
+            ExitCode.REFUSED,
+        )
+
+
+def _unusable(path: Path, why: str) -> LocalError:
+    return LocalError(f"the contexts in {path} cannot be used", why, f"correct or remove {path}", ExitCode.FAILED)

@@ -1,0 +1,180 @@
+"""What the machine should be like for a node: kernel settings, disk, clock, limits. Linux; elsewhere little is known.
+
+Each check says what it found and, if that should be changed, what to change and why. Values are what RocketMQ's os.sh
+and common advice ask for only where that is right for a log that is synced for every batch; where it is not, the reason
+is given.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FILES_MIN = 65_536
+SYNC_SLOW_MS = 20.0
+SYNCS = 30
+_UNSYNCED = 0x40
+"""STA_UNSYNC of adjtimex(2)."""
+
+
+class HostCheck(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    found: str
+    finding: str = ""
+    """What to change and why; "" if nothing."""
+
+
+class Setting(NamedTuple):
+    """A number below /proc/sys."""
+
+    name: str
+    is_good: Callable[[int], bool]
+    wanted: str
+    why: str
+
+
+SETTINGS = (
+    Setting(
+        "vm/dirty_background_ratio",
+        lambda value: value <= 10,
+        "10 or less",
+        "much unwritten data makes one sync wait for all of it; os.sh of RocketMQ sets 50 for its asynchronous flush",
+    ),
+    Setting("vm/dirty_ratio", lambda value: value <= 40, "40 or less", "writers are stopped when it is reached"),
+    Setting(
+        "vm/dirty_writeback_centisecs",
+        lambda value: 0 < value <= 3_000,
+        "500",
+        "os.sh of RocketMQ sets 360000 (an hour): other programs' data then piles up in front of a sync",
+    ),
+    Setting("vm/swappiness", lambda value: value <= 10, "1", "a node whose memory is swapped out loses elections"),
+    Setting("vm/max_map_count", lambda value: value >= 65_530, "65530 or more", "RocksDB maps its table files"),
+    Setting("net/core/somaxconn", lambda value: value >= 1_024, "1024 or more", "many clients connect again at once"),
+)
+SCHEDULERS = ("none", "mq-deadline", "deadline", "noop", "kyber")
+"""Of the disk: they do not hold a sync back in favour of other processes, as bfq and cfq may."""
+VOLATILE = ("tmpfs", "ramfs", "overlay")
+
+
+def host_checks(directory: Path, root: Path = Path("/")) -> Iterator[HostCheck]:
+    """All checks; `directory`: where the log is or will be; `root`: of /proc and /sys."""
+    for setting in SETTINGS:
+        yield _setting(setting, root)
+    yield _swap(root)
+    yield _file_system(directory, root)
+    yield from _disk(directory, root)
+    yield _sync_speed(directory)
+    yield _open_files()
+    yield _clock()
+
+
+def _setting(setting: Setting, root: Path) -> HostCheck:
+    name = setting.name.replace("/", ".")
+    try:
+        value = int((root / "proc/sys" / setting.name).read_text())
+    except (OSError, ValueError):
+        return HostCheck(name, "not known on this system")
+    if setting.is_good(value):
+        return HostCheck(name, str(value))
+    return HostCheck(name, str(value), f"set it to {setting.wanted}: {setting.why}")
+
+
+def _swap(root: Path) -> HostCheck:
+    try:
+        rows = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+        used_kib = int(rows["SwapTotal"].split()[0]) - int(rows["SwapFree"].split()[0])
+    except (OSError, ValueError, KeyError):
+        return HostCheck("swap", "not known on this system")
+    finding = (
+        "memory is swapped out: give the machine more memory, or take programs off it" if used_kib > 65_536 else ""
+    )
+    return HostCheck("swap", f"{used_kib // 1024} MiB in use", finding)
+
+
+def _file_system(directory: Path, root: Path) -> HostCheck:
+    """Of the longest mount point above the directory."""
+    path = str(directory.absolute())
+    try:
+        mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
+    except OSError:
+        return HostCheck("file system", "not known on this system")
+    above = [row for row in mounts if len(row) > 3 and (path + "/").startswith(row[1].rstrip("/") + "/")]
+    if not above:
+        return HostCheck("file system", "not known on this system")
+    _, place, kind, options = max(above, key=lambda row: len(row[1]))[:4]
+    finding = ""
+    words = options.split(",")
+    if kind in VOLATILE:
+        finding = f"{kind} does not keep data over a restart of the machine: use ext4 or xfs on a disk"
+    elif kind.startswith(("nfs", "cifs", "fuse", "9p")):
+        finding = f"a sync on {kind} may return before the data is safe: use a local disk"
+    elif "nobarrier" in words or "barrier=0" in words:
+        finding = "without barriers a sync may return before the disk has the data: mount with barriers"
+    elif "data=writeback" in words or "noload" in words:
+        finding = "a file may hold foreign bytes after a crash: mount with data=ordered, and keep the journal"
+    return HostCheck("file system", f"{kind} at {place} ({options})", finding)
+
+
+def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
+    try:
+        number = directory.stat().st_dev
+        device = (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
+        queue = next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
+        rotates = (queue / "rotational").read_text().strip() == "1"
+        line = (queue / "scheduler").read_text().split()
+    except (OSError, StopIteration):
+        yield HostCheck("disk", "not known on this system")
+        return
+    chosen = next((word.strip("[]") for word in line if word.startswith("[")), line[0] if line else "none")
+    slow = "each sync waits for the platter, some 10 ms: use an SSD, and not one rotating disk beside SSDs"
+    yield HostCheck("disk", "rotational" if rotates else "solid state", slow if rotates else "")
+    other = f"use one of {', '.join(SCHEDULERS[:2])}: {chosen} may hold a sync back in favour of other programs"
+    yield HostCheck("io scheduler", chosen, "" if chosen in SCHEDULERS else other)
+
+
+def _sync_speed(directory: Path) -> HostCheck:
+    """The median and the worst of some writes of 4 KiB, each with fdatasync, to a file that is removed again."""
+    times = []
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            for _ in range(SYNCS):
+                began = time.perf_counter()
+                os.pwrite(file.fileno(), b"\0" * 4096, 0)
+                os.fdatasync(file.fileno())
+                times.append(1000 * (time.perf_counter() - began))
+    except OSError as error:
+        return HostCheck("sync", f"not measured: {error.strerror}", "the directory must be writable")
+    median = statistics.median(times)
+    slow = f"every batch of messages waits for this; {SYNC_SLOW_MS:g} ms and more make the alarm disk_slow likely"
+    found = f"fdatasync takes {median:.2f} ms (median of {SYNCS}), at most {max(times):.1f} ms"
+    return HostCheck("sync", found, slow if median >= SYNC_SLOW_MS else "")
+
+
+def _open_files() -> HostCheck:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = f"raise it to {FILES_MIN} (LimitNOFILE=, ulimit -n): connections and table files need one each"
+    return HostCheck("open files", str(soft), few if 0 <= soft < FILES_MIN else "")
+
+
+def _clock() -> HostCheck:
+    import ctypes
+
+    try:
+        buffer = ctypes.create_string_buffer(512)  # struct timex, all zeros: only read
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+        status = int.from_bytes(buffer.raw[40:44], "little")
+    except (OSError, AttributeError):
+        return HostCheck("clock", "not known on this system")
+    if state < 0:
+        return HostCheck("clock", "not known on this system")
+    if status & _UNSYNCED:
+        return HostCheck("clock", "not synchronised", "start a time service (chrony, systemd-timesyncd)")
+    return HostCheck("clock", "synchronised")
