@@ -169,13 +169,13 @@ async def list_messages(call: Call) -> QueuePage:
 
 
 def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
-    state = call.port.state
+    """Where the page begins: at the later of the two if both an offset and a time are given."""
+    state, query = call.port.state, call.query
     low, high = state.min_offset(topic_id, queue), state.max_offset(topic_id, queue)
-    if TIME_MS in call.query and OFFSET in call.query:
-        raise ApiError("bad_query", f"{OFFSET} and {TIME_MS} do not go together", f"use {OFFSET} or {TIME_MS}")
-    if TIME_MS in call.query:
-        return state.offset_by_time(topic_id, queue, number_of(call.query, TIME_MS), upper=False)
-    return min(high, max(low, number_of(call.query, OFFSET, high - count if high > count else 0)))
+    first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
+    if TIME_MS in query:
+        first = max(first, state.offset_by_time(topic_id, queue, number_of(query, TIME_MS), upper=False))
+    return min(high, max(low, first))
 
 
 def _queue_id(call: Call) -> int:

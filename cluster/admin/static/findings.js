@@ -32,7 +32,7 @@ export function findingsPanel(health) {
 function findingItem(finding) {
   const since = Date.parse(finding.since);
   const { because_of: cause } = finding;
-  return h("li", { key: `${finding.code} ${finding.object}`, "data-severity": finding.severity, "data-code": finding.code || null, "data-object": finding.object },
+  return h("li", { key: `${finding.code} ${finding.object}`, "data-severity": finding.severity, "data-code": finding.code || null, "data-object": finding.object, class: cause && "follows" },
     h("span", null, badge(KINDS[finding.severity], finding.severity)),
     h("span", { class: "says" }, h("b", null, finding.object), " ", finding.says,
       cause && h("span", { class: "muted" }, `; because of ${cause.code} (${cause.object})`)),

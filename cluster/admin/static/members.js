@@ -28,8 +28,8 @@ export function membersTable(view, status, ...more) {
     { name: "role", label: "role", cell: (member) => (member.leader ? badge("info", "leader") : roleOf(member)) },
     { name: "state", label: "state", cell: (member) => badge(...stateOf(member, view, status)) },
     { name: "lag_entries", label: "entries behind", num: true },
-    { name: "match_index", label: "on disk up to", num: true },
-    ...(more.length ? [] : [{ name: "round_trip", label: "round trip", num: true, cell: (member) => f.latency(links.get(member.id)?.round_trip_ms) }]),
+    { name: "match_index", label: "on disk up to", num: true, cell: (member) => (member.match_index < 0 ? "–" : f.count(member.match_index)) },
+    ...(more.length ? [] : [{ name: "round_trip", label: "round trip", num: true, cell: (member) => (links.get(member.id)?.control ? f.latency(links.get(member.id).round_trip_ms) : "–") }]),
     { name: "admin", label: "HTTP", class: "tight", cell: (member) => member.admin || "–" },
     ...more,
   ], view.members, { key: (member) => member.id, none: "No members are known." });

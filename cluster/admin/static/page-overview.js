@@ -81,7 +81,7 @@ function plots(members, node, history, own) {
     h("div", { class: "plots" },
       drawn("Messages", f.perSecond, [line("written", "messages_in_per_s"), line("read", "messages_out_per_s")]),
       drawn("Bytes", f.bytesPerSecond, [line("written", "bytes_in_per_s"), line("read", "bytes_out_per_s")]),
-      drawn("Latency", f.latency, [line("commit p99", "commit_p99_ms"), line("commit p50", "commit_p50_ms"), line("disk sync p99", "append_p99_ms")]),
+      drawn("Latency", f.latency, [line("commit p99", "commit_p99_ms"), line("commit p50", "commit_p50_ms"), line("sync p99", "append_p99_ms")]),
       drawn("Entries behind", f.short, [...lags.map((name) => line(`node ${name.split(" ")[1]}`, name)), line("not applied", "apply_lag_entries")], 10),
       drawn("Clients", f.short, [line("connections", "connections")], 5),
       drawn("Delay of the event loop", f.latency, [line("longest in 10 s", "loop_lag_ms")], 5)));

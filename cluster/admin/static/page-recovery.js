@@ -7,7 +7,7 @@ import { badge, empty, facts, head, inside, panel, table } from "./ui.js";
 
 export default { name: "recovery", title: "Recovery", every: 4000, load, view };
 
-const ENDS = { orderly: "an orderly stop", process_died: "the process died", machine_restarted: "the machine restarted", unknown: "unknown" };
+const ENDS = { orderly: "stopped in order", process_died: "process died", machine_restarted: "machine restarted", unknown: "unknown" };
 
 async function load({ signal }) {
   const members = await get("v1/members", signal);
@@ -27,11 +27,11 @@ function view({ nodes, repair, scrub, backup, retention }, own) {
       { name: "node", label: "node", class: "tight", cell: (one) => `node ${one.node}` },
       { name: "state", label: "state", cell: stateOf },
       { name: "uptime_ms", label: "up for", num: true, cell: (one) => f.span(one.uptime_ms) },
-      { name: "took", label: "start took", num: true, cell: (one) => (one.recovery ? f.span(sum(one.recovery.stages_ms)) : "–") },
+      { name: "took", label: "start took", num: true, cell: (one) => (one.recovery ? f.latency(sum(one.recovery.stages_ms)) : "–") },
       { name: "entries_replayed", label: "entries replayed", num: true, cell: (one) => f.count(one.recovery?.entries_replayed) },
-      { name: "torn", label: "torn bytes cut", num: true, cell: (one) => f.count(one.recovery?.torn_bytes_cut) },
+      { name: "torn", label: "torn bytes", num: true, cell: (one) => f.count(one.recovery?.torn_bytes_cut) },
       { name: "damage", label: "damaged ranges", num: true, cell: (one) => f.count(one.recovery?.damage.length) },
-      { name: "previous", label: "run before ended by", cell: (one) => (one.recovery?.previous ? ENDS[one.recovery.previous.ended] : "–") },
+      { name: "previous", label: "the run before", class: "words", cell: (one) => (one.recovery?.previous ? ENDS[one.recovery.previous.ended] : "–") },
     ], nodes, { key: (one) => one.node, none: "No members are known." })),
     h("div", { class: "columns" },
       panel(`What node ${status.node} found`, null, recovery.reasons.length ? h("ul", { class: "plain" }, recovery.reasons.map((reason, n) => h("li", { key: String(n) }, reason))) : empty("Nothing: the stop before was orderly."), inside(facts(
