@@ -296,7 +296,8 @@ class BrokerState:
         self._index.publish()
         self.timers.publish()
         self.halves.publish()
-        self.tier.publish()
+        if self.tier.changed:
+            self.tier.publish()
         self._members.publish()
         self._trim.publish()
         grown = self._queues.publish() | reset

@@ -113,6 +113,8 @@ class TierSegments:
             decode(keys.U64.unpack(key)[0], row) for key, row in kv.scan(TIER, keys.FIRST, keys.LAST)
         )
         self._staged = self.rows
+        self.changed = False
+        """The run has changed a row, so `publish` is to be called: a branch for the others, and no call."""
 
     # -- any thread
 
@@ -164,10 +166,12 @@ class TierSegments:
         if wanted is TierState.DELETED:
             self._staged = tuple(one for one in self._staged if one.base != base)
             stage.delete(TIER, keys.U64.pack(base))
+            self.changed = True
         elif row != known:
             others = [one for one in self._staged if one.base != base]
             self._staged = tuple(sorted([*others, row]))
             stage.put(TIER, keys.U64.pack(base), encode(row))
+            self.changed = True
         return done(int(wanted))
 
     def _begin(self, base: int, wanted: TierState, term: int, span: SegmentSpan, log_begins: int) -> TierSegment:
@@ -197,7 +201,7 @@ class TierSegments:
 
     def publish(self) -> None:
         """Shows the run's changes to readers; called when its batch is written."""
-        self.rows = self._staged
+        self.rows, self.changed = self._staged, False
 
 
 def encode(row: TierSegment) -> bytes:

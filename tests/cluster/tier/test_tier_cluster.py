@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -116,3 +117,41 @@ def test_an_alarm_says_that_nothing_reaches_the_store(tiered: Callable[..., Tier
     del made.store.create
     made.upload_all(120)
     assert not leader.running.alarms.raised("tier_stuck")
+
+
+def test_each_step_is_one_line_of_the_log(tiered: Callable[..., Tiered], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="cluster.tier")
+    made = tiered(7)
+    made.send(30)
+    made.upload_all()
+    steps = [(each.base, each.state) for each in map(fields_of, caplog.records) if hasattr(each, "state")]
+    rows = made.leader_state().tier.rows
+    assert steps == [(row.base, state) for row in rows for state in ("UPLOADING", "UPLOADED", "VERIFIED")]
+
+
+def fields_of(record: logging.LogRecord) -> Any:
+    """A record's extra fields are attributes that its type does not know."""
+    return record
+
+
+def test_a_leader_that_stops_leaves_the_upload_to_the_one_that_it_hands_over_to(
+    tiered: Callable[..., Tiered],
+) -> None:
+    made = tiered(8)
+    made.send(30)
+    made.upload_all()
+    leader = made.sim.leader()
+    known = len(leader.state.tier.rows)
+    made.store.weather = Weather(delay_s=(5.0, 6.0))
+    made.send(30)
+    made.sim.loop.run_until(lambda: len(leader.state.tier.rows) > known, 60, "an upload begins")
+    term, process = leader.raw.term, leader.process
+    assert process is not None
+    leader.stop()
+    made.sim.leader(besides=leader)
+    made.store.weather = CALM
+    made.upload_all()
+    made.check()
+    rows = made.leader_state().tier.rows
+    assert rows[known].term > term == rows[0].term
+    assert not process.alive
