@@ -209,6 +209,11 @@ def _explained() -> Iterator[None]:
         yield
     except SourceError as error:
         raise told_in_lines(error.what, error.why, error.hint) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        why = error.strerror or str(error)
+        raise told_in_lines(f"{error.filename} cannot be used", why, f"ls -ld {error.filename}") from error
     except Exception as error:
         found = told_by_task(str(error)) if type(error).__module__.startswith(("pyspark.", "py4j.")) else None
         if found is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, check_continues
+from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import no_plan, split, topics_of
 from pyspark_raftmq.task import read_range
@@ -72,11 +72,12 @@ def export(
         check_continues(files, chosen)
         try:
             version = target.commit(files, {(each.topic, each.queue_id): each.end for each in chosen})
-        except LostRace:
+        except LostRace as error:
             target.discard(files)
             report = report._replace(races=report.races + 1)
             if report.races > _RACES_MAX:
-                raise
+                why = f"{report.races} commits were refused; the last one: {error}"
+                raise TableError(f"another export writes to {folder}", why, "let one of them end first") from error
             continue
         report = ExportReport(
             report.messages + sum(each.end - each.start for each in chosen),

@@ -12,7 +12,7 @@ import pytest
 import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.jobs.day_files import DayFile
-from pyspark_raftmq.jobs.delta_table import DeltaTarget, check_continues
+from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from pyspark_raftmq.jobs.export import export
 from pyspark_raftmq.jobs.traffic import FLOOR, HEADROOM, limits_document, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
@@ -113,6 +113,20 @@ def test_of_two_exports_at_once_each_message_comes_from_one(
     assert {path.name for path in tmp_path.rglob("*.parquet")} == named, "files of the loser are removed"
 
 
+def test_an_export_that_always_loses_gives_up(
+    spark: SparkSession, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(self: DeltaTarget, files: list[DayFile], reached: dict[tuple[str, int], int]) -> int:
+        raise LostRace("somebody was faster")
+
+    monkeypatch.setattr(DeltaTarget, "commit", lose)
+    monkeypatch.setattr("pyspark_raftmq.jobs.export._RACES_MAX", 1)
+    with pytest.raises(TableError, match="another export writes to") as caught:
+        export(spark, options, tmp_path)
+    assert caught.value.why.startswith("2 commits were refused")
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
 def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old(
     spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
 ) -> None:
@@ -172,6 +186,18 @@ def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
         spark_command.main([*export_to, "--columns", "topic,queue_id,queue_offset"], standalone_mode=False)
     with pytest.raises(LocalError, match="the servers are not understood"):
         spark_command.main([*export_to, "--servers", "nohost"], standalone_mode=False)
+
+
+def test_a_folder_that_is_none_is_named(
+    spark: SparkSession, servers: str, options: ReadOptions, tmp_path: Path
+) -> None:
+    from cluster.errors import LocalError
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalError, match="file/table cannot be used"):
+        spark_command.main(
+            ["export", TOPIC, "--to", str(tmp_path / "file" / "table"), "--servers", servers], standalone_mode=False
+        )
 
 
 def test_the_error_of_a_task_is_found_in_the_trace() -> None:
