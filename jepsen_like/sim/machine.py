@@ -534,5 +534,5 @@ def config_of(node_id: int, options: Options) -> Config:
             delete_gap_ms=20,
             every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
         ),
-        tier=TierSection(url="sim:" if options.tier else ""),
+        tier=TierSection(url="sim:" if options.tier else "", evict=options.tier == 2),
     )

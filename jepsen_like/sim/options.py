@@ -149,7 +149,8 @@ class Options(NamedTuple):
     socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
     tier: int = 0
-    """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`)."""
+    """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
+    takes from the nodes stays there."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -216,7 +217,9 @@ def draw(seed: int) -> Options:
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
     further: dict[str, Any] = {name: int(stream(seed, name).random() < 1 / 4) for name in IN_A_QUARTER}
     carried = _with_carried(demanding._replace(**further), stream(seed, "carried"))
-    return carried._replace(tier=int(seed >= TIER_FROM and stream(seed, "tier").random() < 1 / 2))
+    if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
+        return carried
+    return carried._replace(tier=stream(seed, "evict").choice((1, 2)))
 
 
 _CALM: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - The log begins nowhere above what is VERIFIED.
+- A VERIFIED segment has its index file, which lists every message of it in a queue, and every key, that the log has.
 - A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
 - In the end every sealed segment is VERIFIED and in the newest manifest.
@@ -18,6 +19,7 @@ from cluster.node.node import Node
 from cluster.tier.object_names import HEAD
 from cluster.tier.published_manifest import Head, Manifest, Segment
 from jepsen_like.sim.machine import CLUSTER, Machine
+from jepsen_like.sim.tier_index_check import problem
 from jepsen_like.sim.tier_store import SimStore
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
@@ -80,6 +82,16 @@ class TierCheck:
             return  # trimmed or damaged here
         if whole != log:
             self._report("tier", f"{what}, and the tier holds other bytes than node {node.node_id}")
+        try:
+            entries = node.storage.directory.log.read_entries(row.span.first_index, row.span.last_index + 1, 1 << 30)
+        except RaftLogError:
+            return
+        data = next(
+            (self._objects.get(f"{FOLDER}/{p.name}", b"") for p in row.parts if p.name.startswith("index/")), None
+        )
+        wrong = "it has no index file" if data is None else problem(data, entries, node.state.topics_by_id)
+        if wrong:
+            self._report("tier", f"{what}, and {wrong}")
 
     # --- manifests ---------------------------------------------------------------------------------------------------
 

@@ -34,3 +34,15 @@ def witness_V05() -> None:
 
 def witness_V06() -> None:
     holds("V06")
+
+
+def witness_V07() -> None:
+    holds("V07")
+
+
+def witness_V08() -> None:
+    holds("V08")
+
+
+def witness_V09() -> None:
+    holds("V09")
