@@ -244,16 +244,19 @@ class KeyLookup:
         except UnreadableError:
             self._unreadable = position
             return
-        if stored is not None and self._wanted(stored.message):
+        if stored is not None and is_wanted(stored.message, self._topic.name, self._query):
             self._found.append(stored)
             self._bytes += len(stored.data)
 
-    def _wanted(self, message: Message) -> bool:
-        if message.topic != self._topic.name or not self._query.begin_ms <= message.store_ms <= self._query.end_ms:
-            return False
-        if _text_equal(property_of(message.properties, UNIQUE_MARK), self._key):
-            return True
-        return not self._query.unique and self._key in property_of(message.properties, KEYS_MARK).split(b" ")
+
+def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
+    """Whether the message is of the topic, has the key, and was stored within the times."""
+    if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
+        return False
+    key = query.key.encode("utf-8", "replace")
+    if _text_equal(property_of(message.properties, UNIQUE_MARK), key):
+        return True
+    return not query.unique and key in property_of(message.properties, KEYS_MARK).split(b" ")
 
 
 def _text_equal(found: bytes, wanted: bytes) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.names import no_topic
+from cluster.broker.old_keys import OldKeys, complete
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 
@@ -24,8 +25,10 @@ class MessageQueries:
     """Finds messages on any node. Each query calls `done` or `failed` once; refusals are UNAVAILABLE if no leader
     confirms that there is no such message."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, old: OldKeys | None = None) -> None:
+        """`old`: what was evicted; None if this node has no tier."""
         self._services = services
+        self._old = old
 
     def by_key(
         self, client: Client, topic: str, query: KeyQuery, done: Callable[[QueryResult | Refused], None], failed: Failed
@@ -37,8 +40,15 @@ class MessageQueries:
             if config is None:
                 done(_none(no_topic(topic), confirmed))
                 return
+
+            def answer(found: QueryResult | Refused) -> None:
+                if isinstance(found, Refused) or found.messages:
+                    done(found)
+                else:
+                    done(_none(self._why_none(query.key, found), confirmed))
+
             KeyLookup(self._services, config, query).run(
-                lambda found: done(found if found.messages else _none(self._why_none(query.key, found), confirmed)),
+                lambda found: complete(self._services.state, self._old, config, query, found, answer),
                 failed,
                 lambda: client.closed,
             )

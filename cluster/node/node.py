@@ -288,6 +288,7 @@ class Node:
             ends,
             lambda: node_view.figures(self),
             self.metrics,
+            None if self.tier_access is None else self.tier_access.keys,
         )
 
     def _build_timers(self) -> Recalls:
@@ -379,7 +380,7 @@ class Node:
         await self.installs.close()
         await self.repairs.close()
         if self.tier_access is not None:
-            await self.tier_access.reading.close()
+            await self.tier_access.close()
         if self.tier_scrubs is not None:
             await self.tier_scrubs.close()
         await self.tier.close()

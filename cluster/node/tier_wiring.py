@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from cluster.tier.fetch.old_keys import OldKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.index_file.index_files import IndexFiles
@@ -40,6 +41,12 @@ class TierAccess(NamedTuple):
 
     store: ObjectStore
     reading: TierReading
+    keys: OldKeyReads
+
+    async def close(self) -> None:
+        """Gives up what is under way; the store stays open."""
+        await self.keys.close()
+        await self.reading.close()
 
 
 def access_of(
@@ -72,7 +79,7 @@ def access_of(
 
     reading = TierReading(context.loop, store, folder, lambda: storage.state.tier.rows, cache, from_log)
     metrics.watch(counts, reading)
-    return TierAccess(store, reading)
+    return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state))
 
 
 def _options(section: TierSection) -> StoreOptions:

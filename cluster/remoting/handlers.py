@@ -20,6 +20,7 @@ from cluster.remoting.topics_admin import TopicsAdmin
 if TYPE_CHECKING:
     from cluster.broker.early_routes import EarlyRoutes
     from cluster.broker.group_members import Members
+    from cluster.broker.old_keys import OldKeys
     from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.recalls import Recalls
     from cluster.broker.send_back import SendBacks
@@ -48,8 +49,9 @@ def handlers_of(
     transactions: TransactionRequests,
     figures: Figures,
     metrics: RequestFigures | None = None,
+    old_keys: OldKeys | None = None,
 ) -> dict[int, Handler]:
-    """Request code -> handler; `unreached`: see `route.Routes`."""
+    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries."""
     groups = Groups(services, members)
     return {
         **route.handlers(services, unreached, early),
@@ -60,7 +62,7 @@ def handlers_of(
         **pulls.handlers(),
         **OrderConf(services).handlers(),
         **BrokerFigures(services, members, figures).handlers(),
-        **QueryRequests(services, metrics).handlers(),
+        **QueryRequests(services, metrics, old_keys).handlers(),
         **Assignments(services, members).handlers(),
         **GroupStats(services, members, groups).handlers(),
         **SendBackRequests(send_backs).handlers(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.message_lookup import KeyQuery
 from cluster.broker.message_queries import MessageQueries
+from cluster.broker.old_keys import OldKeys
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
@@ -31,9 +32,12 @@ UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
 class QueryRequests:
     """Handlers of queries."""
 
-    def __init__(self, services: Services, metrics: RequestFigures | None = None) -> None:
+    def __init__(
+        self, services: Services, metrics: RequestFigures | None = None, old_keys: OldKeys | None = None
+    ) -> None:
+        """`old_keys`: see MessageQueries."""
         self._services = services
-        self._queries = MessageQueries(services)
+        self._queries = MessageQueries(services, old_keys)
         self._metrics = metrics
 
     def handlers(self) -> dict[int, Handler]:

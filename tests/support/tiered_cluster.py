@@ -37,8 +37,8 @@ class Tiered:
             node.open_store = lambda url: self.store
         self.sent = 0
 
-    def send(self, count: int, size: int = 1000) -> None:
-        """Messages of so many bytes, through the leader, eight in flight."""
+    def send(self, count: int, size: int = 1000, *, keyed: bool = False) -> None:
+        """Messages of so many bytes, through the leader, eight in flight; `keyed`: with the keys k1, k2, and so on."""
         path = self.sim.leader().connect()
         asked: list[int] = []
 
@@ -49,7 +49,7 @@ class Tiered:
             for _ in range(min(8, count - len(asked))):
                 self.sent += 1
                 asked.append(self.sent)
-                path.ask(send_frame(self.sent, "t", b"m" * size))
+                path.ask(send_frame(self.sent, "t", b"m" * size, key=f"k{self.sent}" if keyed else ""))
             self.sim.loop.run_until(answered, 30, "answers")
 
     def leader_state(self) -> Any:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cluster.broker.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.message_queries import MessageQueries
+from cluster.broker.refusal import Reason, Refused
+from cluster.wire.codec import encode_frame
+from cluster.wire.codes import RequestCode
 from jepsen_like.sim.tier_store import CALM, Weather
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from statemachine.trim import Kept
+from tests.support.sim_cluster import SimNode, codes
 from tests.support.tiered_cluster import Tiered
 
 RULES: dict[str, Any] = {
@@ -36,6 +43,19 @@ def evicting() -> Iterator[Callable[..., Tiered]]:
     yield make
     for made in running:
         made.sim.__exit__()
+
+
+def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
+    """A node's answer to a query for a UNIQ_KEY."""
+    access = node.running.tier_access
+    assert access is not None
+    queries = MessageQueries(node.running.services, access.keys)
+    answers: list[QueryResult | Refused] = []
+    client: Any = SimpleNamespace(closed=False)
+    query = KeyQuery(key, unique=True, count_max=9)
+    node.run(lambda: queries.by_key(client, "t", query, answers.append, lambda error: pytest.fail(str(error))))
+    made.sim.loop.run_until(lambda: bool(answers), 60, "an answer")
+    return answers[0] if isinstance(answers[0], Refused) else answers[0].messages
 
 
 def wait_evicted(made: Tiered) -> None:
@@ -147,3 +167,47 @@ def test_files_go_from_the_nodes_and_their_index_files_with_them(evicting: Calla
         assert spans
         assert min(span.end for span in spans) > node.log.first_position
     check_whole(made)
+
+
+def test_d9_a_key_is_found_wherever_its_message_lies(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(15)
+    made.send(100, keyed=True)
+    made.upload_all()
+    wait_evicted(made)
+    made.sim.settle()
+    for node in made.sim.running:
+        where = []
+        for number in range(1, 101, 9):
+            found = ask_key(made, node, f"k{number}")
+            assert not isinstance(found, Refused), found
+            (stored,) = found
+            assert stored.message.body == b"m" * 1000
+            where.append(stored.message.position < node.state.trim_position)
+        assert len(set(where)) == 2, "some lie here and some in the tier"
+        none = ask_key(made, node, "k101")
+        assert isinstance(none, Refused)
+        assert "no message with key k101" in none.remark
+
+
+def test_a_client_finds_a_key_in_the_tier(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(16)
+    made.send(100, keyed=True)
+    made.upload_all()
+    wait_evicted(made)
+    path = made.sim.leader().connect()
+    ext = {"topic": "t", "key": "k1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    path.ask(encode_frame(RequestCode.QUERY_MESSAGE, 7, 0, ext=ext))
+    made.sim.loop.run_until(lambda: 7 in path.replies, 30, "an answer")
+    assert codes(path, 7) == [0]
+
+
+def test_while_the_store_is_away_nobody_says_that_there_is_no_message(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(17)
+    made.send(100, keyed=True)
+    made.upload_all()
+    wait_evicted(made)
+    made.store.weather = Weather(refused=1.0)
+    found = ask_key(made, made.sim.leader(), "k1")
+    assert isinstance(found, Refused)
+    assert found.reason is Reason.UNAVAILABLE
+    assert isinstance(ask_key(made, made.sim.leader(), "k100"), list), "that one lies here"

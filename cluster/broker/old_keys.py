@@ -1,0 +1,60 @@
+"""Queries by key for messages that were evicted to the tier: asked after what this node's own index finds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.refusal import Reason, Refused
+from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+
+class OldKeys(Protocol):
+    """Finds messages in the tier by their keys (`cluster.tier.fetch.old_keys`)."""
+
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
+        """Calls `done`, later, unless the node stops: with the newest messages that the query wants, newest first, or
+        with why the tier cannot be read now."""
+
+
+def complete(
+    state: BrokerState,
+    old: OldKeys | None,
+    topic: TopicConfig,
+    query: KeyQuery,
+    found: QueryResult,
+    done: Callable[[QueryResult | Refused], None],
+) -> None:
+    """Calls `done` with what was found, and with what the tier has if that is not enough. If the tier cannot be read
+    and nothing was found, nobody knows whether there is such a message: the answer is UNAVAILABLE."""
+    wanted = query.count_max - len(found.messages)
+    if wanted <= 0 or found.stopped or state.kept.position >= state.trim_position:
+        done(found)
+        return
+    if old is None:
+        done(found if found.messages else _unknown("this node has no tier: set tier.url, or ask another one"))
+        return
+
+    def merge(older: list[Stored] | Exception) -> None:
+        if not isinstance(older, Exception):
+            known = {stored.message.position for stored in found.messages}  # evicted between the two searches
+            more = [stored for stored in older if stored.message.position not in known]
+            done(found._replace(messages=[*found.messages, *more][: query.count_max]))
+        elif found.messages:
+            logger.warning("older messages with the key %s are left out: %s", query.key, older)
+            done(found)
+        else:
+            done(_unknown(str(older)))
+
+    old.find(topic, query, merge)
+
+
+def _unknown(why: str) -> Refused:
+    return Refused(Reason.UNAVAILABLE, f"older messages are in the tier: {why}")

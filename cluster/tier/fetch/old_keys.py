@@ -1,0 +1,104 @@
+"""Queries by key of messages that the local log has no more: positions from index files, messages from tiered segments.
+
+As in the local index, equal hashes are not equal keys, and a position proves nothing: a message counts only if the
+index file lists it in a queue of the topic at that very position, and its bytes match the CRC there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cluster.broker.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
+from cluster.tier.fetch.errors import NotTieredError
+from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from raftlog.frame import FRAME_LENGTH_MAX
+from statemachine.broker_state import BrokerState
+from statemachine.payload import ITEM
+from statemachine.topics import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+FIRST_READ = 4096
+"""Bytes of a message that are fetched before its size is known."""
+
+
+class OldKeyReads:
+    """Implements `cluster.broker.old_keys.OldKeys`. Event loop only."""
+
+    def __init__(self, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
+        self._queues = queues
+        self._log = log
+        self._state = state
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
+        """See OldKeys."""
+
+        async def answer() -> None:
+            found: list[Stored] | Exception
+            try:
+                found = await self.found(topic, query)
+            except StoreError as error:
+                logger.warning("tier: a query for the key %s of %s: %s", query.key, topic.name, error)
+                found = error
+            done(found)
+
+        task = asyncio.ensure_future(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Gives up what is under way: nobody is answered any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
+        """The newest wanted messages below the local log, newest first. Raises StoreError."""
+        key = query.key.encode("utf-8", "replace")
+        end = self._state.trim_position
+        positions = await self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)
+        found: list[Stored] = []
+        size = 0
+        below = [position for position in positions if self._state.kept.position <= position < end]
+        for position in below[: -CANDIDATES_MAX - 1 : -1]:
+            if len(found) == query.count_max or size > BYTES_MAX:
+                break
+            stored = await self._stored(topic, query, position)
+            if stored is not None:
+                found.append(stored)
+                size += len(stored.data)
+        return found
+
+    async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:
+        """The message at the position, None if the query does not want it."""
+        message = await self._unchecked(position)
+        if message is None or not is_wanted(message, topic.name, query):
+            return None
+        try:
+            items = await self._queues.items(topic.id, message.queue_id, message.queue_offset, 1)
+        except NotTieredError:
+            return None
+        if items.first_offset != message.queue_offset or ITEM.unpack(items.packed)[0] != position:
+            return None
+        data = (await self._log.messages(items.packed)).body
+        return Stored(decode_message(data)[0], data)
+
+    async def _unchecked(self, position: int) -> Message | None:
+        """What the bytes at the position say; None if they say nothing."""
+        head = await self._log.part(position, FIRST_READ)
+        if len(head) < HEAD.size:
+            return None
+        total, magic = HEAD.unpack_from(head)[:2]
+        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= FRAME_LENGTH_MAX:
+            return None
+        try:
+            return decode_message(head[:total] if total <= len(head) else await self._log.part(position, total))[0]
+        except MessageFormatError as error:
+            logger.warning("tier: no message can be read at position %d: %s", position, error)
+            return None
