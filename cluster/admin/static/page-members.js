@@ -79,7 +79,7 @@ async function drain(member, members, own) {
   askFirst({
     title: `Drain node ${member.id}?`, yes: asked.allowed === false ? "Drain all the same" : "Drain", danger: asked.allowed === false,
     text: [
-      "It hands leadership over, producers are sent to other nodes, and it does not lead until its next start or until this is undone.",
+      `${member.leader ? "It hands leadership over" : "Clients stay connected"}, producers are sent to other nodes, and it does not lead until its next start or until this is undone.`,
       ...asked.lines,
     ],
     facts: asked.facts,
