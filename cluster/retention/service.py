@@ -84,6 +84,8 @@ class Retention:
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._evicts = bool(context.config.tier.url) and context.config.tier.evict
+        self.tier_known: Callable[[], bool] = lambda: True
+        """Whether the store is known to be the one that has what is evicted."""
         self._lane = RetentionLane(
             context.fs,
             directory.path,
@@ -214,6 +216,9 @@ class Retention:
         if not (decision.count or found.queues) or not self._leads():
             return None
         trim = self._wanted(found, decision)
+        if trim.evicts and not self.tier_known():
+            logger.info("nothing is evicted yet: the store of the tier has not shown that it is the right one")
+            return None
         try:
             entry = self._sweeper.cut(trim)
         except (NotLeaderError, ProposalDroppedError) as error:

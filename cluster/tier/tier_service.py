@@ -20,6 +20,7 @@ from cluster.tier.segment_reads import SegmentReads
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.probe import probe
+from cluster.tier.store_match import require_own
 from cluster.tier.tier_metrics import TierMetrics
 from cluster.tier.tier_views import TierSegmentsView, TierSegmentView, TierView
 from cluster.tier.uploader import BadPartError, IndexParts, Uploader
@@ -100,6 +101,11 @@ class Tier:
             )
             self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id)
 
+    @property
+    def known(self) -> bool:
+        """Whether this node, since its start, has found the store to be the right one. Nothing is evicted before."""
+        return self._probed
+
     def start(self) -> None:
         """Begins."""
         if self._store is not None:
@@ -165,6 +171,7 @@ class Tier:
         """Does what is to be done next; False if there is nothing."""
         if not self._probed:
             assert self._store is not None
+            await require_own(self._store, self._cluster_id, self._state.tier.rows)
             await probe(self._store, self._cluster_id, self._context.environment.entropy(8).hex())
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:

@@ -211,3 +211,26 @@ def test_while_the_store_is_away_nobody_says_that_there_is_no_message(evicting: 
     assert isinstance(found, Refused)
     assert found.reason is Reason.UNAVAILABLE
     assert isinstance(ask_key(made, made.sim.leader(), "k100"), list), "that one lies here"
+
+
+def test_another_store_takes_no_messages_from_the_nodes(evicting: Callable[..., Tiered]) -> None:
+    """`tier.url` was changed by mistake: rows say VERIFIED, and the store has nothing."""
+    made = evicting(16)
+    made.send(24)
+    made.upload_all()
+    had = dict(made.store.inner.objects)
+    made.store.inner.objects.clear()
+    for node in made.sim.nodes.values():
+        node.kill(power=False)
+        node.start()
+    made.sim.leader()
+    made.send(60)
+    made.sim.loop.run_for(20)
+    leader = made.sim.leader()
+    assert leader.state.trim_position == 0
+    assert not made.store.inner.objects
+    assert "has nothing of the" in leader.running.tier.view("memory:").failing
+    made.store.inner.objects |= had
+    made.upload_all(120)
+    wait_evicted(made)
+    check_whole(made)
