@@ -34,7 +34,8 @@ def down(grace_s: float | None, data: str | None, as_json: bool) -> None:
     something is left when the time is over; the next start goes on with it.
     """
     cluster = LocalCluster(data_dir(data))
-    rest, allowed_s = bring_rest([f"127.0.0.1:{node.admin_port}" for node in cluster.nodes], grace_s)
+    addresses = [f"127.0.0.1:{node.admin_port}" for node in cluster.nodes]
+    rest, allowed_s = bring_rest(addresses, grace_s, lambda text: click.echo(text, err=True))
     stopped = cluster.down()
     if rest is not None:
         raise rest.error(allowed_s)

@@ -45,7 +45,7 @@ def bring_rest(
     if not allowed_s:
         return None, 0.0
     until_s = time.monotonic() + allowed_s
-    told("uploading what is not in the tier yet")
+    told(f"uploading what is not in the tier yet, for at most {allowed_s:.0f} s")
     try:
         position = int(AdminApi(addresses).post("/v1/tier/seal", {})["position"])
     except LocalError as error:
