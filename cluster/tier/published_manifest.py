@@ -17,7 +17,7 @@ import msgspec
 
 from cluster.tier.object_names import HEAD, LOG, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
-from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.object_store import Data, ObjectStore
 from statemachine.tier import TierSegment, TierState
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class ManifestPublisher:
         except NotFound:
             return None, ""
         try:
-            return msgspec.json.decode(stored.data, type=Head), stored.tag
+            return decode_head(stored.data), stored.tag
         except msgspec.DecodeError as error:
             logger.warning("tier: %s cannot be read and is written again: %s", HEAD, error)
             return None, stored.tag
@@ -178,6 +178,21 @@ class ManifestPublisher:
             name = info.name.removeprefix(f"{self._folder}/")
             if name != HEAD and name < low:
                 await self._store.delete(info.name)
+
+
+def decode_head(data: Data) -> Head:
+    """Reads HEAD. Raises BadAnswer if a newer release wrote it: it may say what would be lost. Raises
+    msgspec.DecodeError if it is none."""
+    schema = msgspec.json.decode(data, type=_Schema).schema
+    if schema > SCHEMA:
+        raise BadAnswer(
+            f"{HEAD} has schema {schema}, this release knows {SCHEMA}: written by a newer RaftMQ", "use that release"
+        )
+    return msgspec.json.decode(data, type=Head)
+
+
+class _Schema(msgspec.Struct):
+    schema: int
 
 
 def _segment(row: TierSegment) -> Segment:

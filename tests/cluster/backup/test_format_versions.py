@@ -24,6 +24,8 @@ from cluster.peer.wire import Kind, WireError
 from cluster.replication import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
+from cluster.tier import published_manifest
+from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
@@ -173,6 +175,10 @@ def newer_index_file(_: Path) -> Any:
     return drive(open_index(len(out)), lambda at, length: bytes(out[at : at + length]))
 
 
+def newer_manifest(_: Path) -> Any:
+    return published_manifest.decode_head(b'{"schema": 2, "of": "a later day"}')
+
+
 def newer_checkpoint(_: Path) -> Any:
     known = seal(checkpoint_manifest.MAGIC, checkpoint_manifest.FORMAT, GROUP, {"a": 1})
     return checkpoint_manifest.decode(bumped(known), GROUP, Path("/data/checkpoints/x/CHECKPOINT"))
@@ -218,6 +224,7 @@ KINDS = {
     "TRIM": Kept(trim.FORMAT, newer_trim),
     "MEMBERSHIP": Kept(membership.FORMAT, newer_membership),
     "index file": Kept(index_format.VERSION, newer_index_file, "written by a newer RaftMQ"),
+    "manifest of the tier": Kept(published_manifest.SCHEMA, newer_manifest, "written by a newer RaftMQ"),
     "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
     "tables": Kept(tables.FORMAT, newer_tables),
@@ -243,7 +250,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newer_version_is_refused_in_words(kind: str, tmp_path: Path) -> None:
-    with pytest.raises((RaftLogError, LocalError, WireError, ValueError), match=KINDS[kind].says):
+    with pytest.raises((RaftLogError, LocalError, StoreError, WireError, ValueError), match=KINDS[kind].says):
         KINDS[kind].read_newer(tmp_path)
 
 
