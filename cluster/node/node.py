@@ -332,7 +332,7 @@ class Node:
         self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)
         access, metrics, points = self.tier_access, self.metrics.tier, self.failpoints
         self.tier = tier_of(context, storage, self.services, self.leases, metrics, points, index_files, access)
-        self.retention.tier_known = lambda: self.tier.known
+        self.retention.watch_tier(lambda: self.tier.known)
         self.tier_scrubs = scrubs_of(context, storage, self.services, access, self.tier)
         self._lanes = NodeLanes(
             context,

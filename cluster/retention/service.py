@@ -84,8 +84,7 @@ class Retention:
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._evicts = bool(context.config.tier.url) and context.config.tier.evict
-        self.tier_known: Callable[[], bool] = lambda: True
-        """Whether the store is known to be the one that has what is evicted."""
+        self._tier_known: Callable[[], bool] = lambda: True
         self._lane = RetentionLane(
             context.fs,
             directory.path,
@@ -111,6 +110,10 @@ class Retention:
         self._file_due_ms = 0
         self._removing = False
         self._blocked = ""
+
+    def watch_tier(self, known: Callable[[], bool]) -> None:
+        """`known`: whether the store is known to be the one that has what is evicted. Nothing is evicted before."""
+        self._tier_known = known
 
     def start(self) -> None:
         """Begins; the first look is after `every_ms`."""
@@ -216,7 +219,7 @@ class Retention:
         if not (decision.count or found.queues) or not self._leads():
             return None
         trim = self._wanted(found, decision)
-        if trim.evicts and not self.tier_known():
+        if trim.evicts and not self._tier_known():
             logger.info("nothing is evicted yet: the store of the tier has not shown that it is the right one")
             return None
         try:
