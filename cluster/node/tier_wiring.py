@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from cluster.config.source import ConfigError
+from cluster.errors import LocalError
 from cluster.tier.fetch.old_keys import OldKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_reading import TierReading
@@ -49,10 +51,18 @@ class TierAccess(NamedTuple):
         await self.reading.close()
 
 
+def configured_store(section: TierSection) -> ObjectStore:
+    """Connects to nothing yet. Raises ConfigError."""
+    try:
+        return open_store(section.url, _options(section))
+    except LocalError as error:  # to a node that starts, it is its configuration that is wrong
+        raise ConfigError(error.what, error.why, error.fix) from error
+
+
 def access_of(
     context: NodeContext, storage: NodeStorage, services: NodeServices, metrics: ReadMetrics
 ) -> TierAccess | None:
-    """None without a URL. Connects to nothing yet. Raises LocalError."""
+    """None without a URL. Connects to nothing yet. Raises ConfigError."""
     section, environment = context.config.tier, context.environment
     if not section.url:
         return None
@@ -61,7 +71,7 @@ def access_of(
         # The environment lies below the protocol of stores, so it cannot name the type.
         opened, cache = cast("ObjectStore", environment.open_store(section.url)), None
     else:
-        opened, cache = open_store(section.url, _options(section)), _cache(section, storage.directory.path)
+        opened, cache = configured_store(section), _cache(section, storage.directory.path)
     store = RetryingStore(
         opened,
         RetryPolicy(total_s=CALL_TOTAL_S),
