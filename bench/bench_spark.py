@@ -76,17 +76,20 @@ def spark_cases(servers: str, folder: Path) -> dict[str, Case]:
     from pyspark_raftmq.spark_session import session
 
     spark = session()
-    source = spark.read.format("raftmq").options(servers=servers, topic=TOPIC)
-    source.load().write.parquet(str(folder / "parquet"))
-    rows = source.load().count()
+
+    def source(read_from: str) -> Any:
+        return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
+
+    source("follower").write.parquet(str(folder / "parquet"))
+    rows = source("follower").count()
 
     def drained(frame: Any) -> int:
         frame.write.format("noop").mode("overwrite").save()
         return int(rows)
 
     return {
-        "spark, follower": lambda: drained(source.load()),
-        "spark, leader": lambda: drained(source.option("readFrom", "leader").load()),
+        "spark, follower": lambda: drained(source("follower")),
+        "spark, leader": lambda: drained(source("leader")),
         "spark, parquet": lambda: drained(spark.read.parquet(str(folder / "parquet"))),
     }
 
