@@ -153,7 +153,7 @@ COMPAT_JAVA := $(wildcard tests/compat/*/pom.xml tests/compat/java/src/main/java
 COMPAT_JAVA_VERSIONS := 5.3.3 5.5.0
 COMPAT_TOOLS_VERSIONS := 4.9.8 5.5.0
 COMPAT_JS := requirements/compat-js/package.json requirements/compat-js/package-lock.json
-COMPAT_GO := $(wildcard tests/compat/go/*)
+COMPAT_GO := $(wildcard tests/compat/go/* tests/compat/s3/*)
 $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(COMPAT_GO) $(STAMPS)/dev
 	@sh .ci/preflight npm
 	@echo "setup: installing the foreign clients (requirements/compat.lock, requirements/compat-js)" >&2
@@ -176,4 +176,7 @@ $(STAMPS)/compat: requirements/compat.lock $(COMPAT_JS) $(COMPAT_JAVA) $(COMPAT_
 	@if command -v go >/dev/null; then \
 		cd tests/compat/go && go build -o $(CURDIR)/$(COMPAT)/go/matrix . >&2 \
 		|| echo "setup: the Go client was not built; its cells of the matrix are skipped" >&2; fi
+	@if command -v go >/dev/null; then \
+		cd tests/compat/s3 && go build -o $(CURDIR)/$(COMPAT)/go/versitygw github.com/versity/versitygw/cmd/versitygw >&2 \
+		|| echo "setup: the S3 server versitygw was not built; its tests are skipped" >&2; fi
 	@touch $@

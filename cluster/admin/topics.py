@@ -8,6 +8,7 @@ import msgspec
 
 from cluster.admin.call import Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
+from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Refused
 from cluster.broker.topics import Topics
 from cluster.config.source import nearest
@@ -92,7 +93,7 @@ async def describe_topic(call: Call) -> TopicDetail:
         queues=[
             QueueView(
                 queue_id=queue,
-                min_offset=state.min_offset(config.id, queue),
+                min_offset=first_offset(state, config.id, queue),
                 max_offset=state.max_offset(config.id, queue),
             )
             for queue in range(config.queues)
@@ -162,7 +163,7 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 def _view(state: BrokerState, config: TopicConfig) -> TopicView:
     held = sum(
-        state.max_offset(config.id, queue) - state.min_offset(config.id, queue) for queue in range(config.queues)
+        state.max_offset(config.id, queue) - first_offset(state, config.id, queue) for queue in range(config.queues)
     )
     return TopicView(
         name=config.name,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from cluster.broker.old_pulls import first_offset
+
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
     from statemachine.groups import GroupConfig
@@ -47,7 +49,7 @@ def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
         if topic is None:  # deleted by the apply lane since `committed` was read
             continue
         end = state.max_offset(topic_id, queue)  # before the first one: retention may move that past it
-        first = min(state.min_offset(topic_id, queue), end)
+        first = min(first_offset(state, topic_id, queue), end)
         lags.append(QueueLag(topic.name, queue, committed.get((topic_id, queue)), first, end))
     return sorted(lags)
 

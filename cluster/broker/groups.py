@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import DELETE_GROUP, PUT_GROUP
 
@@ -69,7 +70,7 @@ class Groups:
 
     def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
         state = self._services.state
-        first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+        first, end = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
         at = first if offset is None else max(first, min(offset, end))
         last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
         return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)

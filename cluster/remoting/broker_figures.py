@@ -12,6 +12,7 @@ import msgspec
 
 from cluster.broker.group_members import Members
 from cluster.broker.names import topic_named
+from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
@@ -63,7 +64,7 @@ class BrokerFigures:
     def _row(self, topic: str, topic_id: int, queue_id: int) -> bytes:
         """`queue: offsets`."""
         state = self._services.state
-        first, end = state.min_offset(topic_id, queue_id), state.max_offset(topic_id, queue_id)
+        first, end = first_offset(state, topic_id, queue_id), state.max_offset(topic_id, queue_id)
         last = state.fetch(topic_id, queue_id, end - 1, 1) if first < end else []
         queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
         offsets = {

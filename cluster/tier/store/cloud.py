@@ -6,6 +6,7 @@ library's own retries are off: retrying a conditional write hides whether it was
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LIST_CHUNK = 1000
+SETTLE_S = 0.1
 
 
 class CloudStore:
@@ -99,7 +101,12 @@ class CloudStore:
         return 0
 
     async def close(self) -> None:
-        """As `ObjectStore.close`: the library closes connections when the client goes."""
+        """As `ObjectStore.close`: the library closes connections when the client goes.
+
+        Its threads may still be giving back the objects of the last call. One that does so while the interpreter ends
+        aborts the process, so an end right after this call has to come a little later.
+        """
+        await asyncio.sleep(SETTLE_S)
 
 
 async def _told(name: str, call: Awaitable[T]) -> T:

@@ -27,6 +27,7 @@ _BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _FIXES = {
     "RequestTimeTooSkewed": "set this machine's clock: chronyc tracking, timedatectl",
     "InvalidAccessKeyId": "check AWS_ACCESS_KEY_ID or tier.credentials_file",
+    "XAdminUserNotFound": "check AWS_ACCESS_KEY_ID or tier.credentials_file",  # of versitygw, with 404
     "SignatureDoesNotMatch": "check the secret key; keys come from the environment or tier.credentials_file",
     "ExpiredToken": "renew the session token; tier.credentials_file is read again every minute",
     "AuthorizationHeaderMalformed": "set tier.region to the bucket's region",
@@ -51,7 +52,7 @@ def store_error(error: Exception, name: str) -> StoreError:
     if kind == "PreconditionError":
         return NotFound(f"there is no {name}") if status == 404 else Conflict(f"{name} was replaced meanwhile")
     if isinstance(error, FileNotFoundError):
-        return _absent(text, name)
+        return _absent(text, name, said)
     if kind in ("NotSupportedError", "NotImplementedError"):
         return Unsupported(f"{name}: {said}", "use a store with conditional writes, or a directory: file:///path")
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
@@ -71,7 +72,10 @@ def _by_status(status: int, text: str, name: str, said: str) -> StoreError:
     return Unreachable(f"{name}: {said}", _ENDPOINT)
 
 
-def _absent(text: str, name: str) -> NotFound:
+def _absent(text: str, name: str, said: str) -> StoreError:
+    code = _CODE.search(text)
+    if code is not None and code[1] in _FIXES:
+        return _denied(text, name, said)  # some servers answer 404 to keys that they do not know
     if any(code in text for code in _BUCKET):
         return NotFound("there is no such bucket", "create it, or correct tier.url")
     return NotFound(f"there is no {name}")

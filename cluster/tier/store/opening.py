@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CLOUD = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 SCHEMES = ("file", *CLOUD)
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CONNECT_S, REQUEST_S = 5, 120
 KEYS_MAX_AGE_S = 60
 RENEWED_BEFORE = timedelta(minutes=5)
@@ -91,7 +93,7 @@ def cloud_client(url: str, options: StoreOptions) -> Client:
     from obstore.store import from_url
 
     http: dict[str, Any] = {"connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=REQUEST_S)}
-    if options.endpoint.startswith("http://"):
+    if _endpoint(options).startswith("http://"):
         http["allow_http"] = True
     if options.ca_file:
         http["root_certificate"] = Path(options.ca_file).read_bytes()
@@ -105,6 +107,11 @@ def cloud_client(url: str, options: StoreOptions) -> Client:
         return make(url, client_options=http, retry_config={"max_retries": 0}, **more)
     except BaseError as error:
         raise ValueError(str(error)) from None
+
+
+def _endpoint(options: StoreOptions) -> str:
+    """The library takes it from the environment, too, but not whether it may be without TLS."""
+    return options.endpoint or next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
 
 
 def _s3_config(options: StoreOptions) -> dict[str, Any]:

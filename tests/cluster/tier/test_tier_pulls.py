@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cluster.broker.group_lag import queue_lags
+from cluster.broker.old_pulls import first_offset
 from cluster.wire.codec import decode_header, encode_frame
 from jepsen_like.sim.tier_store import CALM, Weather
+from statemachine.groups import GroupConfig
 from tests.support.sim_cluster import ClientPath, SimNode
 from tests.support.tiered_cluster import FOLDER, Tiered
 
@@ -125,6 +128,16 @@ def test_every_node_reads_every_message_from_offset_zero_on(evicted: Callable[..
         for topic_id, queue_id in queues(made):
             assert node.state.min_offset(topic_id, queue_id) > 0
             assert read_all(made, node, queue_id) == list(range(node.state.max_offset(topic_id, queue_id)))
+
+
+def test_a_queue_begins_where_the_tier_does(evicted: Callable[..., Tiered]) -> None:
+    made = evicted(28)
+    for node in made.sim.running:
+        for topic_id, queue_id in queues(made):
+            assert node.state.min_offset(topic_id, queue_id) > 0 == first_offset(node.state, topic_id, queue_id)
+        lags = queue_lags(node.state, GroupConfig("g", subscriptions={"t": ("TAG", "*", 1)}))
+        assert lags
+        assert all(lag.min_offset == 0 and lag.lag == lag.max_offset for lag in lags)
 
 
 def test_below_the_tier_there_is_nothing(evicted: Callable[..., Tiered]) -> None:

@@ -50,6 +50,7 @@ async def main(url, endpoint, keys, increments):
             done += 1
         except Conflict as conflict:
             assert not conflict.maybe_ours, "the test cannot count what is unknown"
+    await store.close()
 
 asyncio.run(main(*sys.argv[1:4], int(sys.argv[4])))
 """
@@ -202,6 +203,24 @@ async def test_an_answer_that_repeats_the_keys_is_not_repeated(broken: Broken) -
     shown = "".join(map(str, (raised.value, raised.value.__cause__)))
     assert "access-key" not in shown
     assert "secret-key" not in shown
+
+
+async def test_a_server_that_answers_404_to_unknown_keys_denies(broken: Broken) -> None:
+    broken.proxy.breaks = error("404 Not Found", "InvalidAccessKeyId")
+    for name in ("get", "create", "delete"):
+        with pytest.raises(Denied, match="AWS_ACCESS_KEY_ID"):
+            await calls(broken.store)[name]()
+
+
+async def test_endpoint_and_keys_may_come_from_the_environment(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_ACCESS_KEY_ID", "access-key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret-key"),
+        ("AWS_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    await probe(open_store(f"s3://{BUCKET}/{uuid4().hex}"), "c1", "00ff")
 
 
 async def test_an_absent_bucket_is_told_from_an_absent_object(endpoint: str, tmp_path: Path) -> None:
