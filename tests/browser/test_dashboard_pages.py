@@ -45,7 +45,8 @@ SNAPSHOT = f"""(() => {{
   return {{applied: Number(stamp.applied), node: Number(stamp.node), rows: {TABLE}}};
 }})()"""
 TOO_WIDE = """[...document.querySelectorAll('body *')]
-  .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && each.checkVisibility())
+  .filter((each) => each.checkVisibility() && each.getBoundingClientRect().right
+    > Math.min(innerWidth, each.closest('.panel')?.getBoundingClientRect().right ?? innerWidth) + 1)
   .filter((each) => !each.closest('.visually-hidden, .skip, .uplot'))
   .map((each) => `${each.tagName}.${each.className} ${each.textContent.slice(0, 40)}`)"""
 CONTROLS = """[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')]

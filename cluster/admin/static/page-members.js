@@ -28,8 +28,8 @@ function view({ members }, own) {
         ["removed", members.removed.length ? members.removed.map((one) => `node ${one.id}`).join(", ") : "none"],
         ["next free id", members.next_id]))),
       panel("Links of this node", null, table([
-        { name: "peer", label: "to", cell: (link) => `node ${link.peer}` },
-        { name: "state", label: "state" },
+        { name: "peer", label: "to", class: "tight", cell: (link) => `node ${link.peer}` },
+        { name: "state", label: "state", class: "words" },
         { name: "age_ms", label: "for", num: true, cell: (link) => f.span(link.age_ms) },
         { name: "round_trip_ms", label: "round trip", num: true, cell: (link) => f.latency(link.round_trip_ms) },
         { name: "reason", label: "reason", cell: (link) => link.finding || link.reason || "–" },
