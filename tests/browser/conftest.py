@@ -22,6 +22,8 @@ HOSTILE = (
 """A body that a page must show as it is."""
 ORDERS, HOSTS = "orders", "hostile"
 GROUP = "billing"
+LONG_TOPIC, LONG_GROUP = "t" * 120, "g" * 100
+"""Names without a place to break."""
 PAUSE_S = 0.05
 
 
@@ -51,7 +53,7 @@ class Load:
 def cluster(live_cluster: LiveCluster) -> LiveCluster:
     """With two topics, a group that is behind in one of them, and a message with a hostile body."""
     live_cluster.leader()
-    for name in (ORDERS, HOSTS):
+    for name in (ORDERS, HOSTS, LONG_TOPIC):
         live_cluster.ask(1, "/v1/topics", "POST", {"name": name, "queues": 4})
     with connect(live_cluster.servers) as mq:
         for number in range(40):
@@ -61,6 +63,9 @@ def cluster(live_cluster: LiveCluster) -> LiveCluster:
         with mq.consumer(GROUP, ORDERS) as consumer:
             for _ in range(20):
                 next(consumer)
+        mq.send(LONG_TOPIC, b"x" * 5000, queue_id=0, key="k" * 200, tag="g" * 120, properties={"p" * 100: "v" * 300})
+        with mq.consumer(LONG_GROUP, LONG_TOPIC) as consumer:
+            next(consumer)
     return live_cluster
 
 

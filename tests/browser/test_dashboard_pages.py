@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.browser.conftest import GROUP, HOSTILE, HOSTS, ORDERS, Load
+from tests.browser.conftest import GROUP, HOSTILE, HOSTS, LONG_GROUP, LONG_TOPIC, ORDERS, Load
 from tests.support.chromium import Page
 from tests.support.live_nodes import LiveCluster
 
@@ -21,6 +21,9 @@ PAGES = {
     "topic": f"topics/{ORDERS}",
     "groups": "groups",
     "group": f"groups/{GROUP}",
+    "long topic": f"topics/{LONG_TOPIC}",
+    "long group": f"groups/{LONG_GROUP}",
+    "long message": f"messages/{LONG_TOPIC}?queue=0&by=offset&value=0",
     "clients": "clients",
     "messages": f"messages/{HOSTS}?queue=0&by=newest",
     "members": "members",
@@ -185,6 +188,7 @@ async def test_no_page_is_wider_than_the_view_or_asks_anyone_else(
     for width in WIDTHS:
         for scheme in ("light", "dark"):
             await opened(page, cluster, name, width=width, scheme=scheme)
+            await page.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
             assert await page.run("document.documentElement.scrollWidth") <= width, (width, await page.run(TOO_WIDE))
             assert await page.run(TOO_WIDE) == [], width
     assert [each for each in page.addresses if not each.startswith((cluster.admin(1), "about:"))] == []
