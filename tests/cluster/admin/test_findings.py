@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import suspicion
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
+from tests.support.alarm_keys import alarm_keys
 
 ROOT = Path(__file__).parents[3]
 NOW_MS = 1_700_000_000_000
@@ -226,29 +226,6 @@ def test_every_code_has_a_runbook_and_no_other_has() -> None:
     page = (ROOT / "docs/runbooks.md").read_text()
     sections = re.findall(r"^## (\w+)\n\n(\w+)\.", page, re.MULTILINE)
     assert sections == [(code, row.severity) for code, row in CODES.items()]
-
-
-def alarm_keys() -> set[str]:
-    """What is handed to `raise_alarm`, or to a method that hands it on, as a constant of its module."""
-    keys: set[str] = set()
-    for path in (ROOT / "cluster").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        used = {
-            call.args[0].id
-            for call in ast.walk(tree)
-            if isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("raise_alarm", "_alarm")
-            and isinstance(call.args[0], ast.Name)
-        }
-        for constant in (node for node in tree.body if isinstance(node, ast.Assign)):
-            target, value = constant.targets[0], constant.value
-            names = target.elts if isinstance(target, ast.Tuple) else [target]
-            values = value.elts if isinstance(value, ast.Tuple) else [value]
-            for name, text in zip(names, values, strict=False):
-                if isinstance(name, ast.Name) and name.id in used and isinstance(text, ast.Constant):
-                    keys.add(str(text.value))
-    return keys
 
 
 def test_every_alarm_of_the_code_has_a_code() -> None:

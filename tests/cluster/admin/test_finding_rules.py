@@ -1,0 +1,171 @@
+"""Each rule: what raises a finding and what does not; together they raise every code that docs/runbooks.md explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.admin.findings.around import clock_conditions, setting_conditions
+from cluster.admin.findings.catalogue import CODES, code_of_alarm
+from cluster.admin.findings.finding import Condition
+from cluster.admin.findings.group_watch import GroupWatch
+from cluster.admin.findings.memory import Memory
+from cluster.admin.findings.merge import merged
+from cluster.admin.findings.rules import own_conditions
+from cluster.admin.port import MemberView
+from cluster.members.quorum import quorum_of
+from cluster.peer.links import LinkView
+from cluster.repair.progress import InstallView
+from cluster.state.recovery_views import PreviousRun, RecoveryStatus
+from statemachine.commands import CREATE_TOPIC
+from tests.support.alarm_keys import alarm_keys
+
+NOW_MS = 1_700_000_000_000
+ALARMS = {key: code_of_alarm(key) for key in sorted({*alarm_keys(), "state_corrupt"})}
+RECOVERY = RecoveryStatus(
+    clean=False, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=500, stages_ms={}, reasons=[]
+)
+DIED = PreviousRun(ended="process_died", pid=1, boot_id="", started_ms=0, synced_index=-1)
+
+
+def conditions(node: Any, **changes: Any) -> dict[str, Condition]:
+    """What the node finds by itself, with these fields of its status."""
+    status = msgspec.structs.replace(node.status(), **changes)
+    return {each.code: each for each in own_conditions(node, status, NOW_MS)}
+
+
+def link(state: str, reason: str) -> LinkView:
+    fields: dict[str, Any] = dict.fromkeys(("silent_ms", "round_trip_ms", "match_index", "lag_entries"))
+    return LinkView(peer=2, state=state, since_ms=0, age_ms=0, reason=reason, control=True, bulk=True, **fields)
+
+
+def quorum(voters: int, *away: int) -> Any:
+    return quorum_of(range(1, voters + 1), lambda voter: voter not in away)
+
+
+STATUSES: dict[str, dict[str, Any]] = {
+    "no_leader": {"leader": None},
+    "no_quorum": {"quorum": quorum(3, 2, 3)},
+    "no_quorum_margin": {"quorum": quorum(3, 3)},
+    "node_stopped": {"failure": "fdatasync failed"},
+    "node_stopping": {"stopping": True},
+    "node_drained": {"drained": True},
+    "slow_python": {"python_finding": "python takes long"},
+    "link_suspect": {"links": [link("SHUTDOWN", "no connection for bulk")]},
+    "recovering": {"recovery": msgspec.structs.replace(RECOVERY, replaying=True, replay_index=500, replay_target=900)},
+    "unclean_restart": {"recovery": msgspec.structs.replace(RECOVERY, previous=DIED)},
+}
+
+
+@pytest.mark.parametrize("code", STATUSES)
+def test_a_state_of_the_node_is_a_finding(node: Any, code: str) -> None:
+    assert code not in conditions(node)
+    assert code in conditions(node, **STATUSES[code])
+
+
+@pytest.mark.parametrize(("key", "code"), ALARMS.items())
+def test_an_alarm_is_a_finding(node: Any, key: str, code: str) -> None:
+    node.alarms.raise_alarm(key, "as the alarm says")
+    found = conditions(node)[code]
+    assert (found.says, found.since_ms) == ("as the alarm says", NOW_MS)
+
+
+def crash(node: Any) -> set[str]:
+    for _ in range(node.config.health.crash_loop_starts):
+        node.events.note("start", "node 1", "its process had died", "warning")
+    return set(conditions(node))
+
+
+def lag(node: Any) -> set[str]:
+    status = node.status()
+    (peer,) = status.peers
+    behind = msgspec.structs.replace(peer, lag_entries=node.config.health.follower_behind_entries)
+    return set(conditions(node, peers=[behind]))
+
+
+def flood(node: Any) -> set[str]:
+    load = msgspec.structs.replace(node.status().load, connections=node.config.limits.connections_max)
+    return set(conditions(node, load=load))
+
+
+def digest(node: Any) -> set[str]:
+    class Uncompared:
+        def uncompared_ms(self) -> int:
+            return 11 * node.config.consistency.digest_every_ms
+
+    node.consistency = Uncompared()
+    return set(conditions(node))
+
+
+def groups(node: Any) -> set[str]:
+    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 1, "write_queues": 1}, True]])
+    node.add_group("idle", "a")
+    node.add_group("stuck", "a")
+    node.add_messages("a", 0, 10)
+    node.consumers["stuck"] = [MemberView(client_id="c", address="", language="", version=1, silent_ms=0)]
+    watch = GroupWatch(node)
+    list(watch.look(0))
+    return {each.code for each in watch.look(node.config.health.queue_stuck_ms)}
+
+
+def failpoint(make_node: Any) -> set[str]:
+    node = make_node(1, failpoints__enabled=True)
+    node.failpoints.set("apply.batch", "slow:20x")
+    return set(conditions(node))
+
+
+def around() -> set[str]:
+    found = [*clock_conditions({1: 0, 2: 0, 3: 5000}, 500), *setting_conditions({1: {"a.b": "1"}, 2: {"a.b": "2"}})]
+    return {each.code for each in found}
+
+
+def down() -> set[str]:
+    views = {
+        1: Memory(1).note([Condition("link_suspect", "link 1-3", ""), Condition("node_silent", "node 3", "")], 0, 0),
+        2: Memory(2).note([Condition("link_suspect", "link 2-3", "")], 0, 0),
+    }
+    return {each.code for each in merged(views, (1, 2, 3))}
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(crash, "crash_loop"), (lag, "follower_behind"), (flood, "client_flood"), (digest, "digest_not_compared")],
+)
+def test_a_bound_that_is_reached_is_a_finding(node: Any, raised: Callable[[Any], set[str]], code: str) -> None:
+    assert code not in conditions(node)
+    assert code in raised(node)
+
+
+def test_every_code_is_raised_by_something(make_node: Any) -> None:
+    raised = {*STATUSES, *ALARMS.values(), *around(), *down(), *failpoint(make_node), *conditions(make_node())}
+    for scene in (crash, lag, flood, digest, groups):
+        raised |= scene(make_node())
+    assert raised == set(CODES)
+
+
+def test_one_or_two_voters_are_no_reason_for_a_warning(node: Any) -> None:
+    found = conditions(node, quorum=quorum(2))["no_quorum_margin"]
+    assert found.severity == "info"
+
+
+def test_recovering_says_how_much_is_left_and_how_long(node: Any) -> None:
+    changes = STATUSES["recovering"] | {"uptime_ms": 10_000}
+    says = conditions(node, **changes)["recovering"].says
+    assert "400 entries are left up to entry 900, about 8 s at this rate" in says
+    fetches = InstallView(stage="log", peer=2, bytes_done=5, bytes_total=9)
+    assert "5 of 9 bytes" in conditions(node, install=fetches)["recovering"].says
+
+
+def test_an_unclean_start_is_shown_for_an_hour(node: Any) -> None:
+    changes = STATUSES["unclean_restart"]
+    assert "unclean_restart" in conditions(node, **changes, uptime_ms=3_599_000)
+    assert "unclean_restart" not in conditions(node, **changes, uptime_ms=3_600_000)
+
+
+def test_old_crashes_are_no_loop(node: Any) -> None:
+    node.wall_ms = lambda: NOW_MS - node.config.health.crash_loop_ms - 1
+    node.events = type(node.events)(1, node.wall_ms)
+    assert "crash_loop" not in crash(node)

@@ -1,0 +1,31 @@
+"""The keys of all alarms that the server can raise, read from its source."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def alarm_keys() -> set[str]:
+    """What is handed to `raise_alarm`, or to a method that hands it on, as a constant of its module."""
+    keys: set[str] = set()
+    for path in (ROOT / "cluster").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        used = {
+            call.args[0].id
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("raise_alarm", "_alarm")
+            and isinstance(call.args[0], ast.Name)
+        }
+        for constant in (node for node in tree.body if isinstance(node, ast.Assign)):
+            target, value = constant.targets[0], constant.value
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
+            for name, text in zip(names, values, strict=False):
+                if isinstance(name, ast.Name) and name.id in used and isinstance(text, ast.Constant):
+                    keys.add(str(text.value))
+    return keys
