@@ -51,7 +51,10 @@ def test_what_a_node_has_applied_beyond_what_anybody_heard_is_not_judged() -> No
     said: list[str] = []
     check = TrimCheck(lambda _, what: said.append(what))
     state = SimpleNamespace(
-        topics_by_id={17: None}, min_offset=lambda topic_id, queue_id: 1, applied=SimpleNamespace(index=0)
+        topics_by_id={17: None},
+        min_offset=lambda topic_id, queue_id: 1,
+        kept_offset=lambda topic_id, queue_id: 0,
+        applied=SimpleNamespace(index=0),
     )
     machine = cast(Machine, SimpleNamespace(node_id=4, node=SimpleNamespace(state=state)))
     check.applied(machine, [[_message(0, 17, 0)]])
