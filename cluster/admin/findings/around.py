@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -134,11 +135,18 @@ class Around:
             if view.node != node:
                 raise ValueError(f"node {view.node} answers at its address")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.DecodeError) as error:
-            self._silent[node] = " ".join((str(error) or f"no answer for {ASK_S:g} s").split())[:200]
+            self._silent[node] = why_silent(error)
             return
         self._silent.pop(node, None)
         took_ms = int(1000 * (loop.time() - began_s))
         self._heard[node] = Heard(view, loop.time(), clock_offset_ms(view.wall_ms, before_ms, took_ms))
+
+
+def why_silent(error: Exception) -> str:
+    """For people, in one line."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
+    return " ".join((str(error) or f"no answer for {ASK_S:g} s").split())[:200]
 
 
 def clock_offset_ms(theirs_ms: int, asked_ms: int, took_ms: int) -> int:

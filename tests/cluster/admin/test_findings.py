@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from cluster.admin.findings.around import clock_conditions, clock_offset_ms, setting_conditions
+from cluster.admin.findings.around import clock_conditions, clock_offset_ms, setting_conditions, why_silent
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
 from cluster.admin.findings.memory import Memory
@@ -186,6 +187,13 @@ def test_a_link_that_rests_is_not_suspect() -> None:
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_refused_connection_is_told_in_words(unused_tcp_port: int) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorError) as refused:
+            await session.get(f"http://127.0.0.1:{unused_tcp_port}/")
+    assert why_silent(refused.value) == f"127.0.0.1:{unused_tcp_port}: Connection refused"
 
 
 async def test_health_has_the_findings_of_alarms(client: Any, node: Any) -> None:
