@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_raftmq.errors import SourceError
-from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
 from raftmq.arrow.columns import COLUMNS
-from raftmq.client.discovery import find_servers
 from raftmq.commands.common import console, json_option, print_table, servers_option, show, told_in_lines
 
 _DAY_MS = 86_400_000
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark_raftmq.jobs.report import LogReport
     from pyspark_raftmq.jobs.traffic import TrafficReport
+    from pyspark_raftmq.options import ReadOptions
 
 
 @click.group()
@@ -195,6 +194,9 @@ def _hour(hour_ms: int) -> str:
 
 
 def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
+    from pyspark_raftmq.options import parse_options
+    from raftmq.client.discovery import find_servers
+
     try:
         where = ";".join(find_servers(servers))
     except ValueError as error:

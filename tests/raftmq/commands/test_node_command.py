@@ -143,7 +143,7 @@ def test_a_refusal_is_three_lines(api: str, capsys: pytest.CaptureFixture[str]) 
             "no node answers at 127.0.0.1:1",
             "raftmq node add --config n4.toml --via http://HOST:PORT",
         ),
-        (["add", "--config", "n4.toml", "--via", "nonsense"], 2, "nonsense is not the address", "127.0.0.1:9644"),
+        (["add", "--config", "n4.toml", "--via", "nonsense"], 2, "nonsense is not the address", "--admin HOST:9644"),
         (["promote", "three"], 2, "invalid value", "raftmq node promote --help"),
         (["remove", "0"], 2, "invalid value", "raftmq node remove --help"),
         (["replce", "3"], 2, "has no command replce", "raftmq node replace"),
