@@ -160,14 +160,7 @@ _LARGE: Final = frozenset(
 
 def is_large(path: str, serves_reads: bool) -> bool:
     """Whether the answers of a route grow with what is stored."""
-    return serves_reads or path in (
-        "/metrics",
-        "/v1/clients",
-        "/v1/members/{id}/clients",
-        "/v1/events",
-        "/v1/consistency/log",
-        "/v1/consistency/entries/{index}",
-    )
+    return serves_reads or path in _LARGE
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

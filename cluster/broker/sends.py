@@ -203,24 +203,34 @@ class Sends(Generic[_Origin]):
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
         """Calls `again` once a majority confirms that this node leads; if another one leads, routes the send there."""
-        path, size, proposals = origin.path, origin.size, self._proposals
-        path.inflight_bytes += size
-        proposals.bytes_inflight += size
+        release = self._hold(origin)
 
         def confirmed(ok: bool) -> None:
-            path.inflight_bytes -= size
-            proposals.bytes_inflight -= size
-            if path.closed:
+            if not release():
                 return
-            if ok and proposals.open:
+            if ok and self._proposals.open:
                 again()
-            elif not proposals.open:
+            elif not self._proposals.open:
                 self._route(origin)
             else:
                 remark = "no majority confirms what this node knows of the topic; nothing was stored, try again"
                 self._refuse(origin, Refused(Reason.UNAVAILABLE, remark))
 
         self._services.read_index(confirmed)
+
+    def _hold(self, origin: _Origin) -> Callable[[], bool]:
+        """Counts a send that waits against the limits. The returned function ends that; it says whether its client is
+        still there: if not, nothing was stored, and nobody is to hear of it."""
+        path, size, proposals = origin.path, origin.size, self._proposals
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+
+        def release() -> bool:
+            path.inflight_bytes -= size
+            proposals.bytes_inflight -= size
+            return not path.closed
+
+        return release
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -339,27 +349,22 @@ class Sends(Generic[_Origin]):
         """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
         not announced that it knows the level."""
         before = raising(self._services, level, "such messages", "; nothing was stored")
-        path, size, proposals = origin.path, origin.size, self._proposals
-        path.inflight_bytes += size
-        proposals.bytes_inflight += size
+        release = self._hold(origin)
 
         def raised(result: ProposeResult) -> None:
-            path.inflight_bytes -= size
-            proposals.bytes_inflight -= size
-            if path.closed:
+            if not release():
                 return
             if result.outcome is Outcome.OK:
                 self._route(origin)
             else:
                 self._refuse(origin, Refused(Reason.UNAVAILABLE, f"nothing was stored: {result.remark}"))
 
-        proposals.submit_commands(before, raised)
+        self._proposals.submit_commands(before, raised)
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(self, origin: _Origin, topic: str, wish: SendWish) -> None:
         """Creates the topic if the rules allow; the send is routed again when the change is applied."""
-        path, size = origin.path, origin.size
         waiting = self._waiting.get(topic)
         if waiting is None:
             changing = self._proposals.changing(topic)
@@ -367,14 +372,11 @@ class Sends(Generic[_Origin]):
             waiting = self._waiting[topic] = []
         else:
             commands = None
-        path.inflight_bytes += size
-        self._proposals.bytes_inflight += size
+        release = self._hold(origin)
 
         def settle(refused: Refused | None) -> None:
-            path.inflight_bytes -= size
-            self._proposals.bytes_inflight -= size
-            if path.closed:
-                return  # nothing was stored, and nobody is there to hear of it
+            if not release():
+                return
             if refused is not None:
                 self._refuse(origin, refused)
             else:
@@ -509,22 +511,18 @@ class Sends(Generic[_Origin]):
 
     def _wait_for_first(self, origin: _Origin, send: Send) -> None:
         """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
-        path, proposals = origin.path, self._proposals
-        path.inflight_bytes += send.size
-        proposals.bytes_inflight += send.size
+        release = self._hold(origin)
         origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
 
         def again(result: ProposeResult) -> None:
-            path.inflight_bytes -= send.size
-            proposals.bytes_inflight -= send.size
-            if path.closed:
+            if not release():
                 return
             if result.outcome is Outcome.OK:
                 self._route(origin)
             else:
                 self._refuse(origin, Refused(Reason.UNKNOWN, "a send with the same key and body is undecided"))
 
-        proposals.submit_commands([], again)
+        self._proposals.submit_commands([], again)
 
 
 _NO_IDENTITY = Identity(b"", 0, 0)

@@ -290,7 +290,8 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """Server-side encryption of S3: AES256, aws:kms, aws:kms:dsse."""
     encryption_key_id: str = ""
     credentials_file: str = ""
-    """Keys of S3, in the format of ~/.aws/credentials; "" for the environment, or the machine's own."""
+    """Keys of S3, in the format of ~/.aws/credentials, read again every minute so that they can be rotated; "" for the
+    environment, or the machine's own."""
     credentials_profile: str = "default"
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Of uploads, on average; 0: no limit."""

@@ -15,7 +15,7 @@ from cluster.tier.index_file.index_parts import LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import Scrubber, Source
 from cluster.tier.store.bandwidth import Bandwidth
-from cluster.tier.store.opening import StoreOptions, open_store
+from cluster.tier.store.opening import open_store
 from cluster.tier.store.request_counts import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
 from cluster.tier.tier_service import Tier
@@ -54,7 +54,7 @@ class TierAccess(NamedTuple):
 def configured_store(section: TierSection) -> ObjectStore:
     """Connects to nothing yet. Raises ConfigError."""
     try:
-        return open_store(section.url, _options(section))
+        return open_store(section.url, section)
     except LocalError as error:  # to a node that starts, it is its configuration that is wrong
         raise ConfigError(error.what, error.why, error.fix) from error
 
@@ -90,19 +90,6 @@ def access_of(
     reading = TierReading(context.loop, store, folder, lambda: storage.state.tier.rows, cache, from_log)
     metrics.watch(counts, reading)
     return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state))
-
-
-def _options(section: TierSection) -> StoreOptions:
-    return StoreOptions(
-        endpoint=section.endpoint,
-        region=section.region,
-        path_style=section.path_style,
-        ca_file=section.ca_file,
-        encryption=section.encryption,
-        encryption_key_id=section.encryption_key_id,
-        credentials_file=section.credentials_file,
-        credentials_profile=section.credentials_profile,
-    )
 
 
 def _cache(section: TierSection, data: Path) -> RangeCache | None:

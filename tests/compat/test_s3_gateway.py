@@ -16,9 +16,10 @@ from uuid import uuid4
 
 import pytest
 
+from cluster.config.config import TierSection
 from cluster.tier.store.errors import Denied, NotFound
 from cluster.tier.store.object_store import ObjectStore
-from cluster.tier.store.opening import StoreOptions, open_store
+from cluster.tier.store.opening import open_store
 from cluster.tier.store.probe import probe
 from raftmq.cli import run
 from raftmq.client import connect
@@ -88,7 +89,7 @@ async def test_keys_that_are_wrong_are_denied(endpoint: str, tmp_path: Path) -> 
     for right, fix in (("secret-key", "secret key"), ("access-key", "AWS_ACCESS_KEY_ID")):
         path = tmp_path / "wrong"
         path.write_text((tmp_path / "credentials").read_text().replace(right, "another"))
-        wrong = StoreOptions(endpoint=endpoint, region=given.region, credentials_file=str(path))
+        wrong = TierSection(endpoint=endpoint, region=given.region, credentials_file=str(path))
         with pytest.raises(Denied, match=fix):
             await probe(open_store(f"s3://{BUCKET}/p", wrong), "c1", "00ff")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.tier.store.opening import StoreOptions
+from cluster.config.config import TierSection
 
 BUCKET = "bucket"
 KEYS = "[default]\naws_access_key_id = access-key\naws_secret_access_key = secret-key\n"
@@ -56,11 +56,11 @@ def make_bucket(endpoint: str, name: str = BUCKET) -> None:
     urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=30).close()
 
 
-def options(endpoint: str, folder: Path) -> StoreOptions:
+def options(endpoint: str, folder: Path) -> TierSection:
     """With keys in a file of `folder`."""
     keys = folder / "credentials"
     keys.write_text(KEYS)
-    return StoreOptions(endpoint=endpoint, region="us-east-1", credentials_file=str(keys))
+    return TierSection(endpoint=endpoint, region="us-east-1", credentials_file=str(keys))
 
 
 class BreakingProxy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -20,6 +20,13 @@ from statemachine.tier import TierState
 from tests.support.sim_cluster import SimCluster, send_frame
 
 FOLDER = str(CLUSTER)
+EVICTING: dict[str, Any] = {
+    "retention.bytes_max": 1 << 15,
+    "retention.every_ms": 100,
+    "retention.delete_when": "",
+    "tier.evict": True,
+}
+"""Nodes keep two segments or three."""
 
 
 def checked(index: bytes) -> IndexMeta:
@@ -36,6 +43,14 @@ class Tiered:
         for node in self.sim.nodes.values():
             node.open_store = lambda url: self.store
         self.sent = 0
+
+    def __enter__(self) -> Self:
+        self.sim.__enter__()
+        self.sim.create_topic("t")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sim.__exit__()
 
     def send(self, count: int, size: int = 1000, *, keyed: bool = False) -> None:
         """Messages of so many bytes, through the leader, eight in flight; `keyed`: with the keys k1, k2, and so on."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from cluster.config.config import TierSection
 from cluster.errors import LocalError
 from cluster.tier.store.cloud import CloudStore
 from cluster.tier.store.directory import DirectoryStore
@@ -30,28 +30,9 @@ RENEWED_BEFORE = timedelta(minutes=5)
 _FIX = 'tier.url = "s3://bucket/prefix" or "gs://bucket/prefix" or "az://container/prefix" or "file:///path"'
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """What a URL does not say. Empty: the library's default, or the environment's."""
-
-    endpoint: str = ""
-    """Of an S3-compatible store: http://host:port."""
-    region: str = ""
-    path_style: bool = True
-    """endpoint/bucket/name; else bucket.endpoint/name."""
-    ca_file: str = ""
-    """PEM; trusted beside the system's."""
-    encryption: str = ""
-    """Of S3: AES256, aws:kms, aws:kms:dsse."""
-    encryption_key_id: str = ""
-    credentials_file: str = ""
-    """Of S3, in the format of ~/.aws/credentials; read again every minute, so that keys can be rotated."""
-    credentials_profile: str = "default"
-
-
-def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
-    """Opens nothing on the network. Raises LocalError."""
-    options = options or StoreOptions()
+def open_store(url: str, options: TierSection | None = None) -> ObjectStore:
+    """Opens nothing on the network. `options` says what the URL does not. Raises LocalError."""
+    options = options or TierSection()
     parts = _parts(url)
     if parts.scheme == "file":
         return DirectoryStore(Path(unquote(parts.path)))
@@ -87,7 +68,7 @@ def _parts(url: str) -> Any:
     return parts
 
 
-def cloud_client(url: str, options: StoreOptions) -> Client:
+def cloud_client(url: str, options: TierSection) -> Client:
     """A client with the library's retries off. Raises ImportError, ValueError or OSError."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
@@ -109,12 +90,12 @@ def cloud_client(url: str, options: StoreOptions) -> Client:
         raise ValueError(str(error)) from None
 
 
-def _endpoint(options: StoreOptions) -> str:
+def _endpoint(options: TierSection) -> str:
     """The library takes it from the environment, too, but not whether it may be without TLS."""
     return options.endpoint or next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
 
 
-def _s3_config(options: StoreOptions) -> dict[str, Any]:
+def _s3_config(options: TierSection) -> dict[str, Any]:
     given = {
         "endpoint": options.endpoint,
         "region": options.region,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -20,18 +21,8 @@ STORM = Weather(refused=0.2, lost=0.15, late=0.1, torn=0.2)
 
 @pytest.fixture
 def tiered() -> Iterator[Callable[..., Tiered]]:
-    running: list[Tiered] = []
-
-    def make(*arguments: Any, **named: Any) -> Tiered:
-        made = Tiered(*arguments, **named)
-        running.append(made)
-        made.sim.__enter__()
-        made.sim.create_topic("t")
-        return made
-
-    yield make
-    for made in running:
-        made.sim.__exit__()
+    with ExitStack() as running:
+        yield lambda *arguments, **named: running.enter_context(Tiered(*arguments, **named))
 
 
 def test_sealed_segments_are_uploaded_and_verified_in_their_order(tiered: Callable[..., Tiered]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,31 +19,14 @@ from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from statemachine.trim import Kept
 from tests.support.sim_cluster import SimNode, codes
-from tests.support.tiered_cluster import Tiered
-
-RULES: dict[str, Any] = {
-    "retention.bytes_max": 1 << 15,
-    "retention.every_ms": 100,
-    "retention.delete_when": "",
-    "tier.evict": True,
-}
+from tests.support.tiered_cluster import EVICTING, Tiered
 
 
 @pytest.fixture
 def evicting() -> Iterator[Callable[..., Tiered]]:
     """Nodes that keep two segments or three."""
-    running: list[Tiered] = []
-
-    def make(seed: int, **named: Any) -> Tiered:
-        made = Tiered(seed, **RULES, **named)
-        running.append(made)
-        made.sim.__enter__()
-        made.sim.create_topic("t")
-        return made
-
-    yield make
-    for made in running:
-        made.sim.__exit__()
+    with ExitStack() as running:
+        yield lambda seed, **named: running.enter_context(Tiered(seed, **EVICTING, **named))
 
 
 def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import pytest
 
@@ -15,14 +16,8 @@ from cluster.wire.codec import decode_header, encode_frame
 from jepsen_like.sim.tier_store import CALM, Weather
 from statemachine.groups import GroupConfig
 from tests.support.sim_cluster import ClientPath, SimNode
-from tests.support.tiered_cluster import FOLDER, Tiered
+from tests.support.tiered_cluster import EVICTING, FOLDER, Tiered
 
-RULES: dict[str, Any] = {
-    "retention.bytes_max": 1 << 15,
-    "retention.every_ms": 100,
-    "retention.delete_when": "",
-    "tier.evict": True,
-}
 FOUND, BUSY, NOT_MATCHED, MOVED = 0, 2, 20, 21
 _SIZE_OFFSET = struct.Struct(">i16xq")
 """Of a stored message: its size and, behind four fields, its queue offset."""
@@ -96,23 +91,18 @@ def read_all(made: Tiered, node: SimNode, queue_id: int) -> list[int]:
 @pytest.fixture
 def evicted() -> Iterator[Callable[..., Tiered]]:
     """Nodes that keep two segments or three, and the others only in the tier."""
-    running: list[Tiered] = []
+    with ExitStack() as running:
 
-    def make(seed: int, messages: int = 100) -> Tiered:
-        made = Tiered(seed, **RULES)
-        running.append(made)
-        made.sim.__enter__()
-        made.sim.create_topic("t")
-        made.send(messages)
-        made.upload_all()
-        made.sim.loop.run_until(lambda: made.leader_state().trim_position > 2 << 14, 300, "an EVICT")
-        made.sim.loop.run_until(lambda: made.leader_state().sweep is None, 300, "its end")
-        made.sim.settle()
-        return made
+        def make(seed: int, messages: int = 100) -> Tiered:
+            made = running.enter_context(Tiered(seed, **EVICTING))
+            made.send(messages)
+            made.upload_all()
+            made.sim.loop.run_until(lambda: made.leader_state().trim_position > 2 << 14, 300, "an EVICT")
+            made.sim.loop.run_until(lambda: made.leader_state().sweep is None, 300, "its end")
+            made.sim.settle()
+            return made
 
-    yield make
-    for made in running:
-        made.sim.__exit__()
+        yield make
 
 
 def queues(made: Tiered) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from cluster.config.config import TierSection
 from cluster.errors import LocalError
 from cluster.tier.store import opening
 from cluster.tier.store.errors import (
@@ -28,20 +29,21 @@ from cluster.tier.store.errors import (
     Unsupported,
 )
 from cluster.tier.store.object_store import ObjectStore
-from cluster.tier.store.opening import StoreOptions, check_url, keys_of, open_store
+from cluster.tier.store.opening import check_url, keys_of, open_store
 from cluster.tier.store.probe import probe
 from tests.support import s3_server
 from tests.support.s3_server import BUCKET, BreakingProxy
 
 RACER = """
 import asyncio, random, sys
-from cluster.tier.store.opening import StoreOptions, open_store
+from cluster.config.config import TierSection
+from cluster.tier.store.opening import open_store
 from cluster.tier.store.errors import Conflict
 from cluster.tier.store.request_counts import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
 
 async def main(url, endpoint, keys, increments):
-    inner = open_store(url, StoreOptions(endpoint=endpoint, region="us-east-1", credentials_file=keys))
+    inner = open_store(url, TierSection(endpoint=endpoint, region="us-east-1", credentials_file=keys))
     store, done = RetryingStore(inner, RetryPolicy(), random.Random(), RequestCounts()), 0
     while done < increments:
         now = await store.get("counter", 100)
@@ -332,12 +334,12 @@ def test_keys_in_a_url_are_refused_and_not_repeated() -> None:
 
 def test_options_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="cannot be read"):
-        open_store("s3://b/p", StoreOptions(credentials_file=str(tmp_path / "absent")))
+        open_store("s3://b/p", TierSection(credentials_file=str(tmp_path / "absent")))
     with pytest.raises(LocalError, match="absent"):
-        open_store("s3://b/p", StoreOptions(ca_file=str(tmp_path / "absent")))
+        open_store("s3://b/p", TierSection(ca_file=str(tmp_path / "absent")))
 
 
 @pytest.mark.parametrize("url", ["s3://b/p", "gs://b/p", "az://container/p"])
 def test_every_cloud_has_a_client(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
-    assert open_store(url, StoreOptions(encryption="AES256")).root == url
+    assert open_store(url, TierSection(encryption="AES256")).root == url
