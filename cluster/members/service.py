@@ -116,7 +116,7 @@ class MembersService:
         """What nodes that connect are checked against. A node that joins a cluster which went on from another one, and
         has not received the entry that says so, knows nobody yet: the ids are those of other nodes by now."""
         identity, members = self.identity, self.in_force
-        counted = [each for each in self._counted() if each.cluster_uuid == identity.cluster_uuid]
+        counted = [each for each in self._raw.memberships_that_count if each.cluster_uuid == identity.cluster_uuid]
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
         removed = {voter.id: Removed(str(voter.uuid), members.index) for voter in members.removed}
         return Handshake(
@@ -128,12 +128,6 @@ class MembersService:
             removed if self.is_committed else {},
         )
 
-    def _counted(self) -> list[Membership]:
-        """The newest membership that is known to be committed, and all above it: a node that is leaving is talked to
-        until that is certain, for without it nobody may be able to commit, or to undo, that it leaves."""
-        since = self._raw.committed_membership_index
-        return [each for each in self._raw.raft.members.history if each.index >= since]
-
     @property
     def own_address(self) -> Address:
         """Where this node listens for the others, by its own configuration."""
@@ -142,7 +136,7 @@ class MembersService:
 
     def peer_addresses(self) -> Addresses:
         """Where the members listen for each other: by the log, by this node's configuration."""
-        return peer_addresses(self._counted(), self._config)
+        return peer_addresses(self._raw.memberships_that_count, self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
         """Voter -> what its listener of that name advertises. A node that was removed is in no route, nor is a learner,

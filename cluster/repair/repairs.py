@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from cluster.peer.wire import Kind
@@ -70,7 +70,7 @@ class Repairs:
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
         self._votes = VoteKeeper(context.fs, directory.path, raw, alarms, context.wake)
         self._ranges = LogRepairer(
-            self.log, self.client, loop, peers=self.peers, on_change=self.judge, alarms=alarms, metrics=metrics
+            self.log, self.client, loop, peers=self.sources, on_change=self.judge, alarms=alarms, metrics=metrics
         )
         self._unfit_since_ms: int | None = None
         self._loop = loop
@@ -98,14 +98,23 @@ class Repairs:
 
     def peers(self) -> list[NodeId]:
         """The other voters, also a leader that is none as far as this node knows: it first, then those in reach."""
+        return self._by_nearness(self._raw.status().voters)
+
+    def sources(self) -> list[NodeId]:
+        """Whom to ask for bytes of the log: the same, and voters that are leaving. One of them may have the only sound
+        copy of what its own removal needs to be committed."""
+        counted = self._raw.memberships_that_count
+        return self._by_nearness(voter for membership in counted for voter in membership.voter_ids)
+
+    def _by_nearness(self, voters: Iterable[NodeId]) -> list[NodeId]:
         raw = self._raw
-        others = {*raw.status().voters, raw.leader_id} - {raw.raft.id, NOBODY}
+        others = {*voters, raw.leader_id} - {raw.raft.id, NOBODY}
         return sorted(others, key=lambda node: (node != raw.leader_id, not self._transport.connected(node), node))
 
     def givers(self) -> list[NodeId]:
         """The same for what nobody waits for: the leader, which is busiest, comes after those in reach."""
-        raw = self._raw
-        return sorted(self.peers(), key=lambda node: (not self._transport.connected(node), node == raw.leader_id, node))
+        leader, connected = self._raw.leader_id, self._transport.connected
+        return sorted(self.sources(), key=lambda node: (not connected(node), node == leader, node))
 
     def reachable(self) -> list[int]:
         """The other voters that something sent now would reach."""

@@ -64,6 +64,11 @@ class Members:
         """Index of the newest MEMBERSHIP entry at or below `commit_index`."""
         return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
 
+    def that_count(self, commit_index: int) -> list[Membership]:
+        """The newest that is committed, and all above it: any of them may turn out to be the one in force."""
+        committed = self.committed_index(commit_index)
+        return [each for each in self.history if each.index >= committed]
+
     def append(self, membership: Membership, commit_index: int) -> None:
         """`membership` was appended to the log."""
         history = self.history

@@ -145,5 +145,4 @@ def may_stand(raft: Raft) -> bool:
     members = raft.members
     if members.is_own_voter:
         return True
-    committed = members.committed_index(raft.log.commit_index)
-    return any(raft.id in each.voter_ids for each in members.history if each.index >= committed)
+    return any(raft.id in each.voter_ids for each in members.that_count(raft.log.commit_index))

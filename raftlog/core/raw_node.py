@@ -385,6 +385,12 @@ class RawNode:
         return self.raft.members.committed_index(self.raft.log.commit_index)
 
     @property
+    def memberships_that_count(self) -> list[Membership]:
+        """The newest that is known to be committed, and all above it. A node that is leaving is in one of them until
+        that is certain: without it nobody may be able to commit, or to undo, that it leaves."""
+        return self.raft.members.that_count(self.commit_index)
+
+    @property
     def caught_up_with_leader(self) -> bool:
         """The vote is withheld, but the log again holds all that this node can have acknowledged: it may vote."""
         return fit.has_caught_up(self.raft)

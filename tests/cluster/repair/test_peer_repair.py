@@ -16,6 +16,7 @@ from cluster.repair.log_repair import ALARM, LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.runtime.alarms import Alarms
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
+from jepsen_like.sim.world import run_seed
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.genesis import Genesis, Voter
@@ -279,3 +280,8 @@ def test_the_source_gives_slices_of_whole_frames() -> None:
     for bad in ([1], [0, 0, "x"], [0, -1, 5], [None, 0, 0], [True, 0, 1]):
         with pytest.raises(ValueError, match=r"."):
             replica.source(bad)
+
+
+def test_seed_1900025() -> None:
+    """A leader proposed that a node leaves which has the only sound copy of an entry that the other one still needs."""
+    assert run_seed(1900025).violations == ()
