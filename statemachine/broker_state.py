@@ -33,6 +33,7 @@ from statemachine.queue_locks import QueueLock, QueueLocks
 from statemachine.queue_rows import Queue
 from statemachine.row_format import check_format
 from statemachine.stage import Stage
+from statemachine.staged_writes import StagedWrites
 from statemachine.sums import MARKERS, RunningSums
 from statemachine.tier import TierSegments
 from statemachine.timers import Timers
@@ -85,8 +86,10 @@ class BrokerState:
         self._queues = ConsumeQueues(kv)
         self._dedup = Dedup(kv)
         self._index = MessageIndex(kv)
-        self.timers = Timers(kv)
-        """Messages that wait until they are due."""
+        self.writes = StagedWrites(kv)
+        """Messages that wait for a commit; for its members that any thread may use."""
+        self.timers = Timers(kv, self.writes)
+        """Messages that wait until they are due, and the rows of those that wait for a commit."""
         self.halves = HalfMessages(kv)
         """Messages whose transaction is open; for its members that any thread may use."""
         self.tier = TierSegments(kv)
@@ -296,6 +299,7 @@ class BrokerState:
         self._index.publish()
         self.timers.publish()
         self.halves.publish()
+        self.writes.publish()
         if self.tier.changed:
             self.tier.publish()
         self._members.publish()
@@ -338,7 +342,7 @@ class BrokerState:
             if known and kind < _IN_NO_QUEUE:
                 append(stage, topic_id, queue_id, base, count, items)
             elif known or kind >= _CARRIED:
-                self._keep(stage, run)
+                self._keep(stage, run, entry.timestamp_ms)
             else:
                 raise InvariantViolationError(f"{count} rows for topic id {topic_id}, which does not exist")
         if decoded.sessions:
@@ -351,10 +355,10 @@ class BrokerState:
             self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
         return results
 
-    def _keep(self, stage: Stage, run: payload.Run) -> None:
+    def _keep(self, stage: Stage, run: payload.Run, now_ms: int) -> None:
         """Messages that are in no queue yet."""
         if run.kind == RowKind.SCHEDULED:
-            self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
+            self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items, now_ms)
         elif run.kind == RowKind.HALF:
             self.halves.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items)
         elif run.kind == RowKind.CARRIED_TIMERS:
@@ -468,9 +472,6 @@ class BrokerState:
     def _drop_timers(self, stage: Stage, rows: Any) -> CommandResult:
         return self.timers.remove(stage, rows, delivered=False)
 
-    def _recall_timer(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
-        return self.timers.recall(stage, due_ms, position, message_position)
-
     def _lock_queues(
         self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
     ) -> CommandResult:
@@ -488,15 +489,6 @@ class BrokerState:
         for queue, offset in reset:
             self._offsets.put(stage, group, queue, offset)
         return commands.done(len(reset))
-
-    def _end_resets(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
-        return self._resets.end(stage, group, rows)
-
-    def _end_halves(self, stage: Stage, positions: Any) -> CommandResult:
-        return self.halves.end(stage, positions)
-
-    def _check_halves(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
-        return self.halves.check(stage, next_ms, positions)
 
     def _tier_state(self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any) -> CommandResult:
         # A TRIM is alone in its batch, so what is written says where the log begins.
@@ -518,13 +510,18 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.LOCK_QUEUES: (BrokerState._lock_queues, 5),
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
     commands.RESET_OFFSETS: (BrokerState._reset_offsets, 3),
-    commands.END_RESETS: (BrokerState._end_resets, 2),
+    commands.END_RESETS: (lambda state, *rest: state._resets.end(*rest), 2),
     commands.DELIVER_TIMERS: (BrokerState._deliver_timers, 1),
     commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
-    commands.END_HALVES: (BrokerState._end_halves, 1),
-    commands.CHECK_HALVES: (BrokerState._check_halves, 2),
-    commands.RECALL_TIMER: (BrokerState._recall_timer, 3),
+    commands.END_HALVES: (lambda state, *rest: state.halves.end(*rest), 1),
+    commands.CHECK_HALVES: (lambda state, *rest: state.halves.check(*rest), 2),
+    commands.RECALL_TIMER: (lambda state, *rest: state.timers.recall(*rest), 3),
     commands.TIER_STATE: (BrokerState._tier_state, 5),
+    commands.OPEN_ATTEMPT: (lambda state, *rest: state.writes.open(*rest), 3),
+    commands.COMMIT_WRITE: (lambda state, *rest: state.writes.commit(*rest), 4),
+    commands.DISCARD_ATTEMPTS: (lambda state, *rest: state.writes.discard(*rest), 1),
+    commands.DROP_STAGED: (lambda state, *rest: state.timers.drop_staged(*rest), 2),
+    commands.FORGET_WRITE: (lambda state, *rest: state.writes.forget(*rest), 1),
 }
 """Name -> (method, number of arguments)."""
 

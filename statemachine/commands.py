@@ -34,6 +34,13 @@ with a result. Only a command that a client sent may be answered with an error; 
                     (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
                     [[name, size, sha256, crc32c], ...], with UPLOADED
     the level also stands for a TRIM that evicts (trim.py)
+  from level 6 on; the level also stands for messages that are staged (staged_writes.py)
+    open_attempt    name, write, now_ms      an attempt at that write; value: its number
+    commit_write    name, write, now_ms, [[attempt, messages], ...]      these win; the others of the write, and of
+                    earlier ones of the name, are discarded
+    discard_attempts  [attempt, ...]      those of them that are open
+    drop_staged     attempt, rows      removes so many rows of a discarded attempt
+    forget_write    name      nothing was committed under the name
 """
 
 from __future__ import annotations
@@ -64,8 +71,13 @@ END_HALVES = "end_halves"
 CHECK_HALVES = "check_halves"
 RECALL_TIMER = "recall_timer"
 TIER_STATE = "tier_state"
+OPEN_ATTEMPT = "open_attempt"
+COMMIT_WRITE = "commit_write"
+DISCARD_ATTEMPTS = "discard_attempts"
+DROP_STAGED = "drop_staged"
+FORGET_WRITE = "forget_write"
 
-LEVEL = 5
+LEVEL = 6
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
@@ -81,6 +93,8 @@ SWEEP_LEVEL = 4
 """A TRIM of the formats CUT and SLICE."""
 TIER_LEVEL = 5
 """`tier_state`, a TRIM of the format EVICT."""
+STAGED_LEVEL = 6
+"""`open_attempt` and what else is about attempts and writes."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 
@@ -94,7 +108,7 @@ class CommandResult(NamedTuple):
     """The answer of apply to one command; the same on every replica.
 
     `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that
-    were reset are left out), not_found, invalid (`value` says why).
+    were reset are left out), not_found, invalid (`value` says why); committed, incomplete, full (staged_writes.py).
     """
 
     ok: bool

@@ -46,6 +46,9 @@
              "m" | position u64                                            name u64, if carried
              "d" | check_ms u64 | name u64                                 empty: when its producer is asked next
              "n"                                                           count u64 | bytes u64, of all half rows
+             "a" | number u64                                              attempt row (below)
+             "b"                                                           u64, number of the next attempt
+             "w" | name of a write, UTF-8                                  write u64 | messages u64 | committed_ms u64
     tier     base u64                                                      msgpack array, tier.py
 
     applied row (36 bytes)
@@ -61,6 +64,10 @@
       topic_id u32 | queue_id u32 | min_offset u64
     half row (28 bytes)
       topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
+    attempt row (49 bytes, and the name of the write, UTF-8; staged_writes.py)
+      state u8 | write u64 | messages u64 | of those left u64 | bytes u64 | opened_ms u64 | staged_ms u64
+
+A due_ms from 2^63 on is no time: 2^63 + the number of the attempt that the row's messages are staged for.
 
 The name of a timer or half row is the position that its first message had when it was first stored. Messages that are
 carried forward (docs/adr/0054) lie elsewhere then; the name stays.
@@ -103,10 +110,13 @@ SWEEP_QUEUE = struct.Struct(">IIQ")
 TIMER_COUNTS_KEY = b"c"
 TIMER_QUEUE = struct.Struct(">II")
 TIMER_FRONT = struct.Struct(">QQ")
-TIMER_DUE_END = b"e"
-"""Above the keys of all rows of scheduled messages by due time."""
 HALF = struct.Struct(">IIIIQI")
 HALF_PENDING = struct.Struct(">QQ")
+ATTEMPT = struct.Struct(">BQQQQQQ")
+WRITE = struct.Struct(">QQQ")
+NEXT_ATTEMPT_KEY = b"b"
+ATTEMPTS, WRITES = (b"a", b"b"), (b"w", b"x")
+"""Keys [start, end) of all attempts at staged writes, and of the names that were committed."""
 
 _BOUNDS = struct.Struct(">QQ")
 _CQ = struct.Struct(">IIQ")
@@ -290,6 +300,16 @@ def timer_position_range(until: int, first: int = 0) -> tuple[bytes, bytes]:
 def timer_origin_range(until: int) -> tuple[bytes, bytes]:
     """Keys [start, end) of the carried rows with this name or a lower one."""
     return b"o", timer_origin_key(until) + b"\0"
+
+
+def attempt_key(number: int) -> bytes:
+    """Key of an attempt at a staged write."""
+    return b"a" + U64.pack(number)
+
+
+def write_key(name: str) -> bytes:
+    """Key of the newest committed write of the name."""
+    return b"w" + name.encode()
 
 
 INDEX_BUCKET_KEY_SIZE = _INDEX_BUCKET.size

@@ -10,12 +10,17 @@ in a row of its own, with the counters, and the edge below which no position wai
 
 A row keeps its name, due time and the position at which its first message was first stored, also when its messages are
 carried forward (docs/adr/0054) and lie elsewhere: whoever holds the old position finds it.
+
+Staged messages (staged_writes.py) are rows here as well, behind all others: their due times are no times. They are
+counted there and not here, and are never the first.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -25,6 +30,7 @@ from statemachine.kv import KV, META, TIMER
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem
 from statemachine.stage import Stage
+from statemachine.staged_writes import STAGED_DUE, AttemptState, StagedWrites, attempt_of
 
 RUN_MAX = 256
 """Messages of a row."""
@@ -40,6 +46,8 @@ is passed in a few ms."""
 TimerName = tuple[int, int]
 """(due_ms, position) of a row; in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
+_TIMES_END = keys.timer_due_end(STAGED_DUE - 1)
+"""Above the keys of all rows that are due at a time, below those of staged messages."""
 
 
 _MOVED = struct.Struct(">QB")
@@ -95,8 +103,10 @@ class TimerRow(NamedTuple):
 class Timers:
     """Written by apply. `earliest`, `counts` and the reads below may be used on any thread."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, writes: StagedWrites) -> None:
+        """`writes` counts what is staged."""
         self._kv = kv
+        self._writes = writes
         row = kv.get(TIMER, keys.TIMER_COUNTS_KEY)
         self.counts = self._staged = TimerCounts() if row is None else TimerCounts(*keys.unpack_timer_counts(row))
         """Replaced as a whole."""
@@ -124,6 +134,12 @@ class Timers:
         if start < end:
             for key, value in self._kv.scan(TIMER, start, end):
                 yield _row(key, value)
+
+    def staged(self, due_ms: int, after: int | None = None) -> Iterator[TimerRow]:
+        """The rows of an attempt (`Attempt.due_ms`), in the order of their positions; those behind `after`."""
+        start = keys.timer_key(due_ms, 0) if after is None else keys.timer_key(due_ms, after) + b"\0"
+        for key, value in self._kv.scan(TIMER, start, keys.timer_due_end(due_ms)):
+            yield _row(key, value)
 
     def get(self, due_ms: int, position: int) -> TimerRow | None:
         """The row; None if it was delivered or dropped."""
@@ -158,7 +174,7 @@ class Timers:
 
         `trim_position`: where the log begins; `end_position`: as far as it is applied, of the moment before the call.
         """
-        if not self.counts.pending:
+        if not self.counts.pending and not self._writes.left:
             return None
         edge = max(self._edge, trim_position)
         for _ in range(EDGE_STEPS_MAX):
@@ -175,13 +191,18 @@ class Timers:
 
     # -- apply
 
-    def add(self, stage: Stage, topic_id: int, queue_id: int, due_ms: int, items: bytes) -> None:
-        """A run of scheduled messages."""
+    def add(self, stage: Stage, topic_id: int, queue_id: int, due_ms: int, items: bytes, now_ms: int) -> None:
+        """A run of scheduled messages, or of staged ones. `now_ms`: log time."""
         if not 0 < len(items) <= RUN_MAX * ITEM.size:
             raise InvariantViolationError(f"a run of {len(items) // ITEM.size} scheduled messages")
         position, count, size = _measured(items)
+        attempt = attempt_of(due_ms)
+        if attempt is not None and not self._writes.stage(stage, attempt, count, size, now_ms):
+            return
         stage.put_new(TIMER, keys.timer_key(due_ms, position), keys.TIMER_QUEUE.pack(topic_id, queue_id) + items)
         stage.put_new(TIMER, keys.timer_position_key(position), keys.U64.pack(due_ms))
+        if attempt is not None:
+            return
         counts = self._staged
         self._count(stage, counts._replace(pending=counts.pending + count, pending_bytes=counts.pending_bytes + size))
         self._added.append((due_ms, position))
@@ -216,12 +237,30 @@ class Timers:
             row = _row(key, value)
             self._remove_row(stage, row)
             _, count, size = _measured(row.items)
+            removed += count
+            attempt = attempt_of(due_ms)
+            if attempt is not None:
+                self._writes.remove(stage, attempt, count)
+                continue
             counts = self._staged
             field, so_far = ("delivered", counts.delivered) if delivered else ("dropped", counts.dropped)
             left = counts._replace(pending=counts.pending - count, pending_bytes=counts.pending_bytes - size)
             self._count(stage, left._replace(**{field: so_far + count}))
-            removed += count
         return done(removed)
+
+    def drop_staged(self, stage: Stage, number: Any, rows_max: Any) -> CommandResult:
+        """Removes rows of an attempt that was discarded, at most so many; value: how many messages they had."""
+        number = checked_int(number, "attempt", 0, STAGED_DUE - 1)
+        rows_max = checked_int(rows_max, "rows", 1, keys.U32_MAX)
+        attempt = self._writes.current(number)
+        if attempt is None or attempt.state is not AttemptState.DISCARDED:
+            return done(0)
+        start, end = keys.timer_key(attempt.due_ms, 0), keys.timer_due_end(attempt.due_ms)
+        rows = stage.rows[TIMER]
+        stored = (key for key, _ in self._kv.scan(TIMER, start, end) if key not in rows)
+        added = sorted([key for key, value in rows.items() if start <= key < end and value is not None])
+        there = (list(keys.parse_timer_key(key)) for key in merge(stored, added))
+        return self.remove(stage, list(islice(there, rows_max)), delivered=False)
 
     def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
         """Takes one message out of a row, which keeps its name; `message_position` is where the message was first
@@ -229,7 +268,7 @@ class Timers:
         due_ms, position = _checked([due_ms, position])
         message_position = checked_int(message_position, "message_position", 0, keys.U64_MAX)
         key = keys.timer_key(due_ms, position)
-        value = stage.get(TIMER, key)
+        value = stage.get(TIMER, key) if attempt_of(due_ms) is None else None
         row = None if value is None else _row(key, value)
         if row is None or message_position not in row.first_positions():
             return not_found(f"no message at position {message_position} waits until {due_ms}")
@@ -280,7 +319,8 @@ class Timers:
         before.setdefault(position_key, keys.U64.pack(row.due_ms) + _moved_name(row))
         if row.moved_to is not None:
             stage.unput(TIMER, keys.timer_origin_key(row.position))
-        self._removed.add(row.name)
+        if row.due_ms < STAGED_DUE:
+            self._removed.add(row.name)
 
     def _count(self, stage: Stage, counts: TimerCounts) -> None:
         self._staged = counts
@@ -308,7 +348,7 @@ class Timers:
     def _staged_first_row(self, stage: Stage, start: TimerName) -> TimerName:
         """The first row as of the stage, which has none before `start`."""
         added = [name for name in self._added if name not in self._removed]
-        end = keys.TIMER_DUE_END
+        end = _TIMES_END
         for key, _ in self._kv.scan(TIMER, keys.timer_key(*start), end):
             name = keys.parse_timer_key(key)
             if name not in self._removed:
@@ -325,7 +365,7 @@ class Timers:
         if row is not None and row[: -keys.TIMER_FRONT.size] == counts:
             due_ms, position = keys.TIMER_FRONT.unpack(row[-keys.TIMER_FRONT.size :])
             return due_ms, position
-        found = self._kv.first(TIMER, keys.timer_key(0, 0), keys.TIMER_DUE_END)
+        found = self._kv.first(TIMER, keys.timer_key(0, 0), _TIMES_END)
         return _NO_ROW if found is None else keys.parse_timer_key(found[0])
 
 

@@ -58,7 +58,7 @@ def forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def in_addition(patch: pytest.MonkeyPatch) -> None:
     """A carried row is one more row."""
-    patch.setattr(Timers, "carry", lambda rows, stage, name, items: rows.add(stage, 1, 0, 1 << 50, items))
+    patch.setattr(Timers, "carry", lambda rows, stage, name, items: rows.add(stage, 1, 0, 1 << 50, items, 0))
 
 
 def early(patch: pytest.MonkeyPatch) -> None:
