@@ -65,7 +65,7 @@
     half row (28 bytes)
       topic_id u32 | queue_id u32 | size u32 | crc32c u32 | check_ms u64 | checks u32
     attempt row (49 bytes, and the name of the write, UTF-8; staged_writes.py)
-      state u8 | write u64 | messages u64 | of those left u64 | bytes u64 | opened_ms u64 | staged_ms u64
+      state u8 | write u64 | messages u64 | of those left u64 | their bytes u64 | opened_ms u64 | staged_ms u64
 
 A due_ms from 2^63 on is no time: 2^63 + the number of the attempt that the row's messages are staged for.
 

@@ -52,7 +52,8 @@ class Attempt(NamedTuple):
     """Messages that were staged."""
     left: int
     """Of those, the ones that are neither copied nor removed."""
-    bytes: int
+    left_bytes: int
+    """Of the messages that are left."""
     opened_ms: int
     staged_ms: int
     """When something was staged last, log time."""
@@ -90,6 +91,8 @@ class StagedWrites:
         """Numbers of the attempts that are copied or removed, ascending. Replaced as a whole."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """Messages that are staged, of all attempts."""
+        self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
+        """Their bytes in the log."""
         self._changed: dict[int, Attempt | None] = {}
         """By the run."""
 
@@ -137,17 +140,21 @@ class StagedWrites:
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
-        grown = attempt._replace(count=attempt.count + count, left=attempt.left + count, bytes=attempt.bytes + size)
-        self._put(stage, grown._replace(staged_ms=now_ms))
+        left, left_bytes = attempt.left + count, attempt.left_bytes + size
+        self._put(
+            stage, attempt._replace(count=attempt.count + count, left=left, left_bytes=left_bytes, staged_ms=now_ms)
+        )
         self._staged_left += count
+        self._staged_bytes += size
         return True
 
-    def remove(self, stage: Stage, number: int, count: int) -> None:
+    def remove(self, stage: Stage, number: int, count: int, size: int) -> None:
         """So many of its messages were copied or removed; called once for each row that went."""
         self._staged_left -= count
+        self._staged_bytes -= size
         attempt = self.current(number)
         if attempt is not None:
-            left = attempt._replace(left=attempt.left - count)
+            left = attempt._replace(left=attempt.left - count, left_bytes=attempt.left_bytes - size)
             if left.left or left.state is AttemptState.OPEN:
                 self._put(stage, left)
             else:
@@ -204,7 +211,7 @@ class StagedWrites:
             self._attempts[number] = attempt
             if attempt.state:
                 draining.add(number)
-        self.left = self._staged_left
+        self.left, self.left_bytes = self._staged_left, self._staged_bytes
         if len(draining) != len(self.draining) or not draining.issuperset(self.draining):
             self.draining = tuple(sorted(draining))
 
@@ -259,9 +266,10 @@ def attempt_of(due_ms: int) -> int | None:
 
 
 def _attempt(key: bytes, row: bytes) -> Attempt:
-    state, *rest = keys.ATTEMPT.unpack_from(row)
+    state, write, count, left, size, opened_ms, staged_ms = keys.ATTEMPT.unpack_from(row)
     number: int = keys.U64.unpack_from(key, 1)[0]
-    return Attempt(number, AttemptState(state), *rest, row[keys.ATTEMPT.size :].decode())
+    name = row[keys.ATTEMPT.size :].decode()
+    return Attempt(number, AttemptState(state), write, count, left, size, opened_ms, staged_ms, name)
 
 
 def _checked_name(value: Any) -> str:

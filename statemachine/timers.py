@@ -240,7 +240,7 @@ class Timers:
             removed += count
             attempt = attempt_of(due_ms)
             if attempt is not None:
-                self._writes.remove(stage, attempt, count)
+                self._writes.remove(stage, attempt, count, size)
                 continue
             counts = self._staged
             field, so_far = ("delivered", counts.delivered) if delivered else ("dropped", counts.dropped)

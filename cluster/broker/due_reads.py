@@ -58,43 +58,25 @@ class DueFound(NamedTuple):
     """There are further rows."""
 
 
-class DueReads:
-    """A lane. Raises KVError: a damaged database stops the node."""
+class RowReads:
+    """What lanes share that read rows of the family `timer`, and the messages that they name."""
 
     idle_after_s: float | None = None
 
     def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
         """`read_log`: see `Services`; called on the lane."""
-        self._state = state
+        self.state = state
         self.read_log = read_log
-
-    def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
-        """Answers each."""
-        return [self._find(ask) for ask in batch]
 
     def idle(self) -> None:
         """Nothing to do."""
 
-    def _find(self, ask: DueAsk) -> DueFound:
-        found: list[DueRow] = []
-        last, size = ask.after, 0
-        for row in self._state.timers.due(ask.now_ms, ask.after):
-            if ask.until is not None and row.name > ask.until:
-                break
-            if row.name not in ask.passed:
-                if len(found) >= ask.rows_max or size >= ask.bytes_max:
-                    return DueFound(ask, found, last, more=True)
-                items = row.messages()
-                size += sum([item.size for item in items])
-                found.append(self._read(row, items, again=ask.until is not None))
-            last = row.name
-        return DueFound(ask, found, last, more=False)
-
-    def _read(self, row: TimerRow, items: list[QueueItem], *, again: bool) -> DueRow:
-        if row.place < self._state.trim_position:  # it was carried forward since the scan began
-            row = self._state.timers.get(*row.name) or row
+    def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
+        """The messages of a row; `again`: they could not be read before."""
+        if row.place < self.state.trim_position:  # it was carried forward since the scan began
+            row = self.state.timers.get(*row.name) or row
             items = row.messages()
-        if is_gone(self._state, row):
+        if is_gone(self.state, row):
             return DueRow(row, [], None)
         pieces = read_intact(self, items, told=logging.DEBUG if again else logging.ERROR)
         if len(pieces) < len(items):
@@ -108,6 +90,29 @@ class DueReads:
                     logger.exception("a scheduled message at position %d cannot be decoded", item.position)
                 return DueRow(row, None, item)
         return DueRow(row, messages, None)
+
+
+class DueReads(RowReads):
+    """A lane: what is due. Raises KVError: a damaged database stops the node."""
+
+    def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
+        """Answers each."""
+        return [self._find(ask) for ask in batch]
+
+    def _find(self, ask: DueAsk) -> DueFound:
+        found: list[DueRow] = []
+        last, size = ask.after, 0
+        for row in self.state.timers.due(ask.now_ms, ask.after):
+            if ask.until is not None and row.name > ask.until:
+                break
+            if row.name not in ask.passed:
+                if len(found) >= ask.rows_max or size >= ask.bytes_max:
+                    return DueFound(ask, found, last, more=True)
+                items = row.messages()
+                size += sum([item.size for item in items])
+                found.append(self.read(row, items, again=ask.until is not None))
+            last = row.name
+        return DueFound(ask, found, last, more=False)
 
 
 def is_gone(state: BrokerState, row: TimerRow) -> bool:

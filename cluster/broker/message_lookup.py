@@ -20,6 +20,7 @@ from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, Messa
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
+from statemachine.staged_writes import attempt_of
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
     """The message that waits, and lies there or did before it was carried forward."""
     state = node.state
     scheduled, half = state.timers.at(position), state.halves.at(position)
+    if scheduled is not None and attempt_of(scheduled[0].due_ms) is not None:
+        return None  # it is staged: nobody sees it before it is committed
     if scheduled is not None:
         item = scheduled[1]
     elif half is not None:

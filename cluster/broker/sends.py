@@ -44,6 +44,7 @@ FORBIDDEN_TOPICS = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        "RAFTMQ_SYS_STAGED",
     }
 )
 DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
@@ -155,7 +156,7 @@ class Sends(Generic[_Origin]):
         Refused. `asked`: its properties, without those the broker adds; `kind`: of its row (`RowKind`)."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if wish.is_batch:
-            properties, unique_key, tag, batch = b"", "", 0, self._split_batch(slot, body)
+            properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body)
         else:
             properties, key, tag = self._check_message(len(body), asked.encode())
             unique_key, batch = key.decode("utf-8", "replace"), ()
@@ -291,7 +292,7 @@ class Sends(Generic[_Origin]):
         self._keys += 1
         return b"%b%016X" % (self._key_prefix, self._keys)
 
-    def _split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
+    def split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
         """The messages of a batch request (code 320 body). Raises Refused (13)."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")

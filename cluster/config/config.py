@@ -214,6 +214,13 @@ class TransactionSection(_Section, frozen=True, kw_only=True):
     check_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 15
 
 
+class WritesSection(_Section, frozen=True, kw_only=True):
+    """Writes of Spark that are staged before they are committed."""
+
+    expire_ms: Annotated[int, msgspec.Meta(ge=60_000, le=30 * 86_400_000)] = 86_400_000
+    """Log time after which an attempt is discarded for which nothing more was staged and that nobody committed."""
+
+
 class BackupSection(_Section, frozen=True, kw_only=True):
     """Backups that this node makes of itself, by the clock."""
 
@@ -383,6 +390,7 @@ class Config(_Section, frozen=True, kw_only=True):
     offsets: OffsetsSection = OffsetsSection()
     dedup: DedupSection = DedupSection()
     transaction: TransactionSection = TransactionSection()
+    writes: WritesSection = WritesSection()
     backup: BackupSection = BackupSection()
     retention: RetentionSection = RetentionSection()
     tier: TierSection = TierSection()

@@ -24,7 +24,6 @@ from cluster.broker.recalls import Recalls
 from cluster.broker.send_back import SendBacks
 from cluster.broker.send_fates import SendFates
 from cluster.broker.sends import DEFAULT_TOPICS, Sends
-from cluster.broker.timers import TimerDelivery
 from cluster.broker.transactions import Transactions
 from cluster.config.config import Config, split_address
 from cluster.config.reload import ReloadView
@@ -33,6 +32,7 @@ from cluster.members.events import watch_event
 from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
+from cluster.node.delivery_wiring import staged_of, timers_of
 from cluster.node.disk_wiring import disk_of, retention_of
 from cluster.node.event_watch import EventWatch
 from cluster.node.failpoint_seams import FailpointTransport
@@ -91,12 +91,9 @@ from raftlog.types import NodeId
 from statemachine.commands import EXPIRE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cluster.admin.server import AdminServer
-    from cluster.broker.due_reads import DueAsk, DueFound, DueReads
+    from cluster.broker.staged_writes import StagedWriteRequests
     from cluster.remoting.request import Handler
-    from cluster.runtime.lanes import LaneRunner
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -255,11 +252,12 @@ class Node:
         )
         send_handler = SendHandler(sends, replies, make_intake(proposals, sends, retries, config.limits))
         self.forwarder = self._build_forwarder(send_handler)
-        handlers = self._build_handlers()
+        self.staged, writes = staged_of(context, services, proposals, sends)
+        handlers = self._build_handlers(writes)
         router.attach(send_handler, replies, fates, self.forwarder, handlers, self.clients)
         self.listeners = Listeners(config, router)
 
-    def _build_handlers(self) -> dict[int, Handler]:
+    def _build_handlers(self, writes: StagedWriteRequests) -> dict[int, Handler]:
         """What clients' requests but sends are answered by: request code -> handler."""
         services, router = self.services, self.router
         self.clients = members = Members(services)
@@ -283,6 +281,7 @@ class Node:
             replies,
             self.send_backs,
             self._build_timers(),
+            writes,
             self.links.unreached,
             self.early_routes,
             ends,
@@ -293,12 +292,7 @@ class Node:
 
     def _build_timers(self) -> Recalls:
         """What delivers messages that wait for their time, and what takes them back."""
-        runner, context = self.environment.runner, self._context
-
-        def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
-            return runner("timers", reads, context.loop, answered, context.fail)
-
-        self.timers = TimerDelivery(self.services, self.proposals, lane)
+        self.timers = timers_of(self._context, self.services, self.proposals)
         return Recalls(self.services, self.proposals, self.timers)
 
     def _build_forwarder(self, names: SendHandler) -> Forwarder:
@@ -387,7 +381,8 @@ class Node:
         await self.tier.close()
         await self.retention.close()
         await self.index_files.close()
-        await self._context.loop.run_in_executor(None, self.timers.close)
+        for delivery in (self.timers, self.staged):
+            await self._context.loop.run_in_executor(None, delivery.close)
         await self.transport.close()
         self.failpoints.clear()
         await self._lanes.close()
@@ -435,6 +430,7 @@ class Node:
         """This node takes writes from now on."""
         self._context.loop.call_soon(self.forwarder.pump)
         self.timers.writes_opened()
+        self.staged.writes_opened()
         self.transactions.writes_opened()
         self.send_backs.writes_opened()
 
@@ -504,6 +500,7 @@ class Node:
             self.tier.tick,
             lambda now_ms: None if self.tier_scrubs is None else self.tier_scrubs.tick(now_ms),
             self.timers.tick,
+            self.staged.tick,
             self._event_watch.tick,
             self._lanes.flushes.tick,
             expiry.tick,

@@ -36,9 +36,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-WRITES = SENDS | ONE_TRY | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
+STAGED = {RequestCode.OPEN_ATTEMPT, RequestCode.STAGE_MESSAGES, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
+WRITES = (
+    SENDS
+    | ONE_TRY
+    | STAGED
+    | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
+)
 """A second copy of what a consumer sends back does less harm than none; a transaction ends once, and a message that was
-recalled stays so."""
+recalled stays so. The log recognises what is asked of staged writes again."""
 CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
 """Kept until the leader has confirmed them, also if their client waits for no answer."""
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})

@@ -15,6 +15,7 @@ from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.recall import RecallRequests
 from cluster.remoting.send_back import SendBackRequests
+from cluster.remoting.staged_writes import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cluster.broker.recalls import Recalls
     from cluster.broker.send_back import SendBacks
     from cluster.broker.services import Services
+    from cluster.broker.staged_writes import StagedWriteRequests
     from cluster.remoting.broker_figures import Figures
     from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
@@ -44,6 +46,7 @@ def handlers_of(
     replies: Replies,
     send_backs: SendBacks,
     recalls: Recalls,
+    writes: StagedWriteRequests,
     unreached: Callable[[], Collection[NodeId]],
     early: EarlyRoutes,
     transactions: TransactionRequests,
@@ -67,6 +70,7 @@ def handlers_of(
         **GroupStats(services, members, groups).handlers(),
         **SendBackRequests(send_backs).handlers(),
         **RecallRequests(recalls).handlers(),
+        **StagedWriteHandlers(writes).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
         **replies.handlers(),

@@ -309,13 +309,15 @@ class _Builder:
         brought: list[Command] = [[name, rows] for name, rows in self.effects.items()]
         return pack(unpack(effects) + brought)
 
-    def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, int]:
+    def _add_scheduled(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...] | int]:
         """Stores a message that waits until it is due, or until its transaction ends; its keys are indexed when it
         comes into its queue. Returns its queue offset and its position.
 
         It is in no queue, and a repeated request is to be answered alike: its offset is 0, that of a half message its
         position, by which the producer names it when the transaction ends.
         """
+        if send.batch:
+            return self._add_staged(send, schedule)
         slot, first, properties = send.slot, self.position, send.properties
         due = schedule.due_ms or self.store_ms + schedule.delay_ms
         offset = first if send.kind == RowKind.HALF else 0
@@ -338,6 +340,24 @@ class _Builder:
         if send.producer_id:
             self._add_session(send, slot.topic_id, offset, first)
         return offset, first
+
+    def _add_staged(self, send: Send, schedule: Schedule) -> tuple[int, tuple[int, ...]]:
+        """Stores a batch that waits for a commit (docs/adr/0068); returns as `_add_scheduled`."""
+        slot, due = send.slot, schedule.due_ms
+        name = (send.kind, due, slot.topic_id, send.queue_id)
+        head = MessageHead(schedule.topic, schedule.queue_id, send.sys_flag, send.born_ms, send.born_host, 0)
+        positions: list[int] = []
+        for message in send.batch:
+            cursor = self.scheduled.get(name)
+            if cursor is None:
+                cursor = self.scheduled[name] = QueueCursor(slot.topic_id, send.queue_id, 0)
+            cursor.next_offset = 0
+            positions.append(self.position)
+            self._add(head, cursor, message.flag, message.body, message.properties, message.tag_hash)
+            if len(cursor.items) == SCHEDULED_RUN_MAX:
+                self._end_scheduled(name)
+        self._add_session(send, slot.topic_id, 0, positions[0])
+        return 0, tuple(positions)
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
         """Stores messages that wait once more, at the end of the log."""

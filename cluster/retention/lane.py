@@ -203,7 +203,7 @@ class RetentionLane:
             return free
         facts = facts._replace(floors=[*facts.floors, Floor(pin.position, PINNED)])
         below = facts.segments[0].end if "disk" in wanted.reason else wanted.position
-        waiting = state.timers.counts.pending_bytes + state.halves.pending.bytes
+        waiting = state.timers.counts.pending_bytes + state.halves.pending.bytes + state.writes.left_bytes
         held = Held(wanted.position, below, waiting * 2 > facts.end - state.trim_position, wanted.reason)
         return self._with_consumers(job, facts, queues, found)._replace(held=held)
 

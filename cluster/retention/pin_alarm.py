@@ -42,7 +42,8 @@ class PinAlarm:
         return (
             f"messages that wait hold more than a segment of the log that retention wants to remove, for more than "
             f"{PATIENCE_MS // 60_000} minutes: {timers} wait until they are due, {halves} for the end of their "
-            f"transaction. Why they are not stored further on: {why}. "
+            f"transaction, {self._state.writes.left} for the commit of a write (raftmq writes list). "
+            f"Why they are not stored further on: {why}. "
             f"Shorten timer.max_delay_ms or the delays that producers ask for, end transactions, or enlarge "
             f"retention.bytes_max or the disk. Where the log is held: raftmq retention"
         )

@@ -405,7 +405,9 @@ class Retention:
             sweeping=state.sweep is not None,
             pinned_timers=state.timers.counts.pending,
             pinned_halves=state.halves.pending.count,
-            pinned_message_bytes=state.timers.counts.pending_bytes + state.halves.pending.bytes,
+            pinned_message_bytes=(
+                state.timers.counts.pending_bytes + state.halves.pending.bytes + state.writes.left_bytes
+            ),
             pinned_log_bytes=self._held_bytes(),
             carrying=self._carrier is not None and self._carrier.busy,
             carry_held_by=self._carry_held_by(),

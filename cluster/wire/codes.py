@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a client asks."""
+    """What a client asks. From 700,000 on they are ours: RocketMQ has none there (docs/adr/0068)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -62,6 +62,10 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
+    OPEN_ATTEMPT = 700_001
+    STAGE_MESSAGES = 700_002
+    COMMIT_WRITE = 700_003
+    ABORT_WRITE = 700_004
 
 
 class ResponseCode(IntEnum):

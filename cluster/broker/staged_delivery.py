@@ -1,0 +1,286 @@
+"""Ends attempts at staged writes: the leader copies what was committed, and removes what was discarded.
+
+As with scheduled messages (`cluster.broker.timers`), a row's copies and the command that removes it are in one entry,
+so each message comes into its queue once, whoever leads. Attempts are gone through by number and their rows in the
+order in which they were staged, each once; what is left behind, because it cannot be read or its entry was lost, is
+looked at again after AGAIN_MS. Nothing is remembered beyond a term.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.copies import copied
+from cluster.broker.due_reads import DueRow, RowReads, is_gone
+from cluster.broker.timers import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
+from cluster.replication.broker_sends import NoClient, submit_copies
+from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.commands import DELIVER_TIMERS, DISCARD_ATTEMPTS, DROP_STAGED, DROP_TIMERS
+from statemachine.payload import RowKind
+from statemachine.staged_writes import AttemptState
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.replication.message_batch import TopicSlot
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.lanes import LaneRunner
+    from cluster.wire.message_format import Message
+    from statemachine.timers import TimerRow
+
+logger = logging.getLogger(__name__)
+
+DROP_ROWS = 256
+"""Rows that one command removes."""
+EXPIRE_EVERY_MS = 10_000
+EXPIRED_MAX = 1_024
+"""Attempts that one command discards because nobody committed them."""
+
+
+class StagedAsk(NamedTuple):
+    """Which rows are wanted."""
+
+    term: object
+    """Who asks: comes back with the answer."""
+    attempt: int
+    due_ms: int
+    after: int | None
+    """Only rows behind this position."""
+    passed: frozenset[int]
+    """Positions of rows that are passed over."""
+    rows_max: int
+    bytes_max: int
+    """One more row may pass it."""
+
+
+class StagedFound(NamedTuple):
+    """The answer."""
+
+    ask: StagedAsk
+    rows: list[DueRow]
+    last: int | None
+    """Every row up to this position was looked at."""
+    more: bool
+
+
+class StagedReads(RowReads):
+    """A lane: rows of an attempt. Raises KVError: a damaged database stops the node."""
+
+    def drain(self, batch: Sequence[StagedAsk]) -> list[StagedFound]:
+        """Answers each."""
+        return [self._find(ask) for ask in batch]
+
+    def _find(self, ask: StagedAsk) -> StagedFound:
+        found: list[DueRow] = []
+        last, size = ask.after, 0
+        for row in self.state.timers.staged(ask.due_ms, ask.after):
+            if row.position not in ask.passed:
+                if len(found) >= ask.rows_max or size >= ask.bytes_max:
+                    return StagedFound(ask, found, last, more=True)
+                items = row.messages()
+                size += sum([item.size for item in items])
+                found.append(self.read(row, items))
+            last = row.position
+        return StagedFound(ask, found, last, more=False)
+
+
+MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRunner[StagedAsk]"]
+
+
+class _Term:
+    """What this node has in flight in one term as leader, and how far it has come."""
+
+    def __init__(self) -> None:
+        self.inflight: dict[int, tuple[int, int]] = {}
+        """Position of a row -> its due time, bytes of its copies."""
+        self.bytes = 0
+        self.unknown: set[int] = set()
+        """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
+        self.after: dict[int, int | None] = {}
+        """Attempt -> every row up to this position was looked at."""
+        self.passed: set[int] = set()
+        """Attempts that were gone through."""
+        self.dropping = False
+        self.again_ms = 0
+
+    def begin(self, row: TimerRow, size: int) -> None:
+        self.inflight[row.position] = (row.due_ms, size)
+        self.bytes += size
+
+    def end(self, position: int) -> None:
+        self.bytes -= self.inflight.pop(position, (0, 0))[1]
+        self.unknown.discard(position)
+
+
+class StagedDelivery:
+    """Event loop only, but for what its lane reads. Does something only on the node that leads."""
+
+    def __init__(self, services: Services, proposals: Proposals, make_lane: MakeLane) -> None:
+        """`make_lane` puts the reads where they may wait for the disk; it is called for the first commit."""
+        self._services = services
+        self._proposals = proposals
+        self._make_lane = make_lane
+        self._lane: LaneRunner[StagedAsk] | None = None
+        self._client = NoClient()
+        self._term = _Term()
+        self._asked = self._planned = False
+        self._expire_ms = 0
+
+    def close(self) -> None:
+        """Ends the lane; blocks until it has."""
+        if self._lane is not None:
+            self._lane.close()
+
+    def writes_opened(self) -> None:
+        """A new term of leadership: nothing is in flight."""
+        self._term = _Term()
+        self._soon()
+
+    def tick(self, now_ms: int) -> None:
+        """Goes on with what is to be ended. While there is nothing, this costs two comparisons."""
+        services = self._services
+        if not services.writes_open():
+            return
+        if now_ms >= self._expire_ms:
+            self._expire_ms = now_ms + EXPIRE_EVERY_MS
+            self._expire()
+        if services.state.writes.draining and not self._proposals.refusing and not services.fenced():
+            self._look(self._term, services.monotonic_ms())
+
+    # -- what nobody commits
+
+    def _expire(self) -> None:
+        services = self._services
+        before_ms = services.log_time_ms() - services.config.writes.expire_ms
+        old = [
+            attempt.number
+            for attempt in services.state.writes.attempts()
+            if attempt.state is AttemptState.OPEN and attempt.staged_ms < before_ms
+        ]
+        if old:
+            logger.warning("%d attempts at staged writes are discarded: nobody committed them in time", len(old))
+            services.propose([[DISCARD_ATTEMPTS, old[:EXPIRED_MAX]]], lambda _: None)
+
+    # -- looking
+
+    def _look(self, term: _Term, now_ms: int) -> None:
+        """Has the next rows read, or removed, if there is room for them."""
+        state = self._services.state
+        for position in term.unknown & term.inflight.keys():
+            if state.timers.get(term.inflight[position][0], position) is None:
+                term.end(position)
+        if self._asked or len(term.inflight) >= ROWS_MAX or term.bytes >= BYTES_MAX or now_ms < term.again_ms:
+            return
+        for number in state.writes.draining:
+            attempt = state.writes.get(number)
+            if attempt is None or number in term.passed:
+                continue
+            if attempt.state is AttemptState.DISCARDED:
+                self._drop_staged(term, number)
+                continue
+            room, bytes_left = ROWS_MAX - len(term.inflight), BYTES_MAX - term.bytes
+            passed = frozenset(term.inflight)
+            ask = StagedAsk(term, number, attempt.due_ms, term.after.get(number), passed, room, bytes_left)
+            if self._lane is None:
+                self._lane = self._make_lane(StagedReads(state, self._services.read_log), self._found)
+            self._asked = True
+            self._lane.submit(ask)
+            return
+        if term.passed and not term.inflight:  # what is left of them is looked at again
+            term.passed.clear()
+            term.after.clear()
+            term.again_ms = now_ms + AGAIN_MS
+
+    def _found(self, answers: list[StagedFound]) -> None:
+        (found,) = answers  # one is asked at a time
+        self._asked = False
+        term = self._term
+        if found.ask.term is term and self._services.writes_open():
+            number = found.ask.attempt
+            term.after[number] = found.last
+            if not found.more:
+                term.passed.add(number)
+            self._report([due for due in found.rows if due.messages is None])
+            self._take(term, [due for due in found.rows if due.messages is not None])
+        self._soon()
+
+    def _report(self, unreadable: list[DueRow]) -> None:
+        bad = [due.bad for due in unreadable if due.bad is not None]
+        for item in bad[:REPORTS_MAX]:
+            self._services.report_damage(item.position, item.size)
+        if bad:
+            logger.error(
+                "%d rows of a committed write cannot be read (the first at position %d): they come into their queues "
+                "when they can, and keep the log from being trimmed until then",
+                len(bad),
+                bad[0].position,
+            )
+
+    # -- ending rows
+
+    def _take(self, term: _Term, rows: list[DueRow]) -> None:
+        dropped: list[TimerRow] = []
+        for due in rows:
+            row = due.row
+            topic = self._services.state.topics_by_id.get(row.topic_id)
+            if topic is None or is_gone(self._services.state, row):
+                dropped.append(row)
+                continue
+            slot = self._proposals.slot(topic.name)
+            if slot is not None and slot.topic_id == row.topic_id:  # else a change of the topic is under way
+                self._copy(term, row, due.messages or [], slot)
+        if dropped:
+            self._drop_rows(term, dropped)
+
+    def _copy(self, term: _Term, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
+        queue_id = row.queue_id if row.queue_id < slot.queues else row.queue_id % slot.write_queues
+        copies = [copied(message, message.properties, slot, queue_id) for message in messages]
+        term.begin(row, sum([item.size for item in row.messages()]))
+        done = partial(self._settled, term, row.position)
+        effect = (DELIVER_TIMERS, list(row.name))
+        submit_copies(self._proposals, self._client, copies, slot, queue_id, RowKind.DELIVERED, effect, done)
+
+    def _drop_rows(self, term: _Term, rows: list[TimerRow]) -> None:
+        logger.warning("%d rows of a committed write are dropped: their topic was deleted", len(rows))
+        for row in rows:
+            term.begin(row, 0)
+
+        def done(result: ProposeResult) -> None:
+            for row in rows:
+                self._settled(term, row.position, result.outcome)
+
+        self._services.propose([[DROP_TIMERS, [list(row.name) for row in rows]]], done)
+
+    def _settled(self, term: _Term, position: int, outcome: Outcome) -> None:
+        if outcome is Outcome.UNKNOWN:
+            term.unknown.add(position)
+            return
+        term.end(position)
+        if term is self._term:
+            self._soon()
+
+    def _drop_staged(self, term: _Term, number: int) -> None:
+        if term.dropping:
+            return
+        term.dropping = True
+
+        def done(result: ProposeResult) -> None:
+            term.dropping = False
+            if term is self._term and result.outcome is Outcome.OK:
+                self._soon()
+
+        self._services.propose([[DROP_STAGED, number, DROP_ROWS]], done)
+
+    def _soon(self) -> None:
+        """Looks again in a moment, once for all that ended in this turn."""
+        if not self._planned:
+            self._planned = True
+            self._services.call_later(0, self._again)
+
+    def _again(self) -> None:
+        self._planned = False
+        services = self._services
+        if services.writes_open() and services.state.writes.draining and not self._proposals.refusing:
+            self._look(self._term, services.monotonic_ms())

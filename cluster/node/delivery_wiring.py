@@ -1,0 +1,41 @@
+"""What delivers messages that wait, wired into a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.broker.staged_delivery import StagedDelivery
+from cluster.broker.staged_writes import StagedWriteRequests
+from cluster.broker.timers import TimerDelivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.broker.due_reads import DueAsk, DueFound, DueReads
+    from cluster.broker.sends import Sends
+    from cluster.broker.services import Services
+    from cluster.broker.staged_delivery import StagedAsk, StagedFound, StagedReads
+    from cluster.remoting.frame import Frame
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.lanes import LaneRunner
+
+
+def timers_of(context: NodeContext, services: Services, proposals: Proposals) -> TimerDelivery:
+    """What delivers scheduled messages."""
+
+    def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
+        return context.environment.runner("timers", reads, context.loop, answered, context.fail)
+
+    return TimerDelivery(services, proposals, lane)
+
+
+def staged_of(
+    context: NodeContext, services: Services, proposals: Proposals, sends: Sends[Frame]
+) -> tuple[StagedDelivery, StagedWriteRequests]:
+    """What ends attempts at staged writes, and what takes their requests."""
+
+    def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
+        return context.environment.runner("staged", reads, context.loop, answered, context.fail)
+
+    return StagedDelivery(services, proposals, lane), StagedWriteRequests(services, proposals, sends.split_batch)

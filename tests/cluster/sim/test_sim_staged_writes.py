@@ -1,0 +1,155 @@
+"""Staged writes on three nodes: what wins comes into its queues once, whoever leads; the rest goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.wire.codec import encode_frame
+from cluster.wire.codes import RequestCode
+from cluster.wire.message_format import BatchItem, build_batch
+from statemachine.timers import TimerCounts
+from tests.support.sim_cluster import SimCluster, SimNode
+
+SEED = 17
+SMALL = {"writes.expire_ms": 60_000}
+
+
+@pytest.fixture
+def sim(sim_of: Callable[..., SimCluster]) -> SimCluster:
+    return sim_of(**SMALL)
+
+
+Answer = tuple[int, str, dict[str, Any]]
+
+
+class Writer:
+    """A client over one node; each request waits for its answer."""
+
+    def __init__(self, sim: SimCluster, node: SimNode) -> None:
+        self.sim, self.path, self.opaque = sim, node.connect(), 0
+
+    def tell(self, code: int, body: bytes = b"", **ext: object) -> int:
+        self.opaque += 1
+        fields = {name: str(value) for name, value in ext.items()}
+        self.path.ask(encode_frame(code, self.opaque, 0, ext=fields, body=body))
+        return self.opaque
+
+    def ask(self, code: int, body: bytes = b"", **ext: object) -> Answer:
+        opaque = self.tell(code, body, **ext)
+        self.sim.loop.run_until(lambda: opaque in self.path.replies, 20, "an answer")
+        ((code, remark, raw),) = self.path.replies[opaque]
+        return code, remark, json.loads(raw) if raw else {}
+
+    def open(self, write: int = 0, name: str = "q") -> int:
+        code, remark, ext = self.ask(RequestCode.OPEN_ATTEMPT, name=name, write=write)
+        assert code == 0, remark
+        return int(ext["attempt"])
+
+    def stage(self, attempt: int, sequence: int, *bodies: bytes, topic: str = "T", queue_id: int = 0) -> Answer:
+        packed = build_batch([BatchItem(0, body, b"") for body in bodies])
+        fields = {"attempt": attempt, "sequence": sequence, "topic": topic, "queueId": queue_id}
+        return self.ask(RequestCode.STAGE_MESSAGES, packed, **fields)
+
+    def commit(self, *winners: tuple[int, int], write: int = 0, name: str = "q") -> Answer:
+        return self.ask(RequestCode.COMMIT_WRITE, json.dumps(winners).encode(), name=name, write=write)
+
+
+def ended(sim: SimCluster) -> None:
+    """Nothing is staged any more, on any node, and all nodes have the same rows."""
+    sim.loop.run_until(lambda: sim.leader().state.writes.attempts() == [], 30, "the end of all attempts")
+    sim.settle()
+    sim.check_equal()
+    state = sim.leader().state
+    assert (state.writes.left, state.timers.counts) == (0, TimerCounts())
+    assert state.lowest_pinned_position() is None
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_is_committed_comes_into_its_queues_once(sim: SimCluster, leads: bool) -> None:
+    writer = Writer(sim, sim.leader() if leads else sim.followers()[0])
+    winner, loser = writer.open(), writer.open()
+    assert writer.stage(winner, 1, b"a", b"b")[0] == 0
+    assert writer.stage(winner, 1, b"a", b"b")[0] == 0, "it came twice"
+    assert writer.stage(winner, 2, b"c", queue_id=1)[0] == 0
+    assert writer.stage(loser, 1, b"c", b"x")[0] == 0
+    sim.settle()
+    assert sim.leader().bodies("T") == []
+    assert writer.commit((winner, 3)) == (0, "", {"committed": "0", "earlier": "false"})
+    ended(sim)
+    assert sim.leader().bodies("T") == [b"a", b"b", b"c"]
+    assert writer.commit((winner, 3)) == (0, "", {"committed": "0", "earlier": "true"})
+    code, _, ext = writer.ask(RequestCode.OPEN_ATTEMPT, name="q", write=0)
+    assert (code, ext) == (0, {"committed": "0"})
+    ended(sim)
+    assert sim.leader().bodies("T") == [b"a", b"b", b"c"]
+
+
+def test_a_commit_that_lacks_messages_is_refused(sim: SimCluster) -> None:
+    writer = Writer(sim, sim.leader())
+    attempt = writer.open()
+    assert writer.stage(attempt, 1, b"a")[0] == 0
+    code, remark, _ = writer.commit((attempt, 2))
+    assert (code, "has 1 messages, not 2" in remark) == (604, True)
+    assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=0)[2] == {"attempts": "1"}
+    code, remark, _ = writer.stage(attempt, 2, b"b")
+    assert (code, "is not open" in remark) == (604, True)
+    ended(sim)
+    assert sim.leader().bodies("T") == []
+
+
+def test_what_cannot_be_staged_is_refused(sim: SimCluster) -> None:
+    writer = Writer(sim, sim.leader())
+    attempt = writer.open()
+    assert writer.stage(attempt, 1, b"a", topic="none")[0] == 17
+    assert writer.stage(attempt, 1, b"a", topic="RAFTMQ_SYS_STAGED")[0] == 17
+    assert writer.stage(attempt, 1, b"a", queue_id=99)[0] == 29
+    assert writer.stage(99, 1, b"a")[0] == 604
+    assert writer.stage(attempt, 0, b"a")[0] == 29
+    assert writer.commit((attempt, 0))[0] == 0, "nothing was staged"
+
+
+def test_many_rows_are_copied_by_one_leader_after_the_other(sim_of: Callable[..., SimCluster]) -> None:
+    """The leader is killed when some of the copies are committed: the next one goes on with the rows that are left."""
+    sim = sim_of(**SMALL, **{"limits.batch_messages_max": 20})
+    writer = Writer(sim, sim.leader())
+    bodies = [b"%d" % number for number in range(600)]
+    winner, loser = writer.open(), writer.open()
+    for sequence, at in enumerate(range(0, 600, 10), 1):
+        assert writer.stage(winner, sequence, *bodies[at : at + 10])[0] == 0
+        assert writer.stage(loser, sequence, *bodies[at : at + 10])[0] == 0
+    first = sim.leader()
+    writer.tell(RequestCode.COMMIT_WRITE, json.dumps([[winner, 600]]).encode(), name="q", write="0")
+    sim.loop.run_until(lambda: len(first.bodies("T")) > 0, 20, "some copies")
+    copied = len(first.bodies("T"))
+    first.kill(power=False)
+    sim.loop.run_until(lambda: any(node.proposals.open for node in sim.running), 30, "a new leader")
+    assert copied < 600, "the test is about a copy that was interrupted"
+    first.start()
+    ended(sim)
+    assert sim.leader().bodies("T") == bodies
+
+
+def test_what_nobody_commits_expires_and_a_deleted_topic_takes_its_messages(sim: SimCluster) -> None:
+    writer = Writer(sim, sim.leader())
+    assert writer.stage(writer.open(5), 1, b"a")[0] == 0
+    sim.create_topic("U")
+    attempt = writer.open(6)
+    assert writer.stage(attempt, 1, b"u", topic="U")[0] == 0
+    assert writer.stage(attempt, 2, b"t")[0] == 0
+    assert writer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="U")[0] == 0
+    assert writer.commit((attempt, 2), write=6)[0] == 0
+    sim.loop.run_until(lambda: len(sim.leader().state.writes.attempts()) == 0, 30, "the end")
+    assert sim.leader().bodies("T") == [b"t"]
+    late = writer.open(7)
+    assert writer.stage(late, 1, b"late")[0] == 0
+    sim.loop.run_for(45)
+    assert writer.stage(late, 2, b"later")[0] == 0
+    sim.loop.run_for(45)
+    assert sim.leader().state.writes.get(late) is not None, "counted from what was staged last"
+    ended(sim)
+    assert sim.leader().bodies("T") == [b"t"]
+    assert writer.commit((late, 2), write=7)[0] == 604
