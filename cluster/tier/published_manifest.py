@@ -101,7 +101,8 @@ class ManifestPublisher:
 
     async def publish(self, rows: Sequence[TierSegment], term: int, applied_index: int) -> Published:
         """Makes the rows as of `applied_index` the newest version, unless a later one is there. Raises StoreError,
-        among them Conflict: another leader published meanwhile, so look again."""
+        among them Conflict: another leader published meanwhile, so look again; and BadAnswer: what was written cannot
+        be read, so publish again."""
         known, tag = await self._head()
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             return Published(known.version, known.applied_index, False)
@@ -127,6 +128,10 @@ class ManifestPublisher:
             await self._store.replace(f"{self._folder}/{HEAD}", msgspec.json.encode(head), tag)
         else:
             await self._store.create(f"{self._folder}/{HEAD}", msgspec.json.encode(head))
+        if (await self._head())[0] is None:
+            raise BadAnswer(
+                f"{HEAD} reads back wrong", "the node writes it again; if that does not end, look at the store"
+            )
         await self._drop_old(version)
         return Published(version, applied_index, True)
 

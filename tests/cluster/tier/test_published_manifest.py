@@ -100,6 +100,22 @@ async def test_a_head_that_cannot_be_read_is_written_again_with_a_higher_version
     assert newest(store)[0].applied_index == 9
 
 
+async def test_a_head_that_is_torn_when_it_is_written_is_not_published() -> None:
+    class Tearing(MemoryStore):
+        tears = True
+
+        async def create(self, name: str, data: Data) -> None:
+            tears = self.tears and name.endswith(HEAD)
+            await super().create(name, bytes(data)[:-1] if tears else data)
+
+    store = Tearing()
+    with pytest.raises(BadAnswer, match="reads back wrong"):
+        await publisher(store).publish([row(0)], 3, 50)
+    store.tears = False
+    assert (await publisher(store).publish([row(0)], 3, 50)).by_this
+    assert newest(store)[0].applied_index == 50
+
+
 async def test_a_store_that_tears_every_object_is_no_reason_to_try_for_ever(store: MemoryStore) -> None:
     class Tearing(MemoryStore):
         async def create(self, name: str, data: Data) -> None:
