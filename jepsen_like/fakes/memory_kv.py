@@ -120,6 +120,11 @@ class MemoryKV:
         """How many batches a crash could lose (0 unless `model_crash`)."""
         return len(self._unsynced)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more; `crash` opens it again."""
+        return self._closed
+
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
         """See KV."""
         self.on_corruption = told

@@ -111,6 +111,11 @@ class DigestKV:
         """See MemoryKV."""
         return self._store.unsynced
 
+    @property
+    def closed(self) -> bool:
+        """See MemoryKV."""
+        return self._store.closed
+
     def crash(self, kept: int) -> DigestKV:
         """See MemoryKV."""
         return DigestKV(self._store.crash(kept))

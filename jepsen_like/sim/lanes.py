@@ -152,6 +152,8 @@ class SimLane:
         self._busy = False
         self._on_done(done)
         self._watcher.on_reported(self.name, jobs, done)
+        if self._busy:
+            return  # who heard of it brought more: a second drain must not begin beside that one
         if self._jobs:
             self._begin()
         elif self._lane.idle_after_s is not None:

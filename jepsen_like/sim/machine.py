@@ -349,6 +349,8 @@ class Machine:
         elif self.spoiled:
             raise KVCorruptError("a block fails its checksum")
         else:
+            if self.kv.closed:  # by an attempt to start in this process, which found that it needs more than it has
+                self.kv = self.kv.crash(self.kv.unsynced)
             return self.kv
         self.spoiled = False
         write_file(self.fs, current, LIVE_ROWS)

@@ -10,22 +10,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
 
 from cluster.node.node import Node
-from cluster.tier.object_names import HEAD
+from cluster.tier.object_names import HEAD, INDEX
 from cluster.tier.published_manifest import Head, Manifest, Segment
 from jepsen_like.sim.machine import CLUSTER, Machine
 from jepsen_like.sim.tier_index_check import problem
 from jepsen_like.sim.tier_store import SimStore
 from raftlog.errors import RaftLogError
+from raftlog.frame import decode_entries
 from raftlog.types import NodeId
-from statemachine.tier import TierSegment, TierState
+from statemachine.tier import LOG_PREFIX, TierSegment, TierState
 
 FOLDER = str(CLUSTER)
+INDEX_PREFIX = f"{INDEX}/"
 Report = Callable[[str, str], None]
 
 
@@ -39,6 +41,8 @@ class TierCheck:
         self._judged: set[TierSegment] = set()
         self._verified: set[tuple[int, int]] = set()
         """(base, end) of every segment that a node knows to be VERIFIED."""
+        self._compared: set[TierSegment] = set()
+        """VERIFIED rows that were compared with a node's log."""
         self._head: Head | None = None
         store.on_written = self._written
 
@@ -59,10 +63,12 @@ class TierCheck:
         for row in rows:
             if row not in self._judged:
                 self._judged.add(row)
-                self._judge(machine.node, row)
+                self._judge(row)
+            if row.state is TierState.VERIFIED and row not in self._compared:
+                self._compare_with_log(machine.node, row)
 
-    def _judge(self, node: Node, row: TierSegment) -> None:
-        what = f"the segment at {row.base} is {row.state.name}"
+    def _judge(self, row: TierSegment) -> None:
+        what = _what(row)
         for part in row.parts:
             data = self._objects.get(f"{FOLDER}/{part.name}")
             if data is None:
@@ -71,27 +77,28 @@ class TierCheck:
                 self._report("tier", f"{what}, and {part.name} is not what was written")
         if row.state is TierState.VERIFIED:
             self._verified.add((row.base, row.end))
-            self._compare_with_log(node, row, what)
 
-    def _compare_with_log(self, node: Node, row: TierSegment, what: str) -> None:
-        names = [part.name for part in row.parts if part.name.startswith("log/")]
-        whole = b"".join(self._objects.get(f"{FOLDER}/{name}", b"") for name in names)
+    def _compare_with_log(self, node: Node, row: TierSegment) -> None:
+        """Unless the node has trimmed the segment, or its disk holds other bytes than were written: then the next one
+        that knows the row is asked."""
         try:
             log = node.storage.directory.log.read_at(row.base, row.end - row.base)
-        except RaftLogError:
-            return  # trimmed or damaged here
-        if whole != log:
-            self._report("tier", f"{what}, and the tier holds other bytes than node {node.node_id}")
-        try:
-            entries = node.storage.directory.log.read_entries(row.span.first_index, row.span.last_index + 1, 1 << 30)
+            entries = list(decode_entries(log))
         except RaftLogError:
             return
-        data = next(
-            (self._objects.get(f"{FOLDER}/{p.name}", b"") for p in row.parts if p.name.startswith("index/")), None
-        )
-        wrong = "it has no index file" if data is None else problem(data, entries, node.state.topics_by_id)
+        self._compared.add(row)
+        whole, index = (b"".join(self._contents(row, folder)) for folder in (LOG_PREFIX, INDEX_PREFIX))
+        if whole != log:
+            self._report("tier", f"{_what(row)}, and the tier holds other bytes than node {node.node_id}")
+        wrong = problem(index, entries, node.state.topics_by_id) if index else "it has no index file"
         if wrong:
-            self._report("tier", f"{what}, and {wrong}")
+            self._report("tier", f"{_what(row)}, and {wrong}")
+
+    def _contents(self, row: TierSegment, prefix: str) -> Iterator[bytes]:
+        """Of the row's objects whose names begin so."""
+        for part in row.parts:
+            if part.name.startswith(prefix):
+                yield self._objects.get(f"{FOLDER}/{part.name}", b"")
 
     # --- manifests ---------------------------------------------------------------------------------------------------
 
@@ -131,3 +138,7 @@ class TierCheck:
         rows = max((node.state.tier.rows for node in nodes), key=len, default=())
         listed = {(each.base, each.end) for each in self._segments(self._head)} if self._head is not None else set()
         return listed == {(row.base, row.end) for row in rows}
+
+
+def _what(row: TierSegment) -> str:
+    return f"the segment at {row.base} is {row.state.name}"

@@ -1,0 +1,114 @@
+"""What the simulator judges of the tier, and the parts of machines that only a tier's seeds have needed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from jepsen_like.sim.lanes import DiskSpeed, SimLane
+from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.machine import DATA, Machine
+from jepsen_like.sim.network import EdgeConditions, Network
+from jepsen_like.sim.options import draw, stream
+from jepsen_like.sim.scripted import Stage
+from jepsen_like.sim.steps import may_stop
+from jepsen_like.sim.tier_check import FOLDER, TierCheck
+from raftlog.storage import layout
+from raftlog.types import NodeId
+from statemachine.kv import META, Batch
+from statemachine.tier import TierState
+
+ONE, TWO = NodeId(1), NodeId(2)
+UPLOADED = "nodes 3 tier=1 segment_size=12288\nlead 1\nsend 16 body=1000\nwait 1\nsettle\n"
+
+
+def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> None:
+    """Seed 2100063: the first node to apply VERIFIED had a rotten entry, which nothing had read yet."""
+
+    def look(stage: Stage) -> None:
+        assert stage.store is not None
+        one, two = stage.machines[ONE], stage.machines[TWO]
+        assert one.node is not None
+        assert two.node is not None
+        rows = two.node.state.tier.rows
+        assert rows[0].state is TierState.VERIFIED
+        log = one.node.storage.directory.log
+        one.rot(log.read_entries(rows[0].span.first_index + 1, rows[0].span.first_index + 2, 1)[0], log)
+        found: list[str] = []
+        check = TierCheck(stage.store, lambda checker, what: found.append(what))
+        check.applied(one)
+        assert found == []
+        name = f"{FOLDER}/{rows[0].parts[0].name}"
+        stage.store.inner.objects[name] = bytes(len(stage.store.inner.objects[name]))
+        check.applied(two)
+        assert found == [f"the segment at {rows[0].base} is VERIFIED, and the tier holds other bytes than node 2"]
+
+    class Looked(Stage):
+        def _phases(self) -> None:
+            super()._phases()
+            look(self)
+
+    assert not Looked(UPLOADED).run().violations
+
+
+class _Stopping:
+    """Stops once in each drain."""
+
+    idle_after_s: float | None = None
+
+    def drain(self, batch: Sequence[str]) -> list[str]:
+        may_stop()
+        return list(batch)
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+
+class _Unwatched:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.mark.parametrize("stepped", [0.0, 1.0])
+def test_a_lane_that_is_given_work_by_its_own_answer_does_all_of_it_in_order(stepped: float) -> None:
+    """Seeds 2100032 and 2200007: a second drain began beside the first, whose answers were lost."""
+    loop, process = SimLoop(10_000), Process("node", "10.0.0.1")
+    answers: list[list[str]] = []
+
+    def done(batch: list[str]) -> None:
+        answers.append(batch)
+        if batch == ["first"]:
+            lane.submit("second")
+
+    def failed(error: BaseException) -> None:
+        raise AssertionError(error)
+
+    speed = DiskSpeed((0.001, 0.004), (0.0, 0.003))
+    lane = SimLane("a", _Stopping(), loop, random.Random(1), speed, lambda: 1.0, _Unwatched(), done, failed)
+    lane.stepped = stepped
+    process.run(lane.submit, "first")
+    for name in ("third", "fourth"):
+        loop.call_outside(0.006 if name == "third" else 0.012, process.run, lane.submit, name)
+    loop.call_outside(1.0, loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert [name for batch in answers for name in batch] == ["first", "second", "third", "fourth"]
+    assert all(answers)
+
+
+def test_rows_that_a_start_in_vain_has_closed_are_opened_by_the_next() -> None:
+    """Seed 2100067: a node that fetched a checkpoint from a peer could not open its state again."""
+
+    loop, options = SimLoop(10), draw(0)
+    network = Network(loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
+    machine = Machine(ONE, options, loop, network, _Unwatched())
+    loop.close()
+    rows = machine._open_kv(str(DATA / layout.STATE))
+    batch = Batch()
+    batch.put(META, b"row", b"kept")
+    rows.write(batch)
+    rows.close()
+    assert machine._open_kv(str(DATA / layout.STATE)).get(META, b"row") == b"kept"
