@@ -16,12 +16,15 @@ from jepsen_like.core_sim.violation import Violation
 from raftlog.types import NodeId
 
 FIRST_SEED = int(os.environ.get("CORE_SIM_FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "150"))
+SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "40"))
 
 
 @pytest.mark.timeout(300)
-def test_seeds_are_clean_and_count() -> None:
-    summary = run_range(FIRST_SEED, SEEDS)
+@pytest.mark.parametrize(
+    ("first_seed", "seeds"), [(FIRST_SEED, SEEDS), pytest.param(FIRST_SEED + SEEDS, 400, marks=pytest.mark.slow)]
+)
+def test_seeds_are_clean_and_count(first_seed: int, seeds: int) -> None:
+    summary = run_range(first_seed, seeds)
     print(summary.line())  # noqa: T201 - shown when it fails
     assert [(v.seed, v.checker, v.detail) for v in summary.violations] == []
     assert summary.shortfalls() == []
@@ -38,11 +41,11 @@ def test_seeds_that_once_alarmed_are_clean() -> None:
 
 
 def test_black_box_seeds_are_clean() -> None:
-    summary = run_range(FIRST_SEED + SEEDS, max(SEEDS // 10, 5), black_box=True)
+    summary = run_range(FIRST_SEED + SEEDS, max(SEEDS // 10, 8), black_box=True)
     assert [(v.seed, v.checker, v.detail) for v in summary.violations] == []
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_the_same_seeds_leave_the_same_trace(hash_seed: str) -> None:
     here = run_range(7, 3).trace()
     code = "from jepsen_like.core_sim.campaign import run_range; print(run_range(7, 3).trace())"

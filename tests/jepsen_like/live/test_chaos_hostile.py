@@ -153,6 +153,7 @@ def _chaos(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.live
+@pytest.mark.slow
 def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
     code, told = _chaos(
         tmp_path,

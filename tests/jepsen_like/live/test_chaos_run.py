@@ -63,6 +63,7 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "state").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_next_start_cleans_up_after_a_run_that_was_killed(tmp_path: Path) -> None:
     child = chaos(tmp_path, "--scenario", "quiet", "--time", "60", "--out", "dead")
     deadline = time.monotonic() + 60

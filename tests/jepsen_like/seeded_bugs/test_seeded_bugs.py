@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -48,10 +50,18 @@ def witnesses(path: Path) -> ModuleType:
     return module
 
 
-STANDING_FOR_ALL = {"B01", "F02", "H01", "J01", "V02"}
-LONG = ({bug.id for bug in BUGS if bug.id[0] in "BFHJV"} | {"T09", "T10", "Y06", "Y07"}) - STANDING_FOR_ALL
-"""Bugs of what waits in no queue, of resets, of the tier: seconds each. `-m slow` plays all of them."""
-PLAYED = [pytest.param(bug, id=bug.id, marks=[pytest.mark.slow] if bug.id in LONG else []) for bug in BUGS]
+WHOLE_NODES = [bug for bug in BUGS if bug.engine == "full"]
+STANDING_FOR_ALL = {min(bug.id for bug in bugs) for _, bugs in groupby(WHOLE_NODES, lambda bug: bug.id[0])}
+"""The first bug of each letter whose schedule plays whole nodes: a second and more each. `-m slow` plays the others."""
+
+
+def played(bug: Bug) -> Any:
+    """The core's bugs all run by default: milliseconds each."""
+    is_long = bug.engine == "full" and bug.id not in STANDING_FOR_ALL
+    return pytest.param(bug, id=bug.id, marks=[pytest.mark.slow] if is_long else [])
+
+
+PLAYED = list(map(played, BUGS))
 
 NATIVE_RUNS = can_compile() and os.environ.get(kernel.VARIABLE) != "python"
 COMPILED = pytest.mark.skipif(not NATIVE_RUNS, reason="the bug is in the native kernel, which cannot run here")

@@ -20,7 +20,7 @@ from jepsen_like.sim.options import draw
 from jepsen_like.sim.world import SimResult, run_seed
 from raftlog.core.raw_node import Ready
 
-FIRST, SEEDS = 7000, 6
+FIRST, SEEDS = 7000, 4
 SHORT = 7003
 BROKEN_FIRST, PATIENCE = 7025, 30
 """Seeds after which broken code must have been found: the rarest of these shows in one seed of eleven."""
@@ -49,7 +49,7 @@ def test_the_summary_says_what_was_run(summary: Summary) -> None:
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed(summary: Summary) -> None:
     """Also after other runs in the same interpreter, and in interpreters that order their sets otherwise."""
     here = summary.verdicts[SHORT]
-    for hash_seed in ("0", "1", "4711"):
+    for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", HASH_OF.format(SHORT)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
