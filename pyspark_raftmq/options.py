@@ -14,6 +14,7 @@ from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
 from raftmq.arrow.tables import FOLLOWER, LEADER
 from raftmq.client.discovery import parse_servers
+from raftmq.copies.log_copy import FILES, TIER, CopySource
 
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
@@ -32,6 +33,8 @@ OPTIONS = (
     "endingOffsetsByTimestamp",
     "batchRows",
     "readFrom",
+    "path",
+    "cluster",
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -66,6 +69,8 @@ class ReadOptions(NamedTuple):
     min_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     group: str | None
+    copy: CopySource | None = None
+    """Read instead of the cluster; `servers` is empty then."""
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
@@ -79,14 +84,15 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
     if stream is not None:
         _check_use(given, stream=stream)
     topics = parse_topics(given)
+    copy = _copy(given, stream=stream)
     return ReadOptions(
-        servers=_servers(_required(given, "servers", "127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878")),
+        servers="" if copy else _servers(_required(given, "servers", "127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878")),
         topics=topics,
         columns=_columns(given.get("columns")),
         starting=_position(given, "starting", topics, LATEST if stream else EARLIEST),
         ending=_position(given, "ending", topics, LATEST),
         batch_rows=_batch_rows(given.get("batchrows", str(DEFAULT_BATCH_ROWS))),
-        read_from=_word(given, "readFrom", (FOLLOWER, LEADER)),
+        read_from=_word(given, "readFrom", (FOLLOWER, LEADER, FILES, TIER)),
         fail_on_data_loss=_word(given, "failOnDataLoss", ("true", "false")) == "true",
         min_partitions=_number(given, "minPartitions"),
         max_records_per_partition=_number(given, "maxRecordsPerPartition"),
@@ -94,16 +100,37 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
         max_bytes_per_trigger=_number(given, "maxBytesPerTrigger"),
         group=given.get("group"),
+        copy=copy,
     )
+
+
+def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None:
+    """None if a cluster is read. Raises OptionError."""
+    kind = _word(given, "readFrom", (FOLLOWER, LEADER, FILES, TIER))
+    if kind not in (FILES, TIER):
+        for name in ("path", "cluster"):
+            if name in given:
+                raise OptionError(
+                    f"the option {name} was given, and a cluster is read",
+                    "load(PATH) sets the option path, too; it says where files or a tier are",
+                    f"leave it out, or {write('readFrom', FILES)}",
+                )
+        return None
+    if stream:
+        raise OptionError(f"a stream cannot read from {kind}", "copies of the log do not grow", "use spark.read")
+    if "servers" in given:
+        raise OptionError(
+            f"servers was given, and {kind} are read without a cluster", "it has no effect", "leave it out"
+        )
+    if kind == FILES and "cluster" in given:
+        raise OptionError("the option cluster was given, and files are read", "it is for a tier", "leave it out")
+    example = "/backups/20260131T000000Z-…" if kind == FILES else "s3://bucket/prefix"
+    return CopySource(kind, _required(given, "path", example), given.get("cluster"))
 
 
 def _check_known(name: str) -> None:
     if name in _SPARKS_OWN or name in (option.lower() for option in OPTIONS):
         return
-    if name == "path":
-        raise OptionError(
-            "a path was given, and raftmq has none", "load(PATH) sets the option path", '.option("topic", …).load()'
-        )
     if _NEVER.search(name):
         raise OptionError(
             f'the option "{name}" looks like a credential',

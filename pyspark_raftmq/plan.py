@@ -10,7 +10,8 @@ from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
-from raftmq.arrow.ranges import QueueRange, Unreadable, plan_topic
+from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable, plan_topic
+from raftmq.copies.log_copy import CopyPart, LogCopy, cut
 
 _WORDS = ("the option startingOffsets", "the option endingOffsets")
 
@@ -22,11 +23,29 @@ def plan(options: ReadOptions) -> list[QueueRange]:
     """
     with raftmq.connect(options.servers) as mq:
         topics = topics_of(mq, options)
-        if not topics:
-            raise PlanError(
-                f"no topic matches {options.topics.pattern}", "there is nothing to read", "see raftmq topic list"
-            )
-        return plan_topics(mq, options, topics, options.ending)
+        _check_any(options, topics)
+        return plan_topics(mq.admin, options, topics, options.ending)
+
+
+def plan_copy(copy: LogCopy, options: ReadOptions) -> list[CopyPart]:
+    """The parts of a read from a copy of the log, lowest first. Raises PlanError."""
+    try:
+        topics: Sequence[str] = options.topics.names
+        if options.topics.pattern is not None:
+            wanted = re.compile(options.topics.pattern)
+            topics = [name for name in copy.topics() if wanted.fullmatch(name)]
+        _check_any(options, topics)
+        ranges = plan_topics(copy, options, topics, options.ending)
+        return cut(copy.segments(ranges), options.min_partitions, options.max_records_per_partition)
+    except Unreadable as error:
+        raise PlanError(error.what, error.why, error.hint) from error
+
+
+def _check_any(options: ReadOptions, topics: Sequence[str]) -> None:
+    if not topics:
+        raise PlanError(
+            f"no topic matches {options.topics.pattern}", "there is nothing to read", "see raftmq topic list"
+        )
 
 
 def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
@@ -41,15 +60,13 @@ def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
         raise no_plan(options, "the topics", error) from error
 
 
-def plan_topics(
-    mq: raftmq.Client, options: ReadOptions, topics: Sequence[str], ending: TopicBounds
-) -> list[QueueRange]:
+def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], ending: TopicBounds) -> list[QueueRange]:
     """From where the options say up to `ending`. Raises PlanError."""
     found: list[QueueRange] = []
     for topic in topics:
         try:
             planned = plan_topic(
-                mq.admin,
+                catalog,
                 topic,
                 options.starting.of(topic),
                 ending.of(topic),

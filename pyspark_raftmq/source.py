@@ -13,7 +13,7 @@ from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
 from pyspark_raftmq.stream import TopicStream
-from pyspark_raftmq.task import RangePartition, read_partition
+from pyspark_raftmq.task import RangePartition, copy_partitions, read_partition
 from raftmq.arrow.columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
-    def partitions(self) -> list[RangePartition]:
-        """At least one per queue that has something to read, with its exact range. Raises PlanError."""
+    def partitions(self) -> list[InputPartition]:
+        """At least one per queue that has something to read, with its exact range; of a copy of the log, one per
+        segment or more. Raises PlanError."""
         options = self._options
+        if options.copy is not None:
+            return copy_partitions(options)
         ranges = split(plan(options), options.min_partitions, options.max_records_per_partition)
         return [RangePartition(planned) for planned in ranges]
 

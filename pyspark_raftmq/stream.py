@@ -63,7 +63,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins: latest, unless the options say otherwise. Raises PlanError."""
         mq = self._connected()
-        ranges = plan_topics(mq, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
+        ranges = plan_topics(mq.admin, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
         return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 import raftmq
-from pyspark_raftmq.errors import ReadError
+from pyspark_raftmq.errors import PlanError, ReadError, SourceError
 from pyspark_raftmq.options import ReadOptions
+from pyspark_raftmq.plan import plan_copy
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
+from raftmq.copies.log_copy import CopyPart
+from raftmq.copies.opening import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +29,14 @@ class RangePartition(InputPartition):  # type: ignore[misc]
         self.planned = planned
 
 
+class PartPartition(InputPartition):  # type: ignore[misc]
+    """One part of a copy of the log: one task."""
+
+    def __init__(self, part: CopyPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
@@ -32,6 +44,32 @@ def read_partition(
     # Spark makes a plain partition of its own when there are none.
     if isinstance(partition, RangePartition):
         yield from read_range(options, columns, partition.planned)
+    elif isinstance(partition, PartPartition):
+        yield from read_part(options, columns, partition.part)
+
+
+def copy_partitions(options: ReadOptions) -> list[InputPartition]:
+    """What each task reads of a copy of the log. Raises PlanError."""
+    assert options.copy is not None
+    with _of_copy(PlanError), opened(options.copy) as copy:
+        return [PartPartition(part) for part in plan_copy(copy, options)]
+
+
+def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:
+    """All of the part, in the order of the log. Raises ReadError naming the file and the position."""
+    from raftmq.copies.part_rows import part_batches
+
+    assert options.copy is not None
+    with _of_copy(ReadError), opened(options.copy) as copy:
+        yield from part_batches(copy, part, columns, options.batch_rows)
+
+
+@contextmanager
+def _of_copy(kind: type[SourceError]) -> Iterator[None]:
+    try:
+        yield
+    except Unreadable as error:
+        raise kind(error.what, error.why, error.hint) from error
 
 
 def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import cast
 
-from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
 from raftlog.membership import Membership
 from statemachine import keys
@@ -98,11 +98,22 @@ class CheckpointReader:
             return
         cursor = self._views[family].iter()
         cursor.seek_to_first()
+        yield from self._from_here(family, cursor, None)
+
+    def _from_here(self, family: str, cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """From the cursor up to the key `end`."""
         while cursor.valid():
-            yield cursor.key(), cursor.value()
+            key: bytes = cursor.key()
+            if end is not None and key >= end:
+                return
+            yield key, cursor.value()
             cursor.next()
+        self._check(family, cursor)
+
+    def _check(self, family: str, cursor: RdictIter) -> None:
+        """A damaged block ends an iteration; only this tells it from the last row."""
         try:
-            cursor.status()  # a damaged block ends the iteration; only this tells it from the last row
+            cursor.status()
         except Exception as error:
             raise KVCorruptError(f"family {family} of the database at {self._path} is damaged: {error}") from error
 
@@ -116,7 +127,25 @@ class CheckpointReader:
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As `KV.scan`."""
-        return (row for row in self.rows(family) if start <= row[0] < end)
+        if family not in self._views:
+            return
+        cursor = self._views[family].iter()
+        cursor.seek(start)
+        yield from self._from_here(family, cursor, end)
+
+    def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
+        """As `KV.seek_last`."""
+        if family not in self._views:
+            return None
+        cursor = self._views[family].iter()
+        cursor.seek_for_prev(high)
+        if cursor.valid() and cursor.key() == high:
+            cursor.prev()
+        if not cursor.valid():
+            self._check(family, cursor)
+            return None
+        key: bytes = cursor.key()
+        return None if key < low else (key, cursor.value())
 
     def close(self) -> None:
         """Closes the files; idempotent."""

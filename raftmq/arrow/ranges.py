@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import Failed
-from raftmq.client.sync_admin import Admin
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -55,8 +54,26 @@ class Unreadable(Failed):
         return type(self), (self.what, self.why, self.hint)  # errors cross processes by pickle
 
 
+class Described(Protocol):
+    """What is known of a topic."""
+
+    @property
+    def queues(self) -> list[QueueInfo]:
+        """What each queue keeps, in order of queue ids."""
+
+
+class Catalog(Protocol):
+    """Who knows what topics keep: raftmq's Admin, or a copy of the log."""
+
+    def describe_topic(self, name: str) -> Described:
+        """Raises NotFound."""
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after the log time, milliseconds since the epoch; the end if there is none."""
+
+
 def plan_topic(
-    admin: Admin, topic: str, starting: Bounds, ending: Bounds, *, clamp: bool = False, words: tuple[str, str]
+    admin: Catalog, topic: str, starting: Bounds, ending: Bounds, *, clamp: bool = False, words: tuple[str, str]
 ) -> list[QueueRange]:
     """One range per queue, in order of queue ids; empty ones are kept.
 
@@ -81,7 +98,7 @@ def _check_queues(topic: str, word: str, bounds: Bounds, queues: list[QueueInfo]
 
 
 def _range(
-    admin: Admin,
+    admin: Catalog,
     topic: str,
     queue: QueueInfo,
     starting: Bounds,
@@ -106,7 +123,7 @@ def _range(
     return QueueRange(topic, queue.queue_id, start, end)
 
 
-def offset_of(admin: Admin, topic: str, queue: QueueInfo, bound: Bound) -> int:
+def offset_of(admin: Catalog, topic: str, queue: QueueInfo, bound: Bound) -> int:
     """The offset that `bound` is in this queue, within what it keeps unless it is an offset itself."""
     if isinstance(bound, AtTime):
         return min(max(admin.offset_at(topic, queue.queue_id, bound.ms), queue.min_offset), queue.max_offset)

@@ -13,6 +13,7 @@ from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.columns import COLUMNS
 from raftmq.arrow.ranges import AtTime, Bounds
+from raftmq.copies.log_copy import CopySource
 
 NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 
@@ -84,7 +85,11 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "servers": "nohost"}, "servers is not understood: nohost", "host:9876"),
         ({**NEEDED, "startingOffset": "1"}, 'unknown option "startingoffset"', "did you mean startingOffsets?"),
         ({**NEEDED, "qqqq": "1"}, 'unknown option "qqqq"', "leave it out"),
-        ({**NEEDED, "path": "/x"}, "a path was given", ".load()"),
+        ({**NEEDED, "path": "/x"}, "the option path was given, and a cluster is read", 'option("readFrom", "files")'),
+        ({**NEEDED, "readFrom": "files", "path": "/x"}, "servers was given", "leave it out"),
+        ({"topic": "t", "readFrom": "files"}, "the option path is missing", 'option("path", "/backups'),
+        ({"topic": "t", "readFrom": "tier"}, "the option path is missing", 'option("path", "s3://'),
+        ({"topic": "t", "readFrom": "files", "path": "/x", "cluster": "u"}, "cluster was given", "leave it out"),
         ({**NEEDED, "columns": "body,queueid"}, 'unknown column "queueid"', "did you mean queue_id?"),
         ({**NEEDED, "columns": "body,body"}, "named twice", "once"),
         ({**NEEDED, "columns": ""}, 'unknown column ""', "leave it out"),
@@ -122,6 +127,13 @@ def test_errors_say_what_and_what_to_write(options: dict[str, str], what: str, h
     assert what in caught.value.what
     assert hint in caught.value.hint
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_copy_needs_no_servers() -> None:
+    options = parse_options({"topic": "t", "readFrom": "tier", "path": "s3://b", "cluster": "u"}, stream=False)
+    assert (options.servers, options.copy) == ("", CopySource("tier", "s3://b", "u"))
+    with pytest.raises(OptionError, match="a stream cannot read from files"):
+        parse_options({"topic": "t", "readFrom": "files", "path": "/x"}, stream=True)
 
 
 def test_options_of_the_other_kind_of_read_are_refused() -> None:

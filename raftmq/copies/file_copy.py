@@ -1,0 +1,187 @@
+"""A copy made of files: a backup, or the directory of a node that is stopped.
+
+The rows of a checkpoint say where the messages of each queue lie in the segment files. A database that a node has open
+is never read. The newest checkpoint of a directory stands for it, with the log up to where the checkpoint was made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from cluster.backup import manifest as manifests
+from cluster.backup.manifest import LOG, MANIFEST, STATE
+from cluster.backup.segments import parts_below
+from cluster.errors import LocalError
+from cluster.remoting.route import SYSTEM_TOPICS
+from cluster.state.checkpoints import Checkpoints
+from raftlog.errors import RaftLogError
+from raftlog.storage import identity as identities
+from raftlog.storage import layout
+from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftmq.arrow.ranges import QueueRange
+from raftmq.client.admin import QueueInfo
+from raftmq.client.errors import NotFound
+from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span
+from statemachine import query
+from statemachine.index_file.index_of_rows import queue_items
+from statemachine.keys import U64_MAX
+from statemachine.kv import KV
+from statemachine.rocks_reader import CheckpointReader
+from statemachine.topics import TopicConfig, Topics
+
+
+class _Files(NamedTuple):
+    """The files of a copy: `state` is a checkpoint, `places` are segment files, lowest first."""
+
+    state: Path
+    places: list[Place]
+
+
+class _Kept(NamedTuple):
+    """A topic in the form of `Catalog`."""
+
+    queues: list[QueueInfo]
+
+
+class FileCopy:
+    """See LogCopy."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: a backup or DATA. Raises CopyError."""
+        self.name = str(path)
+        with _told(path):
+            self._files = _find(path)
+            self._reader = CheckpointReader(self._files.state)
+            self._kv = cast("KV", self._reader)  # `get`, `scan` and `seek_last` are all that is asked of it
+            self._topics = Topics(self._kv).by_name
+        self._open: dict[str, int] = {}
+
+    def topics(self) -> list[str]:
+        """As LogCopy."""
+        return sorted(self._topics.keys() - SYSTEM_TOPICS)
+
+    def describe_topic(self, name: str) -> _Kept:
+        """As LogCopy."""
+        topic = self._topic(name)
+        with _told(self._files.state):
+            return _Kept([self._queue(topic.id, queue_id) for queue_id in range(topic.queues)])
+
+    def _topic(self, name: str) -> TopicConfig:
+        found = self._topics.get(name)
+        if found is None:
+            raise NotFound(f"{self.name} has no topic {name}", hint="topics made later are in no copy made before")
+        return found
+
+    def _queue(self, topic_id: int, queue_id: int) -> QueueInfo:
+        """Rows below the first segment file may still be there: a TRIM removes them in slices."""
+        end = query.end_offset(self._kv, topic_id, queue_id)
+        first = min(end, query.first_offset(self._kv, topic_id, queue_id))
+        if first < end and (base := self._files.places[0].base):
+            in_files = self._first_at(topic_id, queue_id, base)
+            first = end if in_files is None else max(first, in_files)
+        return QueueInfo(queue_id, first, end)
+
+    def _first_at(self, topic_id: int, queue_id: int, position: int) -> int | None:
+        """Offset of the queue's first message at or above the position; None if there is none."""
+        first, pieces = queue_items(self._kv, topic_id, queue_id, position, U64_MAX)
+        return first if next(pieces, b"") else None
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """As LogCopy."""
+        topic_id = self._topic(topic).id
+        with _told(self._files.state):
+            kept = self._queue(topic_id, queue_id)
+            return query.offset_by_time(
+                self._kv, topic_id, queue_id, timestamp_ms, False, kept.min_offset, kept.max_offset
+            )
+
+    def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
+        """As LogCopy."""
+        spans: dict[Place, list[Span]] = {place: [] for place in self._files.places}
+        with _told(self._files.state):
+            for planned in ranges:
+                for place, span in self._spans(planned):
+                    spans[place].append(span)
+        return [
+            CopyPart(Segment(place.base, place.end, (place,)), tuple(found)) for place, found in spans.items() if found
+        ]
+
+    def _spans(self, planned: QueueRange) -> Iterator[tuple[Place, Span]]:
+        topic_id = self._topic(planned.topic).id
+        first = planned.start
+        for place in self._files.places:
+            if first >= planned.end:
+                return
+            after = self._first_at(topic_id, planned.queue_id, place.end)
+            end = planned.end if after is None else min(after, planned.end)
+            if first < end:
+                yield place, Span(planned.topic, topic_id, planned.queue_id, first, end, first)
+                first = end
+
+    def items(self, segment: Segment, span: Span) -> bytes:
+        """As LogCopy."""
+        with _told(self._files.state):
+            return query.fetch_packed(self._kv, span.topic_id, span.queue_id, span.start, span.end)
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        """As LogCopy."""
+        with _told(Path(place.name)):
+            descriptor = self._open.get(place.name)
+            if descriptor is None:
+                descriptor = self._open[place.name] = os.open(place.name, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(descriptor, stop - start, LOCAL_HEADER_SIZE + start - place.base)
+
+    def close(self) -> None:
+        """As LogCopy."""
+        self._reader.close()
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+
+def _find(path: Path) -> _Files:
+    if (path / MANIFEST).exists():
+        manifest = manifests.load(path)
+        places = [
+            Place(
+                record.base_position, record.end_position, str(path / LOG / layout.segment_name(record.base_position))
+            )
+            for record in manifest.segments
+        ]
+        return _Files(path / STATE, places)
+    if not (path / layout.IDENTITY).exists():
+        raise CopyError(
+            f"{path} is no copy of a log",
+            f"it holds neither {MANIFEST}, as a backup does, nor {layout.IDENTITY}, as the directory of a node does",
+            "raftmq backup create --to DIR, then name the folder in DIR",
+        )
+    fs = OsFileSystem()
+    group_id = identities.load(fs, path).group_id
+    newest = next(iter(Checkpoints(fs, path, group_id).all()), None)
+    if newest is None:
+        raise CopyError(
+            f"{path} has no checkpoint yet", "the node makes one from time to time", "make a backup instead"
+        )
+    mark = newest.manifest.mark
+    parts = parts_below(path / layout.LOG, mark.end_position, mark.header_crc, group_id)
+    return _Files(newest.path, [Place(each.header.base_position, each.end_position, str(each.path)) for each in parts])
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except LocalError as error:
+        raise CopyError(error.what, error.why, error.fix) from error
+    except OSError as error:
+        why = "it was removed meanwhile: a node that runs trims its log" if isinstance(error, FileNotFoundError) else ""
+        raise CopyError(
+            f"{error.filename or path} cannot be read", why or error.strerror or str(error), "read a backup"
+        ) from error
+    except RaftLogError as error:
+        raise CopyError(f"{path} is damaged", str(error), "raftmq backup verify, then use another copy") from error

@@ -1,0 +1,133 @@
+"""What every copy of the log can be asked, and how a read is cut into parts.
+
+A part belongs to one segment. It has a span of each queue that is read there, so the bytes of the log are read once,
+however many queues they belong to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable
+
+PART_BYTES = 64 << 20
+"""About so much of the log is in a part, unless more parts are asked for."""
+
+
+FILES, TIER = "files", "tier"
+"""Kinds of copies, as the option `readFrom` names them."""
+
+
+class CopySource(NamedTuple):
+    """Where a copy is. `path`: a folder or the store's URL; `cluster`: of a tier, its uuid."""
+
+    kind: str
+    path: str
+    cluster: str | None = None
+
+
+class CopyError(Unreadable):
+    """The copy lacks what was asked for, or it is damaged. `what` names the file and the position in the log."""
+
+
+class Place(NamedTuple):
+    """A file or object with the log's bytes [base, end)."""
+
+    base: int
+    end: int
+    name: str
+
+
+class Segment(NamedTuple):
+    """A segment of the copy, as it crosses processes. `index_file`: (name, size), if it has one."""
+
+    base: int
+    end: int
+    places: tuple[Place, ...]
+    index_file: tuple[str, int] | None = None
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of one queue, all of which lie in one segment. `first_offset`: the queue's first there."""
+
+    topic: str
+    topic_id: int
+    queue_id: int
+    start: int
+    end: int
+    first_offset: int
+
+
+class CopyPart(NamedTuple):
+    """What one task reads."""
+
+    segment: Segment
+    spans: tuple[Span, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many rows there will be."""
+        return sum(span.end - span.start for span in self.spans)
+
+
+class LogCopy(Catalog, Protocol):
+    """Opened on the driver, and again by each task. Every call raises CopyError."""
+
+    @property
+    def name(self) -> str:
+        """Folder or URL, for people."""
+
+    def topics(self) -> list[str]:
+        """Names of all topics but the system's own, sorted."""
+
+    def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
+        """The ranges by segment, lowest first: together exactly the ranges."""
+
+    def items(self, segment: Segment, span: Span) -> bytes:
+        """The packed items (`statemachine.payload.ITEM`) of the span; fewer if the copy has no more."""
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        """The log's bytes [start, stop), which lie in `place`."""
+
+    def close(self) -> None:
+        """Closes files and connections."""
+
+
+def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | None) -> list[CopyPart]:
+    """The same offsets in more parts: at least `at_least` of them if there are so many messages, none of more than
+    `most_records` messages, and none of much more than PART_BYTES of the log."""
+    total = sum(part.messages for part in whole)
+    size = total if at_least is None else max(1, total // at_least)
+    if most_records is not None:
+        size = min(size, most_records)
+    return [piece for part in whole for piece in _cut(part, size)]
+
+
+def _cut(part: CopyPart, size: int) -> list[CopyPart]:
+    """Shares of each queue: queues grow together, so equal shares of them lie close together in the segment."""
+    count = max(-(-part.messages // size), -(-(part.segment.end - part.segment.base) // PART_BYTES))
+    pieces = []
+    for number in range(count):
+        spans = tuple(_share(span, number, count) for span in part.spans)
+        pieces.append(part._replace(spans=tuple(span for span in spans if span.start < span.end)))
+    return [piece for piece in pieces if piece.spans]
+
+
+def _share(span: Span, number: int, count: int) -> Span:
+    length = span.end - span.start
+    start, end = (span.start + length * each // count for each in (number, number + 1))
+    return span._replace(start=start, end=end)
+
+
+def place_of(places: Sequence[Place], position: int) -> Place:
+    """The one with the byte at `position`. Raises CopyError."""
+    number = bisect_right(places, position, key=lambda place: place.base) - 1
+    if number < 0 or position >= places[number].end:
+        raise CopyError(
+            f"the copy has no byte at position {position} of the log",
+            "its index names a message there",
+            "use another copy",
+        )
+    return places[number]

@@ -1,0 +1,125 @@
+"""Rows of one part of a copy: its messages as Arrow batches, each compared with the checksum of its queue's item.
+
+Order is that of the log, so messages of one queue are in the order of their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cluster.broker.stored_bodies import body_of
+from cluster.wire.message_format import MessageFormatError
+from raftmq.arrow.batches import to_batch
+from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
+from raftmq.copies.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
+from statemachine.payload import ITEM
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_BYTES = 8 << 20
+"""Of one read, unless a single message has more."""
+GAP_BYTES = 512 << 10
+"""Bytes of other queues between two messages of one read: more take longer than a read of their own."""
+_ITEM = np.dtype(
+    [("position", ">u8"), ("size", ">u4"), ("crc32c", ">u4"), ("tag_hash", ">i8"), ("store_time_ms", ">u8")]
+)
+"""`payload.ITEM`, field by field."""
+
+
+class _Read(NamedTuple):
+    """The log from position `start` on, out of one place."""
+
+    place: Place
+    start: int
+    data: bytes
+
+
+class _Wanted:
+    """The messages of a part, ascending by position."""
+
+    def __init__(self, copy: LogCopy, part: CopyPart) -> None:
+        items, offsets = [], []
+        for span in part.spans:
+            packed = copy.items(part.segment, span)
+            count = span.end - span.start
+            if len(packed) != count * ITEM.size:
+                raise CopyError(
+                    f"{copy.name}: offset {span.start + len(packed) // ITEM.size} of {span.topic} queue "
+                    f"{span.queue_id} is not in the index of the log from position {part.segment.base} on",
+                    "it was there when the read was planned",
+                    "read again; if it stays so, use another copy",
+                )
+            items.append(packed)
+            offsets.append(np.arange(span.start, span.end))
+        together = np.frombuffer(b"".join(items), dtype=_ITEM)
+        order = np.argsort(together["position"], kind="stable")
+        self.items: Any = together[order]
+        self.offsets: Any = np.concatenate(offsets)[order]
+        lengths = [span.end - span.start for span in part.spans]
+        self.spans: Any = np.repeat(np.arange(len(part.spans)), lengths)[order]
+        self.starts: Any = self.items["position"].astype(np.int64)
+        self.ends: Any = self.starts + self.items["size"]
+
+
+def part_batches(copy: LogCopy, part: CopyPart, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of at most `batch_rows` messages, together exactly those of the part. Raises CopyError."""
+    wanted = _Wanted(copy, part)
+    topics = [span.topic for span in part.spans]
+    topic_of = np.array([topics.index(topic) for topic in topics])
+    for low, high, place in _reads(wanted, part.segment.places):
+        start = int(wanted.starts[low])
+        read = _Read(place, start, copy.read(place, start, int(wanted.ends[high - 1])))
+        row_topics = topic_of[wanted.spans[low:high]]
+        for number in np.unique(row_topics).tolist():
+            frames = _frames(part, wanted, low + np.flatnonzero(row_topics == number), read)
+            batch = to_batch(frames, topics[number], columns)
+            for at in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(at, min(batch_rows, batch.num_rows - at))
+
+
+def _reads(wanted: _Wanted, places: Sequence[Place]) -> Iterator[tuple[int, int, Place]]:
+    """(first message, the one after the last, where they lie) of each read."""
+    starts, ends = wanted.starts, wanted.ends
+    low, count = 0, len(starts)
+    while low < count:
+        place = place_of(places, int(starts[low]))
+        limit = min(int(starts[low]) + READ_BYTES, place.end)
+        high = max(low + 1, int(np.searchsorted(ends, limit, side="right")))
+        gaps = np.flatnonzero(starts[low + 1 : high] - ends[low : high - 1] > GAP_BYTES)
+        if len(gaps):
+            high = low + 1 + int(gaps[0])
+        yield low, high, place
+        low = high
+
+
+def _frames(part: CopyPart, wanted: _Wanted, rows: Any, read: _Read) -> Frames:
+    """The messages `rows`, which are all of one topic. Raises CopyError for one that is not what its queue says."""
+    items = wanted.items[rows]
+    body, count = body_of(items.tobytes(), read.data, read.start)
+    if count < len(rows):
+        raise _damaged(part, wanted, rows[count], read.place, "the message does not match the checksum in its queue")
+    try:
+        frames = parse_checked(body, items["size"].astype(np.int64))
+    except MessageFormatError as error:
+        raise _damaged(part, wanted, rows[0], read.place, str(error)) from error
+    head = frames.head
+    queue_ids = np.array([span.queue_id for span in part.spans])
+    fits = (head["queue_offset"] == wanted.offsets[rows]) & (head["queue_id"] == queue_ids[wanted.spans[rows]])
+    fits &= (head["position"] == wanted.starts[rows]) & are_of_topic(frames, part.spans[wanted.spans[rows[0]]].topic)
+    if not fits.all():
+        row = rows[int(np.argmin(fits))]
+        raise _damaged(part, wanted, row, read.place, "another message is there than its queue says")
+    return frames
+
+
+def _damaged(part: CopyPart, wanted: _Wanted, row: int, place: Place, why: str) -> CopyError:
+    span, position = part.spans[wanted.spans[row]], int(wanted.starts[row])
+    return CopyError(
+        f"{place.name} is damaged at position {position} of the log",
+        f"{why}: {span.topic} queue {span.queue_id} offset {wanted.offsets[row]}",
+        "rows would be missing, so the read fails; use another copy",
+    )

@@ -1,0 +1,66 @@
+"""Spark reads copies of a log whose nodes are gone: the rows are those that the nodes gave, or the task fails."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from raftmq.copies.log_copy import CopySource
+from tests.support.left_copies import ORDERS, OTHER, Left
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(600)]
+
+ORDER = ["topic", "queue_id", "queue_offset"]
+
+
+def load(spark: SparkSession, source: CopySource, topic: str, **options: Any) -> DataFrame:
+    return spark.read.format("raftmq").options(readFrom=source.kind, topic=topic, **options).load(source.path)
+
+
+@pytest.mark.parametrize("kind", ["backup", "tier"])
+def test_rows_are_those_that_the_nodes_gave(spark: SparkSession, left: Left, kind: str) -> None:
+    frame = load(spark, getattr(left, kind), f"{ORDERS},{OTHER}")
+    assert frame.rdd.getNumPartitions() == 3
+    found = frame.orderBy(*ORDER).toArrow()
+    for topic, table in left.tables.items():
+        of_topic = [row for row in found.to_pylist() if row["topic"] == topic]
+        assert of_topic == table.sort_by([(name, "ascending") for name in ORDER]).to_pylist()
+
+
+def test_limits_and_patterns(spark: SparkSession, left: Left) -> None:
+    source = left.tier
+    frame = (
+        spark.read.format("raftmq")
+        .options(readFrom="tier", subscribePattern="left-.*", columns="topic,queue_offset", minPartitions=9)
+        .options(startingTimestamp=left.middle_ms)
+        .load(source.path)
+    )
+    assert frame.rdd.getNumPartitions() >= 9
+    rows = sum(sum(ms >= left.middle_ms for ms in table["store_ms"].to_pylist()) for table in left.tables.values())
+    assert frame.count() == rows
+
+
+def test_a_damaged_file_fails_the_task_and_is_named(spark: SparkSession, left: Left, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(left.backup.path, copy)
+    position = left.tables[OTHER]["position"][0].as_py()
+    (segment, *_) = sorted((copy / "log").iterdir())
+    data = segment.read_bytes()
+    at = data.index(b"x" * 100) + 50
+    segment.chmod(0o600)
+    segment.write_bytes(data[:at] + b"y" + data[at + 1 :])
+    frame = load(spark, left.backup._replace(path=str(copy)), OTHER, columns="body")
+    with pytest.raises(PySparkException, match=f"{segment.name} is damaged at position {position} of the log"):
+        frame.count()
+
+
+def test_what_is_no_copy_is_told_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="is no copy of a log"):
+        load(spark, CopySource("files", str(tmp_path)), ORDERS).count()

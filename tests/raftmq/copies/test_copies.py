@@ -1,0 +1,167 @@
+"""Copies of the log give the rows that the node gave, in parts of any size, and no row that is not intact."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import unittest.mock
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from cluster.tier.object_names import HEAD
+from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, plan_topic
+from raftmq.client.errors import NotFound
+from raftmq.copies import log_copy, part_rows
+from raftmq.copies.log_copy import CopyError, CopyPart, CopySource, cut
+from raftmq.copies.opening import opened
+from raftmq.copies.part_rows import part_batches
+from tests.support.left_copies import ORDERS, OTHER, Left
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+ALL = tuple(COLUMNS)
+ORDER = [("topic", "ascending"), ("queue_id", "ascending"), ("queue_offset", "ascending")]
+KINDS = ("backup", "directory", "tier")
+
+
+def ranges_of(source: CopySource, topic: str, start: Bounds, end: Bounds) -> list[QueueRange]:
+    with opened(source) as copy:
+        return plan_topic(copy, topic, start, end, words=("start", "end"))
+
+
+def parts_of(
+    source: CopySource, ranges: list[QueueRange], at_least: int | None = None, most: int | None = None
+) -> list[CopyPart]:
+    with opened(source) as copy:
+        parts = cut(copy.segments(ranges), at_least, most)
+    assert pickle.loads(pickle.dumps(parts)) == parts
+    return parts
+
+
+def rows_of(source: CopySource, parts: list[CopyPart], batch_rows: int = 8192) -> pa.Table:
+    batches: list[pa.RecordBatch] = []
+    for part in parts:
+        with opened(source) as copy:
+            found = list(part_batches(copy, part, ALL, batch_rows))
+        assert sum(batch.num_rows for batch in found) == part.messages
+        assert max(batch.num_rows for batch in found) <= batch_rows
+        batches += found
+    return pa.Table.from_batches(batches, arrow_schema(ALL))
+
+
+def whole(source: CopySource, topic: str) -> list[QueueRange]:
+    return ranges_of(source, topic, Bounds(EARLIEST), Bounds(LATEST))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("at_least", "most", "batch_rows"), [(None, None, 8192), (7, None, 8192), (None, 20, 7)])
+def test_rows_are_those_of_the_node(
+    left: Left, kind: str, at_least: int | None, most: int | None, batch_rows: int
+) -> None:
+    source: CopySource = getattr(left, kind)
+    parts = parts_of(source, whole(source, ORDERS) + whole(source, OTHER), at_least, most)
+    assert len(parts) >= (at_least or 3)
+    assert max(part.messages for part in parts) <= (most or 1000)
+    rows = rows_of(source, parts, batch_rows)
+    for topic, table in left.tables.items():
+        of_topic = rows.filter(pa.compute.equal(rows["topic"], topic))
+        assert of_topic.sort_by(ORDER).equals(table.sort_by(ORDER))
+    queue = rows.filter(pa.compute.and_(pa.compute.equal(rows["topic"], ORDERS), pa.compute.equal(rows["queue_id"], 1)))
+    assert queue["queue_offset"].to_pylist() == list(range(90)), "in order without sorting"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_are_those_of_the_node(left: Left, kind: str) -> None:
+    source: CopySource = getattr(left, kind)
+    ranges = ranges_of(source, ORDERS, Bounds(AtTime(left.middle_ms)), Bounds(LATEST))
+    table = left.tables[ORDERS]
+    later = table.filter(pa.compute.greater_equal(table["store_ms"], left.middle_ms))
+    assert 0 < later.num_rows < table.num_rows
+    assert rows_of(source, parts_of(source, ranges)).sort_by(ORDER).equals(later.sort_by(ORDER))
+    some = [QueueRange(ORDERS, 0, 40, 60), QueueRange(ORDERS, 1, 5, 5)]
+    offsets = rows_of(source, parts_of(source, some))["queue_offset"].to_pylist()
+    assert offsets == list(range(40, 60))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_topic_is_named(left: Left, kind: str) -> None:
+    with opened(getattr(left, kind)) as copy:
+        assert {ORDERS, OTHER} <= set(copy.topics())
+        with pytest.raises(NotFound, match="has no topic nothing"):
+            copy.describe_topic("nothing")
+
+
+def test_far_messages_are_read_alone_and_near_ones_together(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of the other topic lie between: they are read, or skipped, and the rows are the same."""
+    source = left.backup
+    parts = parts_of(source, whole(source, ORDERS))
+    for gap, reads in ((log_copy.PART_BYTES, 3), (1000, 5)):
+        monkeypatch.setattr(part_rows, "GAP_BYTES", gap)
+        with opened(source) as copy, unittest.mock.patch.object(copy, "read", wraps=copy.read) as read:
+            rows = [batch.num_rows for part in parts for batch in part_batches(copy, part, ALL, 8192)]
+        assert sum(rows) == left.tables[ORDERS].num_rows
+        assert read.call_count == reads
+
+
+def folder_of(source: CopySource, to: Path) -> CopySource:
+    """A copy of the copy, to be damaged."""
+    origin = urlsplit(source.path).path if source.path.startswith("file:") else source.path
+    shutil.copytree(origin, to)
+    return source._replace(path=to.as_uri() if source.path.startswith("file:") else str(to))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["backup", "tier"])
+def test_a_damaged_message_is_named_by_file_and_position(left: Left, kind: str, tmp_path: Path) -> None:
+    source = folder_of(getattr(left, kind), tmp_path / "copy")
+    parts = parts_of(source, whole(source, OTHER))
+    position = left.tables[OTHER]["position"][4].as_py()
+    (segment,) = (part.segment for part in parts if part.segment.base <= position < part.segment.end)
+    place = segment.places[0]
+    path = tmp_path / "copy" / place.name  # an absolute name of a file replaces the folder
+    header = path.stat().st_size - (place.end - place.base)
+    flip(path, header + position + 20_000 - place.base)
+    with pytest.raises(CopyError, match=f"{path.name} is damaged at position {position} of the log") as caught:
+        rows_of(source, parts)
+    assert caught.value.why.endswith(f"{OTHER} queue 0 offset 4")
+
+
+def test_what_a_tier_lacks_is_named(left: Left, tmp_path: Path) -> None:
+    source = folder_of(left.tier, tmp_path / "copy")
+    (head,) = tmp_path.rglob(HEAD)
+    (index, *_) = sorted(tmp_path.rglob("*.idx"))
+    flip(index, index.stat().st_size - 30)
+    with pytest.raises(CopyError, match=f"{index.name} is damaged"):
+        whole(source, ORDERS)
+    index.unlink()
+    with pytest.raises(CopyError, match="lacks an object") as caught:
+        whole(source, ORDERS)
+    assert index.name in caught.value.why
+    (manifest,) = (path for path in head.parent.iterdir() if path.name.endswith(".json") and is_newest(path))
+    flip(manifest, 5)
+    with pytest.raises(CopyError, match=f"{manifest.name} is damaged"):
+        whole(source, ORDERS)
+    head.unlink()
+    with pytest.raises(CopyError, match="holds the tiers of 0 clusters"):
+        whole(source, ORDERS)
+
+
+def is_newest(manifest: Path) -> bool:
+    return manifest.name == max(path.name for path in manifest.parent.glob("*.json"))
+
+
+def test_what_is_no_copy_is_named(left: Left, tmp_path: Path) -> None:
+    with pytest.raises(CopyError, match="is no copy of a log"), opened(CopySource("files", str(tmp_path))):
+        pass
+    with pytest.raises(CopyError, match="is not the URL of an object store"), opened(CopySource("tier", "ftp://x")):
+        pass

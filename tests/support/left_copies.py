@@ -1,0 +1,78 @@
+"""Copies of the log of nodes, which may be gone then: a backup, the directory of one of them, and the tier."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+import raftmq
+from raftmq.cli import run
+from raftmq.copies.log_copy import FILES, TIER, CopySource
+from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+PATIENCE_S = 60
+ORDERS, OTHER = "left-orders", "left-other"
+
+
+class Left(NamedTuple):
+    """`tables`: what was in each topic, in order of queues and offsets; `middle_ms`: a log time within."""
+
+    backup: CopySource
+    directory: CopySource
+    tier: CopySource
+    tables: dict[str, pa.Table]
+    middle_ms: int
+
+
+def seal(data: Path) -> None:
+    """Returns when all that is stored is in the tier, and the manifest says so."""
+    api = AdminApi(admin_addresses(None, str(data)))
+    sealed = api.post("/v1/tier/seal", {})["position"]
+    deadline = time.monotonic() + PATIENCE_S
+    while (view := api.local("/v1/tier"))["verified_to"] < sealed:
+        assert time.monotonic() < deadline, view
+        time.sleep(0.05)
+
+
+def leave(home: Path) -> Left:
+    """Of one node, which is gone then."""
+    cluster = LocalCluster(home / "data")
+    try:
+        cluster.up(1, free_base_port(4), tier=(home / "tier").as_uri())
+        tables = fill(cluster.servers, home)
+        return copies(home, tables)
+    finally:
+        cluster.down()
+
+
+def fill(servers: str, home: Path) -> dict[str, pa.Table]:
+    """Two topics through three segments, with keys, tags and large bodies. The nodes lie in `home`/data."""
+    with raftmq.connect(servers) as mq:
+        mq.admin.create_topic(ORDERS, 2)
+        mq.admin.create_topic(OTHER, 1)
+        for number in range(3):
+            mq.send_batch(ORDERS, [b"%d a%d" % (number, each) for each in range(50)], queue_id=0, key="k")
+            mq.send_batch(OTHER, [b"x" * 30_000] * 3, tag="new")
+            if number:  # the first segment has nothing of this queue
+                mq.send_batch(ORDERS, [b"%d b%d" % (number, each) for each in range(30 * number)], queue_id=1)
+            seal(home / "data")
+    return {name: raftmq.read_arrow(name, servers=servers) for name in (ORDERS, OTHER)}
+
+
+def copies(home: Path, tables: dict[str, pa.Table]) -> Left:
+    """Makes the backup; the nodes still run."""
+    assert run(["backup", "create", "--to", str(home / "backups"), "--data", str(home / "data")]) == 0
+    (backup,) = (home / "backups").iterdir()
+    times = sorted(tables[ORDERS].column("store_ms").to_pylist())
+    return Left(
+        CopySource(FILES, str(backup)),
+        CopySource(FILES, str(home / "data/n1/data")),
+        CopySource(TIER, (home / "tier").as_uri()),
+        tables,
+        times[len(times) // 2],
+    )
