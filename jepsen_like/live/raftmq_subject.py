@@ -98,7 +98,7 @@ class RaftMQSubject(OfProcesses):
         self.load = LOAD if load is None else load
         self.capabilities = _CAPABILITIES | more
         self._environment = environment
-        self._segment_size_bytes = segment_size_bytes
+        self.segment_size_bytes = segment_size_bytes
         self._files_max = files_max
         self._is_direct = is_direct
         self._is_patient = is_patient
@@ -144,7 +144,7 @@ class RaftMQSubject(OfProcesses):
             replace(peer, port=own if peer.id == node.id else ports[node.id, peer.id]) for peer in config.peers
         )
         peers = config.peers if self._is_direct else peers
-        wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self._segment_size_bytes))
+        wired = replace(config, peers=peers, log=replace(config.log, segment_size_bytes=self.segment_size_bytes))
         if self._is_patient:
             wired = replace(wired, raft=replace(config.raft, election_ticks=PATIENCE * config.raft.election_ticks))
         node.config_path.write_text(dump(wired), encoding="utf-8")

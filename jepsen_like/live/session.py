@@ -24,6 +24,7 @@ from jepsen_like.live.shim import Shim, ShimPower, prepare
 from jepsen_like.live.stories import STORIES
 from jepsen_like.live.story import Story
 from jepsen_like.live.subject import Capability, Subject
+from jepsen_like.live.tier_probe import STORE, environment
 
 FREE_BYTES_MIN = 2 << 30
 SUBJECTS = ("raftmq", "pysyncobj")
@@ -152,13 +153,15 @@ def _build(
 
         return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
     if wish.story is not None:
-        size, load = wish.story.segment_mib << 20, wish.story.load
+        size, load = wish.story.segment_bytes(wish.scale), wish.story.load
+        tiered = wish.story.is_tiered
         files_max = wish.scenario.files_max if wish.scenario is not None else None
         story_subject = RaftMQSubject(
             nodes,
             processes,
             seed=wish.seed,
             segment_size_bytes=size,
+            environment=lambda _: environment(nodes / STORE, size) if tiered else {},
             load=load,
             files_max=files_max,
             is_direct=wish.story.is_direct,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from jepsen_like.live import story_bitflip, story_failover, story_hostile, story_report_001, story_report_002
+from jepsen_like.live import (
+    story_bitflip,
+    story_failover,
+    story_hostile,
+    story_report_000,
+    story_report_001,
+    story_report_002,
+)
 from jepsen_like.live.plan import HOSTILE
 from jepsen_like.live.story import Story
 
 STORIES: dict[str, Story] = {
+    "report-000": story_report_000.STORY,
     "report-001": story_report_001.STORY,
     "report-002": story_report_002.STORY,
     "bitflip-minority": story_bitflip.STORY,

@@ -20,6 +20,8 @@ from jepsen_like.live.subject import LoadPlan, is_caught_up
 from raftmq.local.waiting import until
 
 WELL_S = 60.0
+SEGMENT_BYTES_MIN = 6 << 20
+"""A message of the largest size must fit."""
 
 
 class StoryEnds(Exception):
@@ -131,6 +133,13 @@ class Story(NamedTuple):
     is_direct: bool = False
     """Nodes reach each other without the proxies, since no link is broken: these share the harness's process, and every
     pause of a process that records millions of sends would look like a silent leader."""
+    is_tiered: bool = False
+    """Nodes have a directory for a tier, and evict to it. In a rehearsal segments are smaller, not fewer."""
+
+    def segment_bytes(self, scale: float) -> int:
+        """Of the nodes' logs."""
+        full = self.segment_mib << 20
+        return max(SEGMENT_BYTES_MIN, int(full * min(1.0, scale))) if self.is_tiered else full
 
 
 def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:

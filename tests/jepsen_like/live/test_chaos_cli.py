@@ -17,7 +17,7 @@ from jepsen_like.live.stories import STORIES
 from jepsen_like.live.subject import Capability
 from raftmq.cli import run
 
-WAITING = ("report-000", "report-004-surge")
+WAITING = ("report-004-surge",)
 
 
 def test_exit_codes_are_fixed() -> None:

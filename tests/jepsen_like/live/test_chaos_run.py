@@ -124,7 +124,14 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(
     ("scenario", "scale"),
-    [("report-001", 0.05), ("report-002", 0.05), ("bitflip-minority", 0.2), ("failover", 0.03), ("graceful", 0.04)],
+    [
+        ("report-000", 0.01),
+        ("report-001", 0.05),
+        ("report-002", 0.05),
+        ("bitflip-minority", 0.2),
+        ("failover", 0.03),
+        ("graceful", 0.04),
+    ],
 )
 def test_rehearsals_of_scripted_scenarios_pass(tmp_path: Path, scenario: str, scale: float) -> None:
     child = chaos(tmp_path, "--scenario", scenario, "--scale", str(scale), "--seed", "5", "--out", "run", "--json")
