@@ -10,16 +10,18 @@ import msgspec
 
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
+from cluster.backup.remote import is_url
 from cluster.backup.service import Attempt, Schedule
-from cluster.config.config import BackupSection
+from cluster.config.config import BackupSection, Config
 from cluster.errors import LocalError
+from cluster.tier.store.opening import check_url, directory_of
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/backup`."""
 
-    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": "^/"})]
-    """A directory of the node's machine; it is made if only its last part is missing."""
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": "^(/|[a-z0-9]+://)"})]
+    """A directory of the node's machine, which is made if only its last part is missing; or the URL of a store."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     """How many backups of the cluster stay there."""
     copy_all: bool = False
@@ -47,9 +49,12 @@ async def get_backup(call: Call) -> BackupView:
 async def start_backup(call: Call) -> Answer:
     """Starts a backup of this node; 202, then GET shows the progress."""
     wanted: BackupRequest = call.body
-    if not wanted.to.startswith("/"):
+    if is_url(wanted.to):
+        _check_url(wanted.to, call.port.config)
+    elif not wanted.to.startswith("/"):
         raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
-    _check_root(wanted.to, call.port.config.backup)
+    else:
+        _check_root(wanted.to, call.port.config.backup)
     try:
         call.port.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
@@ -60,11 +65,31 @@ async def start_backup(call: Call) -> Answer:
 def _check_root(to: str, section: BackupSection) -> None:
     """Without this check, any client of this port could make the node write, and remove old backups, anywhere."""
     target = Path(os.path.realpath(to))
-    if not any(target.is_relative_to(os.path.realpath(root)) for root in section.allowed):
+    roots = [root for root in section.allowed if not is_url(root)]
+    if not any(target.is_relative_to(os.path.realpath(root)) for root in roots):
         raise ApiError(
             "path_not_allowed",
             f"{to} is not below a directory where this node may put backups ({', '.join(section.allowed) or 'none'})",
             "list one above it in backup.roots of the node's raftmq.toml, then run raftmq reload",
+        )
+
+
+def _check_url(to: str, config: Config) -> None:
+    """Likewise for stores. The node's own tier may always have its backups too."""
+    try:
+        check_url(to)
+    except LocalError as error:
+        raise ApiError("bad_field", f"{error.what}: {error.why}", error.fix) from None
+    path = directory_of(to)
+    if path:
+        _check_root(path, config.backup)
+        return
+    roots = [root.rstrip("/") for root in (*config.backup.allowed, config.tier.url) if is_url(root)]
+    if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
+        raise ApiError(
+            "path_not_allowed",
+            f"{to} is not below a URL where this node may put backups ({', '.join(roots) or 'none'})",
+            "list it in backup.roots of the node's raftmq.toml, then run raftmq reload",
         )
 
 

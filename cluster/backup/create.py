@@ -18,6 +18,7 @@ from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import Part, parts_below, walk
+from cluster.config.config import TierSection
 from cluster.errors import ExitCode, LocalError
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
@@ -57,6 +58,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     copy_all: bool = False
     """Hard-links nothing: a bad block of the node's disk is then not the backup's too."""
     versions: dict[str, str] = {}
+    store: TierSection | None = None
+    """How to reach the store, if `to` is a URL."""
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,12 +78,17 @@ class _Source(NamedTuple):
     parts: list[Part]
 
 
-def create(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
-    """Makes a backup in `request.to`. Raises LocalError; then nothing of it stays there, or the error says what."""
+def create(
+    request: Request, on_stage: Callable[[str], None] = lambda stage: None, *, beside_the_node: bool = False
+) -> Made:
+    """Makes a backup in `request.to`. Raises LocalError; then nothing of it stays there, or the error says what.
+
+    `beside_the_node`: `to` may lie in the node's own directory, because the backup goes elsewhere from there.
+    """
     target = Path(request.to)
     source = _look_at(request)
     identity, cut = source.identity, source.cut
-    _make_target(target, Path(request.data))
+    _make_target(target, None if beside_the_node else Path(request.data))
     name = listing.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
     if (target / name).exists():
         raise LocalError(
@@ -142,8 +150,9 @@ def _genesis(data: Path, first: Part, group_id: int) -> Entry:
         return header.entry(file.read(header.frame_length - HEADER_SIZE))
 
 
-def _make_target(target: Path, data: Path) -> None:
-    if data.resolve() in (target.resolve(), *target.resolve().parents):
+def _make_target(target: Path, data: Path | None) -> None:
+    """`data`: where it must not lie."""
+    if data is not None and data.resolve() in (target.resolve(), *target.resolve().parents):
         raise LocalError(
             f"{target} cannot be a backup target",
             f"it lies in the node's own directory {data}: what destroys that would destroy the backup too",

@@ -136,6 +136,12 @@ def free_bytes(path: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
+def need(path: Path, size: int) -> None:
+    """Raises OSError if `size` more bytes do not fit on the file system of `path`."""
+    if free_bytes(path) < size:
+        raise OSError(errno.ENOSPC, f"about {size} bytes are needed", str(path))
+
+
 def free_text(path: Path) -> str:
     """Free space in words; said even when the file system does not answer any more."""
     try:

@@ -62,9 +62,8 @@ def restore(
 
     `now_ms`: wall time, stamped on the MEMBERSHIP entry unless the log's time is later.
     """
-    partial = into.with_name(into.name + PARTIAL)
+    partial = check_unused(str(backup), into)
     nodes = plan_nodes(partial, count, base_port)
-    _check_unused(backup, into, partial)
     on_stage("reading the backup")
     verified = verify(backup)
     if verified.problems:
@@ -96,13 +95,15 @@ def restore(
     return Restored(made.cluster_uuid, manifest, plan_nodes(into, count, base_port))
 
 
-def _check_unused(backup: Path, into: Path, partial: Path) -> None:
+def check_unused(source: str, into: Path) -> Path:
+    """The folder beside `into` in which a restore works. Raises LocalError if `into` or that is in use."""
+    partial = into.with_name(into.name + PARTIAL)
     held = sorted(path.name for path in into.iterdir()) if into.is_dir() else []
     if held or (into.exists() and not into.is_dir()):
         raise LocalError(
             f"{into} is not empty",
             f"it holds {', '.join(held[:3])}" if held else "it is a file",
-            f"raftmq restore --from {backup} --into {into}.restored    (a restore never takes over what is there)",
+            f"raftmq restore --from {source} --into {into}.restored    (a restore never takes over what is there)",
             ExitCode.REFUSED,
         )
     if partial.exists():
@@ -112,6 +113,7 @@ def _check_unused(backup: Path, into: Path, partial: Path) -> None:
             f"rm -r {partial}    (if none is running)",
             ExitCode.REFUSED,
         )
+    return partial
 
 
 def _check_space(partial: Path, manifest: Manifest, count: int) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from cluster.backup import listing
 from cluster.backup.create import Made, Request
+from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
 from cluster.errors import ExitCode, LocalError
@@ -25,6 +26,7 @@ from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.versions import versions
 from cluster.state.live_copy import copy_open_store
+from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError
 from raftlog.storage import layout
 from raftlog.storage.fs import OsFileSystem
@@ -130,7 +132,8 @@ class Backups:
     def begin(
         self, to: str, *, keep: int | None = None, copy_all: bool = False, every_s: float | None = None
     ) -> Attempt:
-        """Starts a backup to the directory `to`; `attempt` tells how it goes. Raises LocalError if one is being made.
+        """Starts a backup to `to`, a directory or a URL; `attempt` tells how it goes. Raises LocalError if one is
+        being made.
 
         `every_s`: how often the caller will ask; when no request comes, the alarm is raised. Without it nobody is
         expected to ask again, and only the configuration's schedule is left.
@@ -156,6 +159,7 @@ class Backups:
             keep=keep,
             copy_all=copy_all,
             versions=versions(),
+            store=self._config.tier if is_url(to) else None,
         )
         self._task = asyncio.get_running_loop().create_task(self._run(request, self.attempt), name="backup")
         return self.attempt
@@ -224,6 +228,7 @@ class Backups:
 
     def _remove_checkpoint(self) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
+        shutil.rmtree(self._checkpoint.with_name(STAGING), ignore_errors=True)
 
     async def _work(self, request: Request, attempt: Attempt) -> Made:
         """Lets a worker make it. Raises LocalError."""
@@ -268,7 +273,7 @@ class Backups:
         await loop.run_in_executor(None, self._remove_checkpoint)
         scheduled = self.schedule
         if scheduled is not None:
-            self.last_good_ms = await loop.run_in_executor(None, self._newest_in, scheduled.to)
+            self.last_good_ms = await self._newest(scheduled.to)
         next_ms = 0 if scheduled is None or self.last_good_ms is None else self.last_good_ms + scheduled.every_s * 1000
         while True:
             if scheduled is not None and self._wall_ms() >= next_ms and not self.running:
@@ -279,6 +284,16 @@ class Backups:
 
     async def _pause(self) -> None:
         await asyncio.sleep(WATCH_S)
+
+    async def _newest(self, to: str) -> int | None:
+        if not is_url(to):
+            return await asyncio.get_running_loop().run_in_executor(None, self._newest_in, to)
+        cluster, node = str(self._identity.cluster_uuid), self._identity.node_id
+        try:
+            return await newest_ms(to, self._config.tier, cluster, node)
+        except (StoreError, LocalError) as error:
+            logger.warning("the backups at %s cannot be listed: %s", to, error)
+            return None
 
     def _newest_in(self, to: str) -> int | None:
         try:

@@ -17,6 +17,7 @@ from types import FrameType
 import msgspec
 
 from cluster.backup.create import Made, Request, create
+from cluster.backup.remote import create_remote, is_url
 from cluster.errors import LocalError
 
 
@@ -43,7 +44,8 @@ def main() -> int:
     threading.Thread(target=_end_with_the_node, daemon=True).start()
     _stand_back()
     try:
-        _say(Line(made=create(request, lambda stage: _say(Line(stage=stage)))))
+        make = create_remote if is_url(request.to) else create
+        _say(Line(made=make(request, lambda stage: _say(Line(stage=stage)))))
     except LocalError as error:
         _say(Line(error=Problem(error.what, error.why, error.fix)))
         return 1

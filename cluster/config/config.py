@@ -225,15 +225,15 @@ class BackupSection(_Section, frozen=True, kw_only=True):
     """Backups that this node makes of itself, by the clock."""
 
     to: str = ""
-    """An absolute path; "" for none."""
+    """An absolute path, or the URL of an object store (as tier.url); "" for none."""
     every_minutes: Annotated[int, msgspec.Meta(ge=1, le=10_080)] = 60
     keep: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 24
     roots: str = ""
-    """Absolute paths with ; between them: where backups asked for over HTTP may go, besides `to`."""
+    """Absolute paths and URLs with ; between them: where backups asked for over HTTP may go, besides `to`."""
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Every directory at or below which backups may go."""
+        """Every directory or URL at or below which backups may go."""
         return tuple(each.strip() for each in (*self.roots.split(";"), self.to) if each.strip())
 
 

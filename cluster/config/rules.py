@@ -227,19 +227,24 @@ def _check_ports(config: Config, source: Source) -> None:
 
 def _check_backup(config: Config, source: Source) -> None:
     target = config.backup.to
-    if target and not Path(target).is_absolute():
+    if target and not _is_place(target):
         raise ConfigError(
             f"{source.where(('backup', 'to'))}: backup.to {target} is not an absolute path",
             "a node may be started from different working directories, and its backups belong in one place",
             f'write, for example: to = "/var/backups/{target}"',
         )
     for root in config.backup.allowed:
-        if not Path(root).is_absolute():
+        if not _is_place(root):
             raise ConfigError(
                 f"{source.where(('backup', 'roots'))}: backup.roots has {root}, which is not an absolute path",
                 "a node may be started from different working directories",
                 'write absolute paths separated by ;, for example: roots = "/var/backups;/mnt/raftmq"',
             )
+
+
+def _is_place(target: str) -> bool:
+    """Whether a backup target means the same wherever the node is started."""
+    return Path(target).is_absolute() or "://" in target
 
 
 def _check_retention(config: Config, source: Source) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_option, json_option, print_json, print_table, show, show_problems
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
+
+if TYPE_CHECKING:
+    from cluster.backup.manifest import Manifest
+    from cluster.backup.verify import Verified
 
 _POLL_S = 0.1
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,7 +40,12 @@ class Duration(click.ParamType[float]):
 
 
 @backup.command("create")
-@click.option("--to", required=True, metavar="DIR", help="Directory for backups on the node's machine.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="DIR|URL",
+    help="A directory on the node's machine, or an object store (s3://bucket/prefix).",
+)
 @click.option("--node", type=click.IntRange(1), metavar="N", help="The node to back up (default: a follower).")
 @click.option("--every", type=Duration(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
 @click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
@@ -58,7 +68,7 @@ def create(
     The node continues to serve. With --every the command keeps running and repeats the backup. For a schedule without
     this command, put a [backup] section into the node's configuration.
     """
-    body: dict[str, Any] = {"to": str(Path(to).absolute()), "copy_all": copy_all}
+    body: dict[str, Any] = {"to": to if "://" in to else str(Path(to).absolute()), "copy_all": copy_all}
     if keep is not None:
         body["keep"] = keep
     if every is not None:
@@ -124,13 +134,11 @@ def _tell(made: dict[str, Any], as_json: bool) -> None:
 
 
 @backup.command("list")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR|URL")
 @json_option
-def list_(directory: Path, as_json: bool) -> None:
-    """List the backups in DIR."""
-    from cluster.backup.listing import backups_in
-
-    found, problems = backups_in(directory)
+def list_(directory: str, as_json: bool) -> None:
+    """List the backups in a directory or an object store."""
+    found, problems = _backups_in(directory)
     if as_json:
         rows = [
             {key: getattr(each, key) for key in ("name", "made_ms", "node", "cluster_uuid", "index", "bytes_total")}
@@ -147,18 +155,16 @@ def list_(directory: Path, as_json: bool) -> None:
 
 
 @backup.command("verify")
-@click.argument("path", metavar="DIR[/NAME]", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR[/NAME]|URL[/NAME]")
 @json_option
-def verify(path: Path, as_json: bool) -> int:
-    """Verify one backup, or all in DIR: every CRC, the chain of the log, the sums of the rows."""
-    from cluster.backup import verify as verifying
-    from cluster.backup.listing import backups_in
-    from cluster.backup.manifest import MANIFEST
+def verify(path: str, as_json: bool) -> int:
+    """Verify one backup, or all in a directory or store: every CRC, the chain of the log, the sums of the rows.
 
-    backups, problems = [path], list[str]()
-    if not (path / MANIFEST).exists():
-        found, problems = backups_in(path)
-        backups = [path / each.name for each in found]
+    A backup in an object store is fetched into a temporary directory first (TMPDIR).
+    """
+    from cluster.backup import verify as verifying
+
+    backups, problems = _named(path)
     if not backups and not problems:
         raise LocalError(
             f"there is no backup in {path}",
@@ -168,15 +174,44 @@ def verify(path: Path, as_json: bool) -> int:
         )
     results = []
     for each in backups:
-        with console(stderr=True).status(f"reading {each.name}"):
-            result = verifying.verify(each)
-        results.append(verifying.as_json(each.name, result))
+        name = each.rpartition("/")[2]
+        with console(stderr=True).status(f"reading {name}"):
+            result = _verify(each)
+        results.append(verifying.as_json(name, result))
         problems += result.problems
         if not as_json:
             good = "bad" if result.problems else "good"
-            click.secho(f"{each.name}: {good}, {result.bytes_read} bytes read", fg="red" if result.problems else None)
+            click.secho(f"{name}: {good}, {result.bytes_read} bytes read", fg="red" if result.problems else None)
     if as_json:
         print_json({"schema": 1, "good": not problems, "backups": results, "problems": problems})
     else:
         show_problems(problems)
     return ExitCode.FAILED if problems else ExitCode.OK
+
+
+def _backups_in(target: str) -> tuple[list[Manifest], list[str]]:
+    from cluster.backup.listing import backups_in
+    from cluster.backup.remote import backups_at, is_url
+
+    return backups_at(target) if is_url(target) else backups_in(Path(target))
+
+
+def _named(path: str) -> tuple[list[str], list[str]]:
+    """(The backup of that path, or all of those in it; problems)."""
+    from cluster.backup.manifest import MANIFEST
+    from cluster.backup.remote import is_backup_at, is_url
+
+    if is_backup_at(path) if is_url(path) else (Path(path) / MANIFEST).exists():
+        return [path.rstrip("/")], []
+    found, problems = _backups_in(path)
+    return [f"{path.rstrip('/')}/{each.name}" for each in found], problems
+
+
+def _verify(path: str) -> Verified:
+    from cluster.backup.remote import is_url, verify_backup
+    from cluster.backup.verify import verify as verify_local
+
+    if not is_url(path):
+        return verify_local(Path(path))
+    with TemporaryDirectory(prefix="raftmq-verify-") as scratch:
+        return verify_backup(path, Path(scratch) / "fetched")

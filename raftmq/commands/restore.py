@@ -11,9 +11,7 @@ from raftmq.commands.common import console, json_option, show
 
 
 @click.command()
-@click.option(
-    "--from", "source", required=True, metavar="DIR/NAME", type=click.Path(path_type=Path), help="The backup."
-)
+@click.option("--from", "source", required=True, metavar="DIR/NAME|URL/NAME", help="The backup.")
 @click.option(
     "--into", required=True, metavar="NEWDIR", type=click.Path(path_type=Path), help="A new or empty directory."
 )
@@ -22,17 +20,18 @@ from raftmq.commands.common import console, json_option, show
     "--base-port", type=int, metavar="P", help="Use consecutive ports from P instead of RocketMQ's usual ones."
 )
 @json_option
-def restore(source: Path, into: Path, nodes: int, base_port: int | None, as_json: bool) -> None:
+def restore(source: str, into: Path, nodes: int, base_port: int | None, as_json: bool) -> None:
     """Create a new cluster from a backup, in the layout of `raftmq up`.
 
     The new cluster has its own uuid; its topics, groups, offsets and messages are those of the backup. The old cluster
     is not changed and may still be running, on other ports.
     """
     from cluster.backup.restore import restore as make
+    from cluster.backup.sources import local_copy
 
-    with console(stderr=True).status("starting") as spinner:
+    with console(stderr=True).status("starting") as spinner, local_copy(source, into, spinner.update) as backup:
         made = make(
-            source.absolute(),
+            backup,
             into.absolute(),
             count=nodes,
             base_port=base_port,

@@ -51,6 +51,12 @@ def check_url(url: str) -> None:
     _parts(url)
 
 
+def directory_of(url: str) -> str:
+    """The directory that the URL of a directory store names; "" if it is another kind of store."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else ""
+
+
 def _parts(url: str) -> Any:
     parts = urlsplit(url)
     if parts.username or parts.password:  # the URL itself is not repeated

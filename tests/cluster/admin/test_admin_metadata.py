@@ -199,6 +199,12 @@ async def test_a_backup_over_http(make_node: Any, serve: Any) -> None:
         ("{0}/backups", "{0}/backups/../elsewhere", False),
         ("{0}/backups", "{0}/backups/link/x", False),
         ("{0}/backups", "/", False),
+        ("{0}/backups", "file://{0}/backups/x", True),
+        ("{0}/backups", "file://{0}/backups/../elsewhere", False),
+        ("{0}/backups;s3://bucket/a", "s3://bucket/a/b", True),
+        ("s3://bucket/a", "s3://bucket/ab", False),
+        ("s3://bucket/a", "s3://bucket/a/../b", False),
+        ("{0}/backups", "s3://bucket/a", False),
     ],
 )
 async def test_a_backup_goes_below_a_configured_root_or_nowhere(

@@ -25,6 +25,7 @@ from cluster.replication import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
 from cluster.tier import published_manifest
+from cluster.tier.file_set import stored_files
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
@@ -194,6 +195,10 @@ def newer_backup(folder: Path) -> Any:
     return backup_manifest.load(folder)
 
 
+def newer_stored_files(_: Path) -> Any:
+    return stored_files.decode(b'{"schema": 2, "of": "a later day"}', dict)
+
+
 def newer_export(_: Path) -> Any:
     return metadata.read(b'{"kind": "raftmq metadata", "schema": 2, "of": "a later day"}', "m.json")
 
@@ -229,6 +234,7 @@ KINDS = {
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
     "tables": Kept(tables.FORMAT, newer_tables),
     "backup": Kept(backup_manifest.SCHEMA, newer_backup, "newer release"),
+    "stored files": Kept(stored_files.SCHEMA, newer_stored_files, "written by a newer RaftMQ"),
     "metadata export": Kept(metadata.SCHEMA, newer_export, "exported by a newer release"),
     "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "newer release"),
     "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),

@@ -1,0 +1,302 @@
+"""Backups in an object store: written there from a local one, listed, fetched, thinned out (docs/adr/0067).
+
+::
+
+    <URL>/backups/<name>.json                       description: the backup's manifest, its files, their parts
+    <URL>/backup-parts/<name>-<sha256>.part         bytes of files; <name> is the backup that wrote it first
+
+A backup is made on the node's own disk first, mostly of hard links, and read back there. So everything that is checked
+of a local backup is checked of this one, before it is written and after it is fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from cluster.backup import files, verify
+from cluster.backup import manifest as manifests
+from cluster.backup.create import Made, Request, create
+from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
+from cluster.config.config import TierSection
+from cluster.errors import ExitCode, LocalError
+from cluster.tier.file_set.set_reader import DamagedObjectError, check_files, fetch
+from cluster.tier.file_set.set_writer import FileSource, SetWriter
+from cluster.tier.file_set.stored_files import DESCRIPTION_BYTES_MAX, BadDescriptionError, StoredFile, decode, encode
+from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
+from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.opening import check_url, open_store
+from cluster.tier.store.request_counts import RequestCounts
+from cluster.tier.store.retries import RetryingStore, RetryPolicy
+from raftlog.storage import layout
+
+BACKUPS, PARTS = "backups", "backup-parts"
+SUFFIX = ".json"
+STAGING = "backup-staging.tmp"
+"""In DATA/checkpoints while a backup to a URL is made; means nothing afterwards."""
+CALLS_TOTAL_S = 120.0
+"""No attempt of one call begins later."""
+
+T = TypeVar("T")
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What `backups/<name>.json` says."""
+
+    backup: Manifest
+    files: list[StoredFile]
+    """Those of `log/` and `state/`."""
+
+
+def is_url(target: str) -> bool:
+    """Whether a backup target is a store rather than a directory."""
+    return "://" in target
+
+
+def is_store(url: str) -> bool:
+    """Whether the URL can be one of a store: that of a bucket alone has no name to cut off."""
+    try:
+        check_url(url)
+    except LocalError:
+        return False
+    return True
+
+
+def split(source: str) -> tuple[str, str]:
+    """URL/NAME -> (URL, NAME)."""
+    url, _, name = source.rstrip("/").rpartition("/")
+    return url, name
+
+
+@asynccontextmanager
+async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectStore]:
+    """A store whose calls are tried again, each for a limited time. Raises LocalError."""
+    inner = open_store(url, options)
+    store = RetryingStore(inner, RetryPolicy(total_s=CALLS_TOTAL_S), random.Random(), RequestCounts())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def run(url: str, work: Coroutine[Any, Any, T]) -> T:
+    """Runs it on an event loop of its own; what the store does wrong becomes a LocalError."""
+    try:
+        return asyncio.run(work)
+    except (StoreError, DamagedObjectError, BadDescriptionError) as error:
+        raise store_error(url, error) from error
+
+
+def store_error(url: str, error: Exception) -> LocalError:
+    """For a person."""
+    if isinstance(error, StoreError):
+        return LocalError(f"the store {url} failed", error.what, error.fix or "look at the store, then try again")
+    return LocalError(
+        f"what is needed of {url} is damaged",
+        str(error),
+        "use another backup: raftmq backup list URL",
+        ExitCode.REFUSED,
+    )
+
+
+# --- making ----------------------------------------------------------------------------------------------------------
+
+
+def create_remote(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
+    """As `create.create`, for a `request.to` that is a URL. Raises LocalError."""
+    staging = Path(request.data) / layout.CHECKPOINTS / STAGING
+    files.remove_tree(staging)
+    try:
+        local = replace(request, to=str(staging), keep=None)
+        made = create(local, on_stage, beside_the_node=True)
+        on_stage("uploading")
+        return run(request.to, _upload(request, Path(made.path)))
+    except OSError as error:
+        raise LocalError(
+            f"the backup to {request.to} failed", str(error), f"raftmq backup create --to {request.to}    (again)"
+        ) from error
+    finally:
+        files.remove_tree(staging)
+
+
+async def _upload(request: Request, local: Path) -> Made:
+    async with opened(request.to, request.store) as store:
+        manifest, removed = await put(store, local, request.keep)
+    return Made(path=f"{request.to.rstrip('/')}/{manifest.name}", manifest=manifest, removed=removed)
+
+
+async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:
+    """Writes a local backup; (its manifest there, older ones that were removed). Raises StoreError, OSError."""
+    manifest = manifests.load(local)
+    known = [each for each in (await stored(store))[0] if each.backup.cluster_uuid == manifest.cluster_uuid]
+    writer = SetWriter(store, "", f"{PARTS}/{manifest.name}", known[-1].files if known else ())
+    paths = [f"{LOG}/{layout.segment_name(each.base_position)}" for each in manifest.segments]
+    paths += [each.path for each in manifest.state]
+    written = [await writer.write(_source(local, path)) for path in paths]
+    told = replace(manifest, bytes_new=writer.bytes_new)
+    await writer.write_description(_description_name(manifest.name), encode(Description(backup=told, files=written)))
+    removed = [] if keep is None else await _thin_out(store, manifest.cluster_uuid, keep)
+    return told, removed
+
+
+def _source(local: Path, path: str) -> FileSource:
+    async def read(start: int, size: int) -> bytes:
+        with (local / path).open("rb") as file:  # in a process of its own, where nothing else waits
+            file.seek(start)
+            data = file.read(size)
+        if len(data) != size:
+            raise EOFError(f"{local / path} became shorter")
+        return data
+
+    return FileSource(path, (local / path).stat().st_size, read)
+
+
+async def _thin_out(store: ObjectStore, cluster_uuid: str, keep: int) -> list[str]:
+    """Removes all but the `keep` newest backups of the cluster, then the parts that no backup names any more.
+
+    An old backup that cannot be removed does not make the new one worse."""
+    try:
+        found, problems = await stored(store)
+        if problems:
+            return []  # one that cannot be read may name any part
+        mine = [each for each in found if each.backup.cluster_uuid == cluster_uuid]
+        old = mine[: max(0, len(mine) - keep)]
+        for each in old:
+            await store.delete(_description_name(each.backup.name))
+        left = {part.name for each in found if each not in old for file in each.files for part in file.parts}
+        gone = {part.name for each in old for file in each.files for part in file.parts} - left
+        for name in sorted(gone):
+            await store.delete(name)
+        return [each.backup.name for each in old]
+    except StoreError:
+        return []
+
+
+# --- finding and fetching --------------------------------------------------------------------------------------------
+
+
+async def stored(store: ObjectStore) -> tuple[list[Description], list[str]]:
+    """(Every readable backup, oldest first; a sentence for each one that is not). Raises StoreError."""
+    found, problems = [], []
+    names = [info.name async for info in store.list(BACKUPS)]
+    for name in sorted(names):
+        try:
+            found.append(await _describe(store, name))
+        except NotFound:
+            continue  # thinned out meanwhile
+        except (BadDescriptionError, BadAnswer) as error:
+            problems.append(f"{store.root}/{name} cannot be read: {error}")
+    return sorted(found, key=lambda each: (each.backup.made_ms, each.backup.name)), problems
+
+
+async def _describe(store: ObjectStore, name: str) -> Description:
+    description = decode((await store.get(name, DESCRIPTION_BYTES_MAX)).data, Description)
+    check_files(description.files)
+    if name != _description_name(description.backup.name):
+        raise BadDescriptionError(f"it describes {description.backup.name}")
+    return description
+
+
+def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
+    """As `listing.backups_in`, of a store. Raises LocalError."""
+
+    async def work() -> tuple[list[Manifest], list[str]]:
+        async with opened(url, None) as store:
+            found, problems = await stored(store)
+        return [each.backup for each in found], problems
+
+    return run(url, work())
+
+
+def is_backup_at(source: str) -> bool:
+    """Whether URL/NAME is a backup, rather than a URL with backups. Raises LocalError."""
+    url, name = split(source)
+
+    async def work() -> bool:
+        async with opened(url, None) as store:
+            try:
+                await store.head(_description_name(name))
+            except (NotFound, ValueError):
+                return False
+            return True
+
+    return is_store(url) and run(url, work())
+
+
+async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, node: int) -> int | None:
+    """When the newest backup of that node was begun; None if there is none. Raises StoreError, LocalError."""
+    async with opened(url, options) as store:
+        found, _ = await stored(store)
+    mine = [each.backup for each in found if (each.backup.cluster_uuid, each.backup.node) == (cluster_uuid, node)]
+    return mine[-1].made_ms if mine else None
+
+
+def fetch_backup(source: str, into: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Path:
+    """Brings the backup URL/NAME into the folder `into`, which is made; returns its path. Raises LocalError; then
+    nothing is left. The caller verifies it: what is checked here is each object's SHA-256."""
+    url, name = split(source)
+    path = into / name
+    if into.exists():
+        raise LocalError(
+            f"{into} is in the way",
+            "what is fetched is kept there until the command ends, and one was interrupted or is running now",
+            f"rm -r {into}    (if none is running)",
+            ExitCode.REFUSED,
+        )
+    try:
+        into.mkdir(parents=True)
+        run(url, _fetch(url, name, path, on_stage))
+    except OSError as error:
+        left = files.remove_tree(into)
+        raise LocalError(
+            f"{source} could not be brought to {into}",
+            f"{error.strerror or error}; {files.free_text(into.parent)}{left}; the backup is untouched",
+            f"free space, or restore onto another disk: raftmq restore --from {source} --into DIR",
+        ) from error
+    except BaseException:
+        files.remove_tree(into)
+        raise
+    return path
+
+
+async def _fetch(url: str, name: str, path: Path, on_stage: Callable[[str], None]) -> None:
+    async with opened(url, None) as store:
+        try:
+            description = await _describe(store, _description_name(name))
+        except BadDescriptionError:
+            raise
+        except (NotFound, ValueError):  # no object of that name, or a text that is no object's name
+            raise LocalError(
+                f"{url} has no backup {name!r}",
+                f"there is no {BACKUPS}/{name}{SUFFIX}",
+                f"raftmq backup list {url}",
+                ExitCode.REFUSED,
+            ) from None
+        files.need(path.parent, description.backup.bytes_total)
+        (path / LOG).mkdir(parents=True)
+        (path / STATE).mkdir()
+        for number, file in enumerate(description.files, 1):
+            on_stage(f"fetching file {number} of {len(description.files)}")
+            await fetch(store, "", file, path)
+        (path / MANIFEST).write_bytes(manifests.encode(description.backup))
+
+
+def verify_backup(source: str, scratch: Path) -> verify.Verified:
+    """Fetches the backup URL/NAME into `scratch`, verifies it there as a local one, and removes it. Raises
+    LocalError."""
+    try:
+        return verify.verify(fetch_backup(source, scratch))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _description_name(name: str) -> str:
+    return f"{BACKUPS}/{name}{SUFFIX}"
