@@ -68,4 +68,4 @@ _._removal  # cluster/repair/installs.py: the task of a thread
 _.all_released, _.after_s
 _.l  # bench/receive/shapes.py: an ext field, decoded as the product does
 
-_.tier_begins, _.pending_age_ms, _.manifest_version  # cluster/tier/tier_views.py
+_.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py

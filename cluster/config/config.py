@@ -306,6 +306,8 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """On this node's disk, for what is read from the tier; 0: nothing is kept."""
     cache_dir: str = ""
     """"" for `tier-cache` in the data directory."""
+    state_every_ms: Annotated[int, msgspec.Meta(ge=0, le=31_536_000_000)] = 3_600_000
+    """How often the leader copies the state into the tier; 0: never."""
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=87_600)] = 168
     """How often the leader reads the whole tier and repairs it; 0: only when told."""
 

@@ -17,6 +17,8 @@ from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
+from cluster.tier.state_copies.checkpoint_reads import CheckpointReads
+from cluster.tier.state_copies.state_copier import StateCopier
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.probe import probe
@@ -80,6 +82,9 @@ class Tier:
         self._probed = False
         self._index = index
         self._reads = SegmentReads(context, self._log)
+        self._storage = storage
+        self._checkpoints = CheckpointReads(context, storage)
+        self._copier: StateCopier | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._failing, self._failing_since_ms = "", 0
@@ -110,6 +115,7 @@ class Tier:
         """Begins."""
         if self._store is not None:
             self._reads.start()
+            self._checkpoints.start()
 
     async def close(self) -> None:
         """Ends: what is under way is given up, and the next leader repeats it. Waits for no store."""
@@ -119,6 +125,7 @@ class Tier:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._reads.close()
+        await self._checkpoints.close()
         await self._store.close()
 
     def tick(self, now_ms: int) -> None:
@@ -127,6 +134,7 @@ class Tier:
             return
         if (self._task is None or self._task.done()) and self._writes_open():
             self._failing, self._failures, self._published_rows = "", 0, None
+            self._copier = StateCopier(self._context, self._storage, self._checkpoints, self._store, self._cluster_id)
             self._task = self._context.loop.create_task(self._lead(self._raw.term), name="tier")
         if now_ms >= self._note_due_ms:
             self._note_due_ms = now_ms + 1000
@@ -188,9 +196,19 @@ class Tier:
                     await self._upload(row.base, row, term)
                 return True
         end = tier.end
-        return await self._upload(begins if end is None or end < begins else end, None, term) or await self._publish(
-            term
+        return (
+            await self._upload(begins if end is None or end < begins else end, None, term)
+            or await self._publish(term)
+            or await self._copy_state(term)
         )
+
+    async def _copy_state(self, term: int) -> bool:
+        """Whether a part of a copy of the state was written."""
+        rows = self._state.tier.rows
+        if self._copier is None or not rows:
+            return False
+        end = self._state.tier.verified_to(self._state.trim_position)
+        return await self._copier.step(rows[0].base, end, lambda: self._steps.leads(term))
 
     async def _upload(self, base: int, row: TierSegment | None, term: int) -> bool:
         """False if no sealed segment that is applied here begins at `base`."""
@@ -254,6 +272,8 @@ class Tier:
         if not self._writes_open():
             raise NotLeaderError("this node does not lead, or does not take writes yet")
         entry = self._raw.propose(EntryType.COMMAND, pack([]), self._raw.log_time_ms(), roll=True)
+        if self._copier is not None:
+            self._copier.want()
         self._context.wake()
         self._wake.set()
         return entry.id
@@ -324,7 +344,7 @@ class Tier:
         """For people."""
         state, tier = self._state, self._state.tier
         sealed_end, size, age_ms = self._pending() if self._store is not None else (self._log.tail.segment_base, 0, 0)
-        rows = tier.rows
+        rows, copier = tier.rows, self._copier
         failing_ms = self._context.clock.monotonic_ms() - self._failing_since_ms if self._failing else 0
         return TierView(
             node=self._context.config.node.id,
@@ -345,6 +365,8 @@ class Tier:
             failing_ms=failing_ms,
             failures=self._failures,
             manifest_version=self._version,
+            state_copy=copier.copies[-1].index if copier is not None and copier.copies else None,
+            copying_state=copier is not None and copier.wanted,
             last=[_view(row) for row in rows[-SHOWN:]],
         )
 

@@ -72,6 +72,10 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that failed since this node began to lead."""
     manifest_version: int | None
     """The newest that this node has published or seen since it leads."""
+    state_copy: int | None
+    """Applied index of the newest copy of the state that this node knows of since it leads."""
+    copying_state: bool
+    """The log was sealed, and a copy of the state has not been looked for since."""
     last: list[TierSegmentView]
     """The newest rows, lowest first."""
 

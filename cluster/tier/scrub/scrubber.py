@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 READ_BYTES = 4 << 20
 FINDINGS_MAX = 100
 """Kept in a report; the counts say how many there were."""
-MANIFESTS = "manifest/"
+MANIFESTS, STATES = "manifest/", "state/"
 TEMPORARY_MS = 24 * 3_600_000
 """A temporary file of the store that is older belongs to nobody."""
 
@@ -142,10 +142,10 @@ class Scrubber:
         )
 
     async def _listed(self) -> AsyncIterator[ObjectInfo]:
-        """Everything of the cluster but its manifests, with names below its folder."""
+        """Everything of the cluster but its manifests and state copies, with names below its folder."""
         async for info in self._store.list(self._folder):
             name = info.name.removeprefix(f"{self._folder}/")
-            if not name.startswith(MANIFESTS):
+            if not name.startswith((MANIFESTS, STATES)):
                 yield info._replace(name=name)
 
     def _is_gone(self, row: TierSegment) -> bool:

@@ -123,7 +123,7 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
     with pytest.raises(LocalError, match=r"(?s)new is in the way.*rm -r"):
         fetch_backup(f"{url}/none", tmp_path / "new")
     (tmp_path / "new" / "mine").touch()
-    with pytest.raises(LocalError, match=r"is not empty"), local_copy(f"{url}/x", tmp_path / "new", [].append):
+    with pytest.raises(LocalError, match=r"is not empty"), local_copy(f"{url}/x", tmp_path / "new", lambda stage: None):
         pass
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match=r"(?s)the store file://.* failed"):

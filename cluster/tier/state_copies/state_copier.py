@@ -1,0 +1,200 @@
+"""The leader's copies of the state: one at a time, part by part between the uploads of segments, old ones removed.
+
+What is copied is a checkpoint that the node made for itself. A copy whose position lies above the end of the tier
+cannot be used before the segments below it are uploaded; while there is one, no other is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import NamedTuple
+
+from cluster.runtime.context import NodeContext
+from cluster.runtime.versions import versions
+from cluster.state.checkpoints import Checkpoint
+from cluster.state.node_storage import NodeStorage
+from cluster.tier.file_set.set_reader import check_files
+from cluster.tier.file_set.set_writer import SetWriter
+from cluster.tier.file_set.stored_files import DESCRIPTION_BYTES_MAX, BadDescriptionError, StoredFile, decode, encode
+from cluster.tier.state_copies.checkpoint_reads import CheckpointReads
+from cluster.tier.state_copies.copy_format import STATE, StateCopy, garbage, is_description, kept, part_prefix, pending
+from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
+from cluster.tier.store.object_store import ObjectStore
+from raftlog.types import LogTail
+
+logger = logging.getLogger(__name__)
+
+
+class _Wish(NamedTuple):
+    """What is known when a copy is to be chosen."""
+
+    tier_begins: int
+    tier_end: int
+
+
+class StateCopier:
+    """Event loop only. One for each leadership: what it knows of the store, it reads when it begins."""
+
+    def __init__(
+        self, context: NodeContext, storage: NodeStorage, reads: CheckpointReads, store: ObjectStore, folder: str
+    ) -> None:
+        """`folder`: of the cluster in the store."""
+        self._context = context
+        self._storage = storage
+        self._reads = reads
+        self._store = store
+        self._folder = folder
+        self._began_ms = context.clock.wall_ms()
+        self._copies: dict[str, StateCopy] | None = None
+        self._seen: set[str] = set()
+        """Names of descriptions, also of those that cannot be read."""
+        self._work: AsyncGenerator[None, None] | None = None
+        self.wanted = False
+        """See `want`; False again once a checkpoint for it was looked for."""
+
+    def want(self) -> None:
+        """A copy is to be written although none is due."""
+        self.wanted = True
+
+    @property
+    def copies(self) -> list[StateCopy]:
+        """Those that are known, oldest first."""
+        return sorted((self._copies or {}).values(), key=lambda copy: copy.index)
+
+    async def step(self, tier_begins: int, tier_end: int, leads: Callable[[], bool]) -> bool:
+        """Writes the next part of a copy, if one is due; False if there is nothing to do. The tier holds the log's
+        bytes [tier_begins, tier_end). Raises StoreError, OSError; to call again is always right."""
+        if not self._context.config.tier.state_every_ms:
+            self.wanted = False
+            return False
+        if self._work is None:
+            if not self.wanted and not self._is_time(tier_begins):
+                return False
+            self._work = self._copy(_Wish(tier_begins, tier_end), leads)
+        try:
+            await anext(self._work)
+        except StopAsyncIteration:
+            self._work = None
+            return False
+        except BaseException:
+            self._work = None  # a generator that raised is over; parts that were written are found again by their names
+            raise
+        return True
+
+    def _is_time(self, tier_begins: int) -> bool:
+        """Cheap: asked whenever there is nothing to upload."""
+        now_ms, every_ms = self._context.clock.wall_ms(), self._context.config.tier.state_every_ms
+        if self._copies is None:
+            return now_ms - self._began_ms >= min(every_ms, 1000) or tier_begins > 0
+        newest = self.copies[-1:]
+        if not newest:
+            return tier_begins > 0 or now_ms - self._began_ms >= every_ms
+        return now_ms - newest[0].made_ms >= every_ms
+
+    async def _copy(self, wish: _Wish, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
+        """One copy; pauses after each file, so that segments go first."""
+        if self._copies is None:
+            self._copies = await self._load()
+            if not self.wanted and not self._is_time(wish.tier_begins):
+                return
+        checkpoint = await self._choose(wish.tier_end)
+        self.wanted = False
+        if checkpoint is None:
+            return
+        index = checkpoint.manifest.mark.index
+        newest = self.copies[-1:]
+        writer = SetWriter(self._store, self._folder, part_prefix(index), newest[0].files if newest else ())
+        written: list[StoredFile] = []
+        for source in self._reads.sources(checkpoint):
+            written.append(await writer.write(source))
+            yield
+            if not leads():
+                return
+        begins, genesis = await self._reads.log_begins(checkpoint), await self._reads.genesis()
+        copy = self._describe(checkpoint, written, begins, genesis)
+        try:
+            await writer.write_description(copy.name, encode(copy))
+        except AlreadyExists:
+            logger.info("tier: %s exists: an earlier leader has written it", copy.name)
+            self._copies = None  # looked at again
+            return
+        self._copies[copy.name] = copy
+        self._seen.add(copy.name)
+        logger.info(
+            "tier: a copy of the state at index %d is written, %d new bytes",
+            index,
+            writer.bytes_new,
+            extra={"index": index, "bytes": writer.bytes_new},
+        )
+        yield
+        if leads():
+            await self._remove_old(wish.tier_end)
+
+    async def _choose(self, tier_end: int) -> Checkpoint | None:
+        """The newest checkpoint that can be used at once; else the newest one, unless a copy waits to become usable.
+        None if no copy would be newer."""
+        newest = max((copy.index for copy in self.copies), default=-1)
+        found = [each for each in await self._reads.all() if each.manifest.mark.index > newest]
+        usable = [each for each in found if each.manifest.mark.end_position <= tier_end]
+        if usable:
+            return usable[0]
+        return found[0] if found and not pending(self.copies, tier_end) else None
+
+    def _describe(self, checkpoint: Checkpoint, files: list[StoredFile], begins: LogTail, genesis: bytes) -> StateCopy:
+        directory, mark, config = self._storage.directory, checkpoint.manifest.mark, self._context.config
+        return StateCopy(
+            cluster_id=self._folder,
+            checkpoint=checkpoint.path.name,
+            index=mark.index,
+            term=mark.term,
+            position=mark.end_position,
+            header_crc=mark.header_crc,
+            timestamp_ms=mark.timestamp_ms,
+            made_ms=self._context.clock.wall_ms(),
+            node=config.node.id,
+            group_id=directory.identity.group_id,
+            cluster_name=config.cluster.name,
+            broker_name=config.cluster.broker_name,
+            segment_size=directory.log.segment_size,
+            log_begins=list(begins),
+            genesis=genesis.hex(),
+            origin=[(str(each.cluster_uuid), each.last_index) for each in directory.identity.origin],
+            files=files,
+            versions=versions(),
+        )
+
+    async def _load(self) -> dict[str, StateCopy]:
+        """The copies in the store. One that cannot be read counts as none, and its parts are not taken over."""
+        found: dict[str, StateCopy] = {}
+        names = [name for name in await self._names() if is_description(name)]
+        self._seen.update(names)
+        for name in names:
+            try:
+                found[name] = await read_copy(self._store, self._folder, name)
+            except (NotFound, BadAnswer, BadDescriptionError) as error:
+                logger.warning("tier: the state copy %s cannot be read: %s", name, error)
+        return found
+
+    async def _names(self) -> list[str]:
+        prefix = f"{self._folder}/"
+        return [info.name.removeprefix(prefix) async for info in self._store.list(f"{prefix}{STATE}")]
+
+    async def _remove_old(self, tier_end: int) -> None:
+        listed = await self._names()
+        if any(is_description(name) and name not in self._seen for name in listed):
+            self._copies = None  # an earlier listing was not complete, or another leader is at work: look again
+            return
+        stay = kept(self.copies, tier_end)
+        self._copies = {copy.name: copy for copy in stay}
+        for name in garbage(listed, stay):
+            await self._store.delete(f"{self._folder}/{name}")
+
+
+async def read_copy(store: ObjectStore, folder: str, name: str) -> StateCopy:
+    """The description of that name below the cluster's folder. Raises BadDescriptionError, StoreError."""
+    copy = decode((await store.get(f"{folder}/{name}", DESCRIPTION_BYTES_MAX)).data, StateCopy)
+    check_files(copy.files)
+    if copy.name != name or copy.cluster_id != folder:
+        raise BadDescriptionError(f"it describes {copy.cluster_id}/{copy.name}")
+    return copy

@@ -1,0 +1,166 @@
+"""Copies of the state in the tier: written by the leader, found again by the next, and the old ones removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from google_crc32c import value as crc32c
+
+from cluster.tier.file_set import stored_files
+from cluster.tier.state_copies import copy_format
+from cluster.tier.state_copies.copy_format import StateCopy, garbage, is_description, kept, pending
+from jepsen_like.sim.tier_store import CALM, Weather
+from tests.support.tiered_cluster import FOLDER, Tiered
+
+EVERY_MS = 4000
+
+
+@pytest.fixture
+def tiered() -> Iterator[Callable[..., Tiered]]:
+    with ExitStack() as running:
+        yield lambda *arguments, **named: running.enter_context(
+            Tiered(*arguments, **{"tier.state_every_ms": EVERY_MS} | named)
+        )
+
+
+def copies_in(made: Tiered) -> list[StateCopy]:
+    prefix = f"{FOLDER}/"
+    names = sorted(name.removeprefix(prefix) for name in made.store.inner.objects)
+    return [stored_files.decode(made.object(name), StateCopy) for name in names if is_description(name)]
+
+
+def parts_in(made: Tiered) -> set[str]:
+    names = (name.removeprefix(f"{FOLDER}/") for name in made.store.inner.objects)
+    return {name for name in names if name.startswith("state/") and name.endswith(".part")}
+
+
+def check(copy: StateCopy, made: Tiered) -> None:
+    """Every part is there and is what the description says."""
+    for file in copy.files:
+        assert sum(part.size for part in file.parts) == file.size
+        for part in file.parts:
+            assert crc32c(made.object(part.name)) == part.crc32c
+
+
+def wait_for(made: Tiered, number: int, limit_s: float = 120) -> None:
+    made.sim.loop.run_until(lambda: len(copies_in(made)) >= number, limit_s, f"{number} copies")
+
+
+def wait_for_another(made: Tiered, seen: set[str]) -> None:
+    made.sim.loop.run_until(lambda: {copy.name for copy in copies_in(made)} - seen, 200, "another copy")
+
+
+def test_the_leader_copies_the_state_and_removes_old_copies(
+    tiered: Callable[..., Tiered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_format, "KEPT", 2)
+    made = tiered(1)
+    seen: set[str] = set()
+    for _ in range(4):
+        made.send(40)
+        made.upload_all()
+        wait_for_another(made, seen)
+        made.sim.loop.run_for(0.5)
+        seen |= {copy.name for copy in copies_in(made)}
+        for copy in copies_in(made):
+            check(copy, made)
+    left = copies_in(made)
+    assert (len(seen), len(left)) == (4, 3), "two that can be used, and the newest, which waits for the tier"
+    oldest = left[0].index
+    named = {part.name for copy in left for file in copy.files for part in file.parts}
+    assert {name for name in parts_in(made) if copy_format.index_of(name) < oldest} <= named  # type: ignore[operator]
+    view = made.sim.leader().running.tier.view("memory:")
+    assert view.state_copy == left[-1].index
+    assert made.leader_state().applied.index >= left[-1].index > 0
+
+
+@pytest.mark.slow
+def test_the_next_leader_goes_on_with_what_it_finds(tiered: Callable[..., Tiered]) -> None:
+    made = tiered(2)
+    made.send(40)
+    made.upload_all()
+    wait_for(made, 1)
+    leader = made.sim.leader()
+    leader.kill(power=False)
+    made.sim.leader(besides=leader)
+    leader.start()
+    made.send(60)
+    made.upload_all()
+    wait_for(made, 2)
+    for copy in copies_in(made):
+        check(copy, made)
+
+
+@pytest.mark.slow
+def test_one_copy_at_most_waits_for_the_tier(tiered: Callable[..., Tiered]) -> None:
+    made = tiered(3)
+    made.send(40)
+    made.upload_all()
+    for _ in range(3):
+        made.send(1)
+        made.sim.loop.run_for(61)
+    assert copies_in(made)
+    assert len(pending(copies_in(made), made.verified())) <= 1
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_and_tears_leaves_whole_copies(tiered: Callable[..., Tiered]) -> None:
+    made = tiered(4, Weather(refused=0.1, lost=0.1, torn=0.1))
+    for _ in range(2):
+        made.send(40)
+        made.sim.loop.run_for(62)
+    made.store.weather = CALM
+    made.send(40)
+    made.upload_all(300)
+    made.sim.loop.run_for(62)
+    names = [name.removeprefix(f"{FOLDER}/") for name in made.store.inner.objects if name not in made.store.torn]
+    readable = [stored_files.decode(made.object(name), StateCopy) for name in names if is_description(name)]
+    assert readable
+    for copy in readable:
+        check(copy, made)
+
+
+@pytest.mark.slow
+def test_none_is_written_where_it_is_switched_off(tiered: Callable[..., Tiered]) -> None:
+    made = tiered(5, **{"tier.state_every_ms": 0})
+    made.send(60)
+    made.upload_all()
+    made.sim.loop.run_for(60)
+    assert copies_in(made) == []
+
+
+def copy_at(index: int, position: int, *parts: str) -> StateCopy:
+    stored = [stored_files.StoredPart(name, 1, "", 0) for name in parts]
+    facts: dict[str, Any] = dict.fromkeys(("term", "header_crc", "timestamp_ms", "made_ms", "node", "group_id"), 1)
+    return StateCopy(
+        cluster_id="c",
+        checkpoint=f"{index:020d}-1-00000000",
+        index=index,
+        position=position,
+        cluster_name="",
+        broker_name="",
+        segment_size=1,
+        log_begins=[],
+        genesis="",
+        origin=[],
+        files=[stored_files.StoredFile("f", len(stored), stored)],
+        versions={},
+        **facts,
+    )
+
+
+def test_what_stays_and_what_goes() -> None:
+    def part(index: int) -> str:
+        return f"state/{index:020d}-{'a' * 32}.part"
+
+    copies = [copy_at(index, 100 * index, part(index), part(max(1, index - 1))) for index in range(1, 13)]
+    stay = kept(copies, 1100)
+    assert [copy.index for copy in stay] == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert [copy.index for copy in pending(copies, 1100)] == [12]
+    listed = [copy.name for copy in copies] + [part(index) for index in range(1, 13)] + ["state/strange", "log/1"]
+    gone = garbage(listed, stay)
+    assert gone == [copies[0].name, copies[1].name, copies[2].name, part(1), part(2)]  # 3 is named by the copy at 4
+    assert garbage(listed, []) == []
