@@ -12,6 +12,8 @@ STAMPS := $(VENV)/.stamps
 COMPAT := $(VENV)/compat
 # Building Spark's wheel takes 1.5 GiB for a while: in here, where the disk was checked, not in a small /tmp.
 PIP := TMPDIR=$(CURDIR)/$(VENV)/.tmp $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+# Images often set it. Each of the hundreds of processes of a run would compile its modules again.
+export PYTHONDONTWRITEBYTECODE :=
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --build-deps-for=editable
 

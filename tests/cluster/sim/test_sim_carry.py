@@ -33,6 +33,7 @@ SMALL = {
     "transaction.timeout_ms": 60_000,
 }
 FILL = b"f" * 2000
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def close_log(sim: SimCluster) -> None:
 # --- timers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=SLOW)])
 def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, times: int) -> None:
     position, _ = send(sim, b"later", delay(60_000) + "colour\x01blue\x02", key="K")
     stored = message_at(sim.leader().running.services, position, waiting=True)
@@ -128,6 +129,7 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
     close_log(sim)
 
 
+@SLOW
 def test_the_log_with_a_timer_outgrows_the_log_without_it_by_a_segment_at_most(
     sim_of: Callable[..., SimCluster],
 ) -> None:
@@ -219,7 +221,7 @@ def test_a_timer_of_a_deleted_topic_is_dropped_before_it_is_due(sim: SimCluster)
     close_log(sim)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in range(1, 8))])
 def test_nothing_is_lost_or_doubled_when_leaders_change_while_they_carry(seed: int) -> None:
     with SimCluster(seed, segment_size=SEGMENT, **SMALL) as sim:
         sim.create_topic("T")
@@ -350,7 +352,7 @@ def test_a_full_disk_gets_room_although_it_takes_no_sends(
 # --- half messages -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=SLOW), 2])
 @pytest.mark.parametrize(("wish", "copies"), [(COMMIT, 1), (ROLLBACK, 0)])
 def test_a_half_message_ends_by_the_position_that_its_producer_knows(
     sim: SimCluster, wish: int, copies: int, times: int
