@@ -43,6 +43,7 @@ COMMANDS = {
     "top": _here("top", "Show the cluster live."),
     "links": _here("links", "Show the state of the links between the nodes."),
     "reload": _here("links", "Make running nodes read their configuration again.", "reload"),
+    "config": _here("config_keys", "Show, change and compare the configuration.", "config"),
     "recovery": _here("recovery", "Show what the last start of each node found and did."),
     "fsck": _here("fsck", "Check data directories of stopped nodes."),
     "rebuild": _here("rebuild", "Rebuild the state of a stopped node; shows a plan first."),

@@ -32,6 +32,7 @@ from statemachine.query import QueueItem
 from statemachine.queue_locks import QueueLock, QueueLocks
 from statemachine.queue_rows import Queue
 from statemachine.row_format import check_format
+from statemachine.settings import Settings
 from statemachine.stage import Stage
 from statemachine.staged_writes import StagedWrites
 from statemachine.sums import MARKERS, RunningSums
@@ -94,6 +95,8 @@ class BrokerState:
         """Messages whose transaction is open; for its members that any thread may use."""
         self.tier = TierSegments(kv)
         """Segments that are in object storage; for its members that any thread may use."""
+        self.settings = Settings(kv)
+        """The configuration of the cluster; for its members that any thread may use."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
@@ -302,6 +305,7 @@ class BrokerState:
         self.writes.publish()
         if self.tier.changed:
             self.tier.publish()
+        self.settings.publish()
         self._members.publish()
         self._trim.publish()
         grown = self._queues.publish() | reset
@@ -522,6 +526,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.DISCARD_ATTEMPTS: (lambda state, *rest: state.writes.discard(*rest), 1),
     commands.DROP_STAGED: (lambda state, *rest: state.timers.drop_staged(*rest), 2),
     commands.FORGET_WRITE: (lambda state, *rest: state.writes.forget(*rest), 1),
+    commands.SET_CONFIG: (lambda state, *rest: state.settings.set(*rest), 5),
+    commands.SET_MAINTENANCE: (lambda state, *rest: state.settings.maintain(*rest), 4),
 }
 """Name -> (method, number of arguments)."""
 

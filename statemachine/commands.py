@@ -41,6 +41,9 @@ with a result. Only a command that a client sent may be answered with an error; 
     discard_attempts  [attempt, ...]      those of them that are open
     drop_staged     attempt, rows      removes so many rows of a discarded attempt
     forget_write    name      nothing was committed under the name
+    set_config      version, now_ms, author, reason, {key: value, ...}     the cluster's configuration, if it is still
+                    of that version (settings.py)
+    set_maintenance node, now_ms, author, reason or nil     that node is in maintenance, or not any more
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ COMMIT_WRITE = "commit_write"
 DISCARD_ATTEMPTS = "discard_attempts"
 DROP_STAGED = "drop_staged"
 FORGET_WRITE = "forget_write"
+SET_CONFIG = "set_config"
+SET_MAINTENANCE = "set_maintenance"
 
 LEVEL = 6
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
@@ -95,6 +100,8 @@ TIER_LEVEL = 5
 """`tier_state`, a TRIM of the format EVICT."""
 STAGED_LEVEL = 6
 """`open_attempt` and what else is about attempts and writes."""
+SETTINGS_LEVEL = 6
+"""`set_config`, `set_maintenance`."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 
@@ -108,7 +115,8 @@ class CommandResult(NamedTuple):
     """The answer of apply to one command; the same on every replica.
 
     `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that
-    were reset are left out), not_found, invalid (`value` says why); committed, incomplete, full (staged_writes.py).
+    were reset are left out), not_found, conflict (set_config), invalid (`value` says why); committed, incomplete, full
+    (staged_writes.py).
     """
 
     ok: bool

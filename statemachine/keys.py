@@ -16,6 +16,10 @@
              "level"                                                       u32, commands that every member knows
              "timer_front"                                                 value of timer's "c" | due_ms u64 |
                                                                            position u64 of its first "d", FF.. for none
+             "setting" | 00 | key                                          msgpack [value, version], settings.py
+             "setting_change" | 00 | version u64                           msgpack [time_ms, author, reason,
+                                                                           {key: [before or nil, since]}]
+             "maintenance" | 00 | node u32                                 msgpack [since_ms, author, reason]
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -95,6 +99,13 @@ SWEEP_KEY = b"sweep"
 SWEEP_AT_KEY = b"sweep_at"
 LEVEL_KEY = b"level"
 TIMER_FRONT_KEY = b"timer_front"
+SETTING_PREFIX = b"setting\0"
+SETTING_CHANGE_PREFIX = b"setting_change\0"
+MAINTENANCE_PREFIX = b"maintenance\0"
+SETTINGS = SETTING_PREFIX, b"setting\x01"
+SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
+MAINTENANCES = MAINTENANCE_PREFIX, b"maintenance\x01"
+"""Keys [start, end) in meta."""
 
 APPLIED = struct.Struct(">QQQQI")
 U32 = struct.Struct(">I")
@@ -136,6 +147,28 @@ U64_MAX = 2**64 - 1
 FIRST = b""
 LAST = b"\xff" * 64
 """Above every key of every family."""
+
+
+def setting_key(key: str) -> bytes:
+    """Key of a setting's row."""
+    return SETTING_PREFIX + key.encode("ascii")
+
+
+def setting_change_key(version: int) -> bytes:
+    """Key of a version of the configuration."""
+    return SETTING_CHANGE_PREFIX + U64.pack(version)
+
+
+def setting_version(key: bytes) -> int:
+    """The version in such a key."""
+    version: int = U64.unpack_from(key, len(SETTING_CHANGE_PREFIX))[0]
+    return version
+
+
+def maintenance_key(node: int) -> bytes:
+    """Key of a node that is in maintenance."""
+    return MAINTENANCE_PREFIX + U32.pack(node)
+
 
 cq_key = _CQ.pack
 """(topic_id, queue_id, base_offset) -> key."""

@@ -1,4 +1,4 @@
-"""/v1/links: the links to the other nodes; /v1/config/reload: reads the configuration again."""
+"""/v1/links: the links to the other nodes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Literal
 import msgspec
 
 from cluster.admin.call import Call
-from cluster.admin.errors import ApiError
-from cluster.config.config import ConfigError
-from cluster.config.reload import ReloadView
 from cluster.peer.links import LinkView
 
 
@@ -27,11 +24,3 @@ async def get_links(call: Call) -> LinksView:
     return LinksView(
         node=call.port.config.node.id, leader=call.port.services.leader_id() or None, links=call.port.links.view()
     )
-
-
-async def reload_config(call: Call) -> ReloadView:
-    """Reads the configuration again; an invalid one changes nothing."""
-    try:
-        return call.port.reload()
-    except ConfigError as error:
-        raise ApiError("refused", f"{error.what}; {error.why}; nothing was changed", error.fix) from None

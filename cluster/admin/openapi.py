@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin.call import BELOW_THREE
+from cluster.admin.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.history import SINCE
 from cluster.admin.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
@@ -36,6 +37,8 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     COUNT: {"type": "integer", "minimum": 0, "maximum": MESSAGES_MAX, "default": MESSAGES_MAX},
     BODY_BYTES: _WHOLE,
     "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
+    "/v1/config/history?limit": {"type": "integer", "minimum": 1, "maximum": CHANGES_MAX, "default": CHANGES_MAX},
+    BEFORE: _WHOLE,
     SINCE: {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
 }
 _PARAMETER = re.compile(r"{(\w+)}")

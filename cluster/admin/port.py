@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.services import Services
     from cluster.config.config import Config
-    from cluster.config.reload import ReloadView
+    from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
@@ -225,6 +225,8 @@ class AdminPort:
     """The payload of the entry at index 0."""
     transfer: Callable[[NodeId], None]
     """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
+    overruled: Callable[[], list[KeyChange]]
+    """Keys of the cluster to which this node's file gives another value (`after`), which does not count."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
@@ -29,7 +30,8 @@ class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_tier(call: Call) -> TierView:
     """What the tier holds according to this node's state, what waits, and on the leader what fails."""
-    return call.port.tier.view(call.port.config.tier.url)
+    tier = call.port.config.tier
+    return replace(call.port.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
 
 
 async def seal_segment(call: Call) -> SealView:

@@ -33,7 +33,6 @@ class CheckBack:
         self._node = node
         self._transactions = transactions
         self._ask = ask
-        self._config = node.config.transaction
         self._proposed = False
         """Checks are on their way into the log: what they are about is still due in the state."""
 
@@ -60,13 +59,13 @@ class CheckBack:
         for half in due:
             if half.topic_id not in topics:
                 continue
-            if half.checks < self._config.check_max:
+            if half.checks < node.config.transaction.check_max:
                 asked.append(half.position)
             elif (message := transactions.read(half)) is not None:
                 transactions.park(half, message)
         if asked:
             self._proposed = True
-            node.propose([[CHECK_HALVES, log_ms + self._config.check_interval_ms, asked]], self._counted)
+            node.propose([[CHECK_HALVES, log_ms + node.config.transaction.check_interval_ms, asked]], self._counted)
 
     def _counted(self, result: ProposeResult) -> None:
         """The checks count, and a later leader knows of them: now the producers are asked."""

@@ -94,7 +94,10 @@ class ClientRelay:
         self._next_id = 1
         self._calls = 0
         """Requests whose client has not answered yet."""
-        self._bytes_max = services.config.limits.frame_bytes_max
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._services.config.limits.frame_bytes_max
 
     def ask_client(
         self,

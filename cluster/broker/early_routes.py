@@ -53,7 +53,6 @@ class EarlyRoutes:
         self._services = services
         self._members = members
         self._unreached = unreached
-        self._enabled = services.config.cluster.early_routes
         self._shown: tuple[NodeId, frozenset[NodeId]] | None = None
         """What readers' routes were made of at the last turn."""
         self._changed_ms: int | None = None
@@ -73,7 +72,7 @@ class EarlyRoutes:
     def tick(self, now_ms: int) -> None:
         """Called on a timer: tells consumers when something has changed, and a few times more."""
         leader = self._services.leader_id()
-        if leader == NOBODY or not self._enabled:
+        if leader == NOBODY or not self._services.config.cluster.early_routes:
             return
         moves = self._services.config.modes.slave_read_enable  # else readers are shown every node's own address
         shown = leader, frozenset(self._unreached()) if moves else frozenset()
@@ -91,7 +90,7 @@ class EarlyRoutes:
         Never with messages to read there: whoever has not yet got a queue of the topic needs the brokers to divide it.
         Nor for orderly consumers, which send there themselves.
         """
-        if not self._enabled or not self._asks_early(client, group) or self._is_fresh():
+        if not self._services.config.cluster.early_routes or not self._asks_early(client, group) or self._is_fresh():
             return False
         if self._services.state.locks_of_group(group) or self._unread(group, retry_topic):
             return False

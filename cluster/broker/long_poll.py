@@ -48,6 +48,10 @@ class LongPolls:
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
+    def reload(self, bytes_max: int) -> None:
+        """Another `limits.node_inflight_bytes_max`; the other limits are looked up."""
+        self._bytes.resize(bytes_max)
+
     def park(self, pull: Pull) -> str | None:
         """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
         limits = self._services.config.limits

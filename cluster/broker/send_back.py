@@ -32,6 +32,7 @@ from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.config.config import Config
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
     from statemachine.groups import GroupConfig
@@ -76,11 +77,15 @@ class SendBacks:
     def __init__(self, services: Services, proposals: Proposals) -> None:
         self._services = services
         self._proposals = proposals
-        self._delays = Delays(services.config.timer)
+        self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
         """By (group, position): reports of a failure whose copy is in flight, in this term as leader."""
         self._undecided: set[tuple[str, int]] = set()
         """Of copies in flight that nobody waits for any more: their reports were answered with UNKNOWN."""
+
+    def reload(self, config: Config) -> None:
+        """Other delays from now on."""
+        self._delays = Delays(config.timer)
 
     def writes_opened(self) -> None:
         """A new term of leadership: nothing is in flight."""

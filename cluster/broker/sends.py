@@ -33,6 +33,7 @@ from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.config.config import Config
     from cluster.replication.message_head import Schedule
     from cluster.runtime.clock import Clock
 
@@ -88,9 +89,6 @@ class Sends(Generic[_Origin]):
         """`incarnation`: 8 bytes that no other run of any node shares. Of a send that had to wait, `route` handles it
         from the start, and `refuse` tells its client why nothing was stored."""
         config = services.config
-        self._limits = config.limits
-        self._auto_create = config.topics.auto_create
-        self._default_queues = config.topics.default_queues
         self._services = services
         self._state = services.state
         self._clock = clock
@@ -99,8 +97,6 @@ class Sends(Generic[_Origin]):
         self._incarnation = incarnation
         self._route = route
         self._refuse = refuse
-        self._delays = Delays(config.timer)
-        self._transaction_timeout_ms = config.transaction.timeout_ms
         self._sessions = 0
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self.suffix = suffix.encode()
@@ -108,6 +104,11 @@ class Sends(Generic[_Origin]):
         self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
         self._key_prefix = incarnation.hex().upper().encode()
         self._keys = 0
+        self.reload(config)
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on."""
+        self._config, self._limits, self._delays = config, config.limits, Delays(config.timer)
 
     # --- entry -------------------------------------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class Sends(Generic[_Origin]):
         wait. Raises Refused (13)."""
         properties = asked.encode()
         if is_half(topic, properties):
-            half = half_of(properties, topic, queue_id, self._transaction_timeout_ms, PROPERTIES_BYTES_MAX)
+            half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
             return half.properties.decode(), half.schedule, RowKind.HALF
         delayed = self._delays.of(properties, self._services.log_time_ms())
         if delayed is None:
@@ -412,10 +413,10 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
         if special:
             queues = 1
-        elif self._auto_create and topic not in DEFAULT_TOPICS:
-            queues = max(1, min(wish.default_queues, self._default_queues))
+        elif self._config.topics.auto_create and topic not in DEFAULT_TOPICS:
+            queues = max(1, min(wish.default_queues, self._config.topics.default_queues))
         else:
-            allowed = str(self._auto_create).lower()
+            allowed = str(self._config.topics.auto_create).lower()
             remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
             raise NotTaken(Reason.NO_TOPIC, remark)
         return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}

@@ -32,6 +32,17 @@ def load(
     return config
 
 
+def written_keys(path: str | Path, env: Mapping[str, str]) -> frozenset[str]:
+    """The keys, "section.name", that the file or a variable names; tables of a list are left out. Raises ConfigError
+    for a file that cannot be read."""
+    source = Source()
+    source.read_file(Path(path))
+    source.read_env(env)
+    return frozenset(
+        f"{section}.{name}" for section, keys in source.tree.items() if isinstance(keys, dict) for name in keys
+    )
+
+
 def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
     """One table as its Struct; every key known, present if required, of the right type and range."""
     if not isinstance(raw, dict):
@@ -43,7 +54,7 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in raw:
-            values[name] = _value(field.type, raw[name], (*path, name), source)
+            values[name] = value_of(field.type, raw[name], (*path, name), source)
         elif field.required and typing.get_origin(field.type) is None and isinstance(field.type, type):
             values[name] = _build(field.type, {}, (*path, name), source)  # names the first required key in it
         elif field.required:
@@ -51,7 +62,8 @@ def _build(kind: type[Any], raw: Any, path: KeyPath, source: Source) -> Any:
     return kind(**values)
 
 
-def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
+def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
+    """The value of a key in its type. Raises ConfigError."""
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         if not isinstance(raw, list):
@@ -60,7 +72,7 @@ def _value(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
     if typing.get_origin(kind) is dict:
         if not isinstance(raw, dict):
             raise _wrong_shape(path, 'a table of name = "host:port"', raw, source, 'write {broker = "127.0.0.1:10911"}')
-        return {key: _value(str, each, (*path, key), source) for key, each in raw.items()}
+        return {key: value_of(str, each, (*path, key), source) for key, each in raw.items()}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _build(kind, raw, path, source)
     try:

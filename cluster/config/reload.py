@@ -1,6 +1,7 @@
 """Reading the configuration again while the node runs (SIGHUP, `POST /v1/config/reload`).
 
-Only what stands in RELOADABLE changes; other differences are named and wait for a restart. A file that cannot be used
+Only what stands in RELOADABLE changes; what belongs to the cluster comes from the log; other differences are named and
+wait for a restart. A file that cannot be used
 changes nothing: the node goes on with what it has and says why.
 """
 
@@ -11,18 +12,19 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from cluster.config.config import Config, HaSection, RetentionSection
+from cluster.config.cluster_keys import CLUSTER_KEYS
+from cluster.config.config import Config, HaSection
 from cluster.config.toml_text import toml_value
 
 RELOADABLE: Final = (
     *(f"ha.{name}" for name in HaSection.__struct_fields__),
-    *(f"retention.{name}" for name in RetentionSection.__struct_fields__),
+    "retention.delete_gap_ms",
     "admin.allowed_hosts",
     "backup.roots",
     "repair.bytes_per_second",
     "log_output.level",
 )
-"""Keys that take effect without a restart (docs/configuration.md lists them)."""
+"""Keys of one host that take effect without a restart (docs/configuration.md lists them)."""
 SECRET_KEY: Final = "the secret"
 """What is said of a secret file that holds other keys now; never the keys."""
 
@@ -43,6 +45,9 @@ class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
     """In force from now on."""
     needs_restart: list[KeyChange]
     """Different in the file, and not in force."""
+    overruled: list[KeyChange] = []
+    """Keys of the cluster that are written in this node's file (`after`) with another value than the cluster's
+    (`before`), which counts: `raftmq config set` changes it."""
 
 
 def differences(old: Config, new: Config) -> list[KeyChange]:
@@ -63,9 +68,10 @@ def differences(old: Config, new: Config) -> list[KeyChange]:
 
 
 def merged(old: Config, new: Config) -> Config:
-    """`old` with the reloadable keys of `new`."""
+    """`old` with the keys of `new` that need no restart: the reloadable ones, and those of the cluster, which count
+    only until the cluster has values of its own."""
     changed: dict[str, dict[str, Any]] = {}
-    for key in RELOADABLE:
+    for key in (*RELOADABLE, *CLUSTER_KEYS):
         section, name = key.split(".")
         changed.setdefault(section, {})[name] = getattr(getattr(new, section), name)
     sections = {section: replace(getattr(old, section), **values) for section, values in changed.items()}

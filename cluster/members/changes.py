@@ -51,6 +51,10 @@ class MemberChanges:
         self.drained = False
         """This node is drained: it must not lead."""
 
+    def reload(self, preferred: str, lag_max: int) -> None:
+        """Other nodes should lead from now on; the times of the last election and transfer count on."""
+        self._preference.reload(preferred, lag_max)
+
     # --- what an operator asks for -----------------------------------------------------------------------------------
 
     def group(self) -> Group:

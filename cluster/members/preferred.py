@@ -21,13 +21,17 @@ class Preference:
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
         """`wished`: ids, best first, as "2;1". `lag_max`: entries that a node may be behind to be handed leadership."""
         self._own = own
-        self._wished = [NodeId(int(node)) for node in wished.split(";") if node]
-        self._lag_max = lag_max
+        self.reload(wished, lag_max)
         self._term = -1
         self._elected_ms = 0
         self._tried_ms: int | None = None
         self._candidate = NOBODY
         self._since_ms = 0
+
+    def reload(self, wished: str, lag_max: int) -> None:
+        """Other wishes from now on."""
+        self._wished = [NodeId(int(node)) for node in wished.split(";") if node]
+        self._lag_max = lag_max
 
     def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
         """The node that this leader of `term` should transfer leadership to, or NOBODY. Call it periodically."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from cluster.config.config import Config
-from cluster.config.loading import load
+from cluster.config.loading import load, written_keys
 from cluster.config.source import ConfigError
 from cluster.node.descriptors import fit
 from cluster.runtime import logs
@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from cluster.node.node import Node
 
 
-async def run(config: Config, read_config: Callable[[], Config] | None = None) -> int:
-    """Runs a node until SIGTERM or SIGINT (0) or a failure (1); SIGHUP has it read its configuration again."""
+async def run(
+    config: Config,
+    read_config: Callable[[], Config] | None = None,
+    written: Callable[[], frozenset[str]] = frozenset,
+) -> int:
+    """Runs a node until SIGTERM or SIGINT (0) or a failure (1); SIGHUP has it read its configuration again.
+    `written`: see Environment."""
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.node.life import NodeLife
     from cluster.runtime.environment import Environment
@@ -45,7 +50,9 @@ async def run(config: Config, read_config: Callable[[], Config] | None = None) -
         gc.freeze()  # objects of start-up live on: exclude them from later collections
 
     # Before anything is served: measuring keeps the loop busy.
-    environment = Environment(read_config=read_config, python_finding=finding_at_start())
+    environment = Environment(
+        read_config=read_config, written_keys=written, fit_config=fit, python_finding=finding_at_start()
+    )
     life = NodeLife(config, environment, started)
     node = await life.run()
     return 1 if node is not None and node.failure else 0
@@ -56,19 +63,16 @@ def _reload(node: Node) -> None:
         node.reload()
 
 
-def _read(path: str) -> Config:
-    """The configuration, adapted to the limits of the process."""
-    return fit(load(path, dict(os.environ), {}))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs a node; 0 after an orderly stop, 1 after a failure, 2 for a bad configuration, 5 if its state refuses."""
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
     options = parser.parse_args(arguments)
-    read = functools.partial(_read, options.config)
+    read = functools.partial(load, options.config, dict(os.environ))
+    written = functools.partial(written_keys, options.config, dict(os.environ))
     try:
         config = read()
+        fit(config)  # a process with too few descriptors says so before it opens anything
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - before logging exists
         return 2
@@ -77,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(50_000, 20, 100)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(config, read))
+            return runner.run(run(config, read, written))
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2

@@ -51,6 +51,7 @@ def port_of(node: OwnPort) -> AdminPort:
         connected=node.transport.connected,
         genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
         transfer=node.driver.transfer,
+        overruled=node.layers.overruled,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.monotonic_ms()),
     )

@@ -31,7 +31,7 @@ class NodeLife:
         closed: Callable[[Node], object] = lambda node: None,
     ) -> None:
         """Hear of each life: `opened` when its directory is open, `started` when its ports are, `closed` at its end."""
-        self._config = config
+        self._config, self._rules = config, config.retention
         self._environment = environment
         self._started = started
         self._opened = opened
@@ -66,7 +66,7 @@ class NodeLife:
             assert node.finished is not None
             await node.finished
             await node.close()
-            self._config = node.config  # as it was last read
+            self._config, self._rules = node.layers.own, node.config.retention  # as they were last read
             self._closed(node)
             again = await self._space_again(node.failure) if node.failure is not None else bool(node.restarting)
             if not again:
@@ -83,7 +83,7 @@ class NodeLife:
             return False
         logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)
         directory = Path(self._config.node.data_dir)
-        return await wait_for_space(self._environment.fs, directory, self._config.retention, self._ended)
+        return await wait_for_space(self._environment.fs, directory, self._rules, self._ended)
 
     async def _open(self) -> Node | None:
         """None if it was stopped meanwhile."""

@@ -32,10 +32,12 @@ from cluster.members.events import watch_event
 from cluster.members.service import MembersService
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
+from cluster.node.cluster_config import ClusterConfig
 from cluster.node.delivery_wiring import staged_of, timers_of
 from cluster.node.disk_wiring import disk_of, retention_of
 from cluster.node.event_watch import EventWatch
 from cluster.node.failpoint_seams import FailpointTransport
+from cluster.node.layered_config import LayeredConfig
 from cluster.node.listening import own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.node.node_lanes import NodeLanes
@@ -106,7 +108,6 @@ class Node:
 
     def __init__(self, config: Config, environment: Environment | None = None) -> None:
         """Opens the data directory (blocking). Raises IdentityError, StorageError, KVError."""
-        self.config = config
         self.environment = environment or Environment()
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)
@@ -122,6 +123,9 @@ class Node:
         self.started_ms = self._clock.monotonic_ms()
         self.storage = NodeStorage(config, self.failpoints, self.environment, self.alarms)
         self.state: BrokerState = self.storage.state
+        self.layers = LayeredConfig(config, self.state.settings, self.environment)
+        self.config = config = self.layers.in_force()
+        """What is in force."""
         identity = self.storage.directory.identity
         self.backups = Backups(config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases)
         kept_in = self.storage.directory.path if self.environment.serves_admin else None
@@ -241,7 +245,7 @@ class Node:
             log_begins=self.installs.log_begins,
             refuse=RefusedCodes(services, metrics).refuse,
         )
-        sends = Sends[Frame](
+        self.sends = sends = Sends[Frame](
             services,
             self._clock,
             proposals,
@@ -250,7 +254,7 @@ class Node:
             route=router.on_request,
             refuse=replies.refuse,
         )
-        send_handler = SendHandler(sends, replies, make_intake(proposals, sends, retries, config.limits))
+        send_handler = SendHandler(sends, replies, partial(make_intake, proposals, sends, retries), config.limits)
         self.forwarder = self._build_forwarder(send_handler)
         self.staged, writes = staged_of(context, services, proposals, sends)
         handlers = self._build_handlers(writes)
@@ -342,6 +346,7 @@ class Node:
         """Connects services below to those above that they call, each once."""
         loop, transport = self._context.loop, self.transport
         self._event_watch = EventWatch(self, self.events)
+        self._cluster_config = ClusterConfig(self)
         self.membership.watch_removal(self.router.drop_clients)
         self.proposals.watch_leadership(on_open=self._on_open, on_unproposed=self.router.reroute)
         self.disk.attach(self._lanes.retry_append)
@@ -370,14 +375,11 @@ class Node:
         self.driver.stop()
         for connection in list(self.router.connections):
             connection.abort()
-        await self.scrubber.close()
-        await self.consistency.close()
-        await self.installs.close()
-        await self.repairs.close()
-        if self.tier_access is not None:
-            await self.tier_access.close()
-        if self.tier_scrubs is not None:
-            await self.tier_scrubs.close()
+        for mending in (self.scrubber, self.consistency, self.installs, self.repairs):
+            await mending.close()
+        for reading in (self.tier_access, self.tier_scrubs):
+            if reading is not None:
+                await reading.close()
         await self.tier.close()
         await self.retention.close()
         await self.index_files.close()
@@ -418,6 +420,7 @@ class Node:
         self.storage.recovery.applied(self.state.applied.index)
         self.proposals.on_applied(applied)
         self.changes.on_applied(applied.entries)
+        self._cluster_config.on_applied()
         self.consistency.on_applied(applied.entries)
         self.retention.on_applied(applied.entries)
         grown = applied.run.grown
@@ -498,6 +501,7 @@ class Node:
             self.retention.tick,
             self.index_files.tick,
             self.tier.tick,
+            self._cluster_config.tick,
             lambda now_ms: None if self.tier_scrubs is None else self.tier_scrubs.tick(now_ms),
             self.timers.tick,
             self.staged.tick,
@@ -522,8 +526,9 @@ class Node:
     # --- for operators ----------------------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config) -> None:
-        """Puts this configuration in force."""
+        """This is in force from now on. For `cluster.node.reloading`."""
         self.config = config
+        self.services.reconfigure(config)
 
     def reload(self) -> ReloadView:
         """Reads the configuration again. Raises ConfigError, having changed nothing."""

@@ -8,17 +8,22 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.group_members import Members
     from cluster.broker.pulls import Pulls
+    from cluster.broker.send_back import SendBacks
+    from cluster.broker.sends import Sends
     from cluster.config.config import Config
     from cluster.config.reload import ReloadView
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
+    from cluster.node.layered_config import LayeredConfig
     from cluster.node.metrics import NodeMetrics
     from cluster.node.rates import Rates
     from cluster.node.services import NodeServices
+    from cluster.node.tier_wiring import TierAccess
     from cluster.peer.links import Links
     from cluster.peer.secret import SecretKeeper
     from cluster.peer.transport import PeerTransport
     from cluster.remoting.forward import Forwarder
+    from cluster.remoting.frame import Frame
     from cluster.remoting.listeners import Listeners
     from cluster.remoting.router import Router
     from cluster.repair.consistency import Consistency
@@ -46,6 +51,8 @@ class OwnPort(Protocol):
     """See `node.Node`. Event loop only."""
 
     config: Config
+    """What is in force."""
+    layers: LayeredConfig
     environment: Environment
     state: BrokerState
     services: NodeServices
@@ -70,6 +77,9 @@ class OwnPort(Protocol):
     transport: PeerTransport
     secret: SecretKeeper
     proposals: Proposals
+    sends: Sends[Frame]
+    send_backs: SendBacks
+    tier_access: TierAccess | None
     router: Router
     forwarder: Forwarder
     pulls: Pulls
@@ -87,8 +97,8 @@ class OwnPort(Protocol):
     def metrics(self) -> NodeMetrics:
         """The node's metrics."""
 
+    def reconfigure(self, config: Config) -> None:
+        """This is in force from now on. For `cluster.node.reloading`."""
+
     def reload(self) -> ReloadView:
         """Reads the configuration again. Raises ConfigError, having changed nothing."""
-
-    def reconfigure(self, config: Config) -> None:
-        """Puts this configuration in force."""

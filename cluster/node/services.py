@@ -9,6 +9,7 @@ from cluster.node.listening import addresses_behind
 from statemachine.commands import RAISE_LEVEL
 
 if TYPE_CHECKING:
+    from cluster.config.config import Config
     from cluster.members.service import MembersService
     from cluster.repair.consistency import Consistency
     from cluster.repair.repairs import Repairs
@@ -51,6 +52,10 @@ class NodeServices:
         self._repairs = repairs
         self.watchers: list[Callable[[Queues], None]] = []
         """Called with the queues that grew, once per applied run."""
+
+    def reconfigure(self, config: Config) -> None:
+        """This is in force from now on."""
+        self.config = config
 
     def writes_open(self) -> bool:
         """See Services."""

@@ -44,6 +44,7 @@ class TierAccess(NamedTuple):
     store: ObjectStore
     reading: TierReading
     keys: OldKeyReads
+    uploads: Bandwidth
 
     async def close(self) -> None:
         """Gives up what is under way; the store stays open."""
@@ -66,7 +67,7 @@ def access_of(
     section, environment = context.config.tier, context.environment
     if not section.url:
         return None
-    counts = RequestCounts()
+    counts, uploads = RequestCounts(), Bandwidth(section.bytes_per_second, context.clock.monotonic_s)
     if environment.open_store is not None:
         # The environment lies below the protocol of stores, so it cannot name the type.
         opened, cache = cast("ObjectStore", environment.open_store(section.url)), None
@@ -77,7 +78,7 @@ def access_of(
         RetryPolicy(total_s=CALL_TOTAL_S),
         environment.random(),
         counts,
-        Bandwidth(section.bytes_per_second, context.clock.monotonic_s) if section.bytes_per_second else None,
+        uploads,
     )
     folder = str(storage.directory.identity.cluster_uuid)
 
@@ -89,7 +90,7 @@ def access_of(
 
     reading = TierReading(context.loop, store, folder, lambda: storage.state.tier.rows, cache, from_log)
     metrics.watch(counts, reading)
-    return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state))
+    return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state), uploads)
 
 
 def _cache(section: TierSection, data: Path) -> RangeCache | None:

@@ -161,9 +161,7 @@ class Forwarder:
         """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
         as the leader; `room`: for answers on their way to clients."""
         self._room = room
-        self._limits = config.limits
-        self._deadline_ms = config.send.deadline_ms
-        self._leader_wait_ms = config.send.leader_wait_ms
+        self.reload(config)
         self._clock = clock
         self._transport = transport
         self._leader = leader
@@ -181,6 +179,11 @@ class Forwarder:
         self._next_id = 1
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on."""
+        self._limits = config.limits
+        self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     # --- the node that holds the connection --------------------------------------------------------------------------
 

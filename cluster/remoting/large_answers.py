@@ -29,15 +29,15 @@ Sizes = Mapping[int, Callable[[], int]]
 """Request code -> what its answer may come to now, bytes."""
 
 
-def sizes(state: BrokerState, limits: LimitsSection) -> Sizes:
-    """Of each request with a large answer."""
+def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
+    """Of each request with a large answer; `limits`: those in force."""
 
     def topics() -> int:
         return TOPIC_BYTES * len(state.topics)
 
     return {
-        RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits.message_bytes_max,
-        RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits.message_bytes_max + limits.properties_bytes_max,
+        RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits().message_bytes_max,
+        RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits().message_bytes_max + limits().properties_bytes_max,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
         RequestCode.GET_TOPICS_BY_CLUSTER: topics,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: GROUP_BYTES * len(state.groups),

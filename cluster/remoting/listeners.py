@@ -21,15 +21,22 @@ class Listeners:
 
     async def open(self) -> None:
         """Raises OSError if a port cannot be had."""
-        loop, frame_max = asyncio.get_running_loop(), self._config.limits.frame_bytes_max
+        loop = asyncio.get_running_loop()
         for listener in self._config.listeners:
-            connection = partial(RemotingConnection, self._router, listener.name, frame_max, loop)
+            connection = partial(self._connection, listener.name, loop)
             if has_descriptors(loop):
                 acceptor = Acceptor(loop, connection, self._router.full)
                 self._servers.append(acceptor)
                 await acceptor.open(listener.bind, listener.port)
             else:
                 self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
+
+    def reload(self, config: Config) -> None:
+        """Another `limits.frame_bytes_max` for connections that are opened from now on."""
+        self._config = config
+
+    def _connection(self, listener: str, loop: asyncio.AbstractEventLoop) -> RemotingConnection:
+        return RemotingConnection(self._router, listener, self._config.limits.frame_bytes_max, loop)
 
     def close(self) -> None:
         """New clients find another node; those that are connected stay."""

@@ -39,16 +39,23 @@ class Rooms:
     """The accounts of one node. `tick` is the only clock in it."""
 
     def __init__(self, limits: LimitsSection, soon: Soon) -> None:
-        self.connection_unsent_max = limits.connection_unsent_bytes_max
-        self.stalled_ms = limits.stalled_ms
         self.unsent = Room(limits.node_unsent_bytes_max, soon)
         """Answers that are made, or about to be, and that no client has taken."""
         self.unfinished = Room(limits.node_inflight_bytes_max, soon)
         """Frames of which a part has come."""
-        largest = limits.frame_bytes_max + 4
-        self._oversize = self.unfinished.inside(max(largest, limits.node_inflight_bytes_max // 4))
+        self._oversize = self.unfinished.inside(limits.node_inflight_bytes_max)
         """Those that are larger than any message: they never take the place of messages."""
+        self.reload(limits)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on; what a connection that is open may have unsent stays as it was."""
+        self.connection_unsent_max = limits.connection_unsent_bytes_max
+        self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
+        largest = limits.frame_bytes_max + 4
+        self.unsent.resize(limits.node_unsent_bytes_max)
+        self.unfinished.resize(limits.node_inflight_bytes_max)
+        self._oversize.resize(max(largest, limits.node_inflight_bytes_max // 4))
 
     def frame_room(self, size: int) -> Room:
         """The room for an unfinished frame of that size."""

@@ -28,7 +28,7 @@ from cluster.wire.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
     from cluster.broker.send_fates import SendFates
-    from cluster.config.config import Config
+    from cluster.config.config import Config, LimitsSection
     from cluster.replication.proposals import Proposals
     from statemachine.broker_state import BrokerState
 
@@ -90,12 +90,12 @@ class Router(Dispatch):
         self.rooms = Rooms(config.limits, soon)
         self.patience = Patience(self.rooms)
         self.watch = self.patience.watch  # type: ignore[method-assign]
-        self._connections_max = config.limits.connections_max
+        self._limits = config.limits
         self._state = state
         self._proposals = proposals
         self._known_topic = known_topic
         self._handlers: dict[int, Handler] = {}
-        self._large_answers = sizes(state, config.limits)
+        self._large_answers = sizes(state, lambda: self._limits)
         self._fenced = fenced
         self._log_begins = log_begins
         self._refuse = refuse
@@ -119,11 +119,17 @@ class Router(Dispatch):
         self._forwarder = forwarder
         self._handlers = with_room(handlers, self._large_answers)
 
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on."""
+        self._limits = limits
+        self.rooms.reload(limits)
+        self._sends.reload(limits)
+
     def full(self, opening: int = 0) -> str:
         """Why no more connections may be taken, with `opening` on their way; "" if they may."""
-        if len(self.connections) + opening < self._connections_max:
+        if len(self.connections) + opening < self._limits.connections_max:
             return ""
-        return f"limits.connections_max = {self._connections_max} is reached"
+        return f"limits.connections_max = {self._limits.connections_max} is reached"
 
     def on_open(self, connection: RemotingConnection) -> bool:
         """Counts the connection; refuses it above limits.connections_max."""

@@ -5,7 +5,9 @@ This is the hot path: no task, no future, no log line per message.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import NotTaken, Refused
 from cluster.broker.sends import Sends
@@ -16,6 +18,9 @@ from cluster.remoting.send_reply import SendReplyWriter
 from cluster.replication.identity import Identity
 from cluster.wire.codec import FLAG_ONEWAY
 
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+
 V3_4_9 = 121
 """Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
 
@@ -23,10 +28,21 @@ V3_4_9 = 121
 class SendHandler:
     """Takes send requests on the node that leads, and names those that it holds for a leader."""
 
-    def __init__(self, sends: Sends[Frame], replies: SendReplyWriter, intake: Intake) -> None:
+    def __init__(
+        self,
+        sends: Sends[Frame],
+        replies: SendReplyWriter,
+        make_intake: Callable[[LimitsSection], Intake],
+        limits: LimitsSection,
+    ) -> None:
         self._sends = sends
         self._replies = replies
-        self.intake = intake
+        self._make_intake = make_intake
+        self.reload(limits)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on; `Sends` has them from the node."""
+        self.intake = self._make_intake(limits)
         """Takes plain ones before their headers are decoded."""
 
     def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:

@@ -83,6 +83,10 @@ class Consistency:
         repairs.server.sources[SUMS] = sums_source(state)
         repairs.watch_rows(self.suspect)
 
+    def reload(self, every_ms: int) -> None:
+        """Compares the replicas this often from now on."""
+        self._every_ms = every_ms
+
     async def close(self) -> None:
         """Ends what is under way."""
         for task in list(self._tasks):

@@ -63,10 +63,7 @@ class EarlyAnswers:
         metrics: ModeMetrics | None = None,
     ) -> None:
         """Without a ledger there are no early answers."""
-        self._pool = modes.transient_store_pool_enable
-        self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
-        self._all_timeout_ms = modes.all_timeout_ms
-        self.default = int(default_level(modes))
+        self.reload(modes)
         self._replies = replies
         self.ledger = ledger
         self._metrics = metrics
@@ -81,6 +78,13 @@ class EarlyAnswers:
         self._wants_quorum: Callable[[], None] = lambda: None
         self.window_messages_max = 0
         """The highest number of messages that were answered early and undecided at one time."""
+
+    def reload(self, modes: ModesSection) -> None:
+        """Other modes from now on: entries that are proposed already are answered as they were promised."""
+        self._pool = modes.transient_store_pool_enable
+        self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
+        self._all_timeout_ms = modes.all_timeout_ms
+        self.default = int(default_level(modes))
 
     def watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
         """Called when an answer waits for what this node, or a majority, has written: nodes tell it only on demand."""

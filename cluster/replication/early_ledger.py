@@ -68,8 +68,7 @@ class Ledger:
         are no early answers."""
         self._fs = fs
         self._path = directory / NAME
-        self.room = min(room, RECORDS_MAX)
-        """Entries."""
+        self.resize(room)
         self._records: dict[EntryId, int] = {}
         self.lost = Totals(0, 0)
         self.failure = ""
@@ -77,6 +76,11 @@ class Ledger:
         self._file: File | None = None
         if fs.exists(self._path):
             self._load()
+
+    def resize(self, room: int) -> None:
+        """Another `room`; entries that are answered stay, also if they are more."""
+        self.room = min(room, RECORDS_MAX)
+        """Entries."""
 
     def _load(self) -> None:
         try:

@@ -27,6 +27,10 @@ class Effects:
         self._since_ms = 0
         self._taken: tuple[dict[tuple[str, int, int], int], list[bytes]] = ({}, [])
 
+    def reload(self, flush_ms: int) -> None:
+        """Another `flush_ms` from now on."""
+        self._flush_ms = flush_ms
+
     def __bool__(self) -> bool:
         return bool(self._offsets or self._ended_sessions)
 

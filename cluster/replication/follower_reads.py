@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.config.config import Config
+    from cluster.config.config import Config, ModesSection
     from raftlog.core.raw_node import RawNode
     from statemachine.broker_state import BrokerState
 
@@ -76,14 +76,18 @@ class FollowerReads:
         memory: Callable[[], int] = memory_bytes,
     ) -> None:
         """`memory`: bytes of the machine."""
-        modes = config.modes
         self._node_id = config.node_id
         self._raw = raw
         self._state = state
         self._now_ms = now_ms
-        self._enabled = modes.slave_read_enable
-        self._behind_bytes = memory() * modes.access_message_in_memory_max_ratio // 100
+        self._memory_bytes = memory()
+        self.reload(config.modes)
         self.staleness = Staleness(raw, config.raft.tick_ms)
+
+    def reload(self, modes: ModesSection) -> None:
+        """Other modes from now on."""
+        self._enabled = modes.slave_read_enable
+        self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 
     def suggest(self, group: str, queue_id: int, last_position: int) -> str:
         """The broker id that the consumer should ask next, after a reply whose last message lies at `last_position`; -1

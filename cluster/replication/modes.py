@@ -14,6 +14,7 @@ from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
+    from cluster.config.config import Config
     from cluster.replication.early_answers import EarlyAnswers
     from cluster.replication.early_ledger import Ledger
     from cluster.replication.mode_metrics import ModeMetrics
@@ -85,6 +86,12 @@ class Modes:
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
         self._metrics.window(self._early.window_messages)
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on; `EarlyAnswers` has it from `Proposals`."""
+        self._config = config
+        self._ledger.resize(config.limits.batches_inflight_max)
+        self.reads.reload(config.modes)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
         """A frame of KINDS. Raises WireError."""

@@ -33,6 +33,10 @@ class NameLimits:
         self._coming: New = set()
         self._coming_queues = 0
 
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on."""
+        self._limits = limits
+
     def admit(self, commands: list[Command], done: Done) -> Done:
         """`done`, or a wrapper that also records the end of these creations. Raises UnacceptableError."""
         new, queues = self._new(commands), self._new_queues(commands)
@@ -47,13 +51,14 @@ class NameLimits:
             if there + count > maximum:
                 raise UnacceptableError(
                     f"there are {there} {kind} (those of retries included), and limits.{key} is {maximum}: delete "
-                    "unused ones, or raise it on every node"
+                    f"unused ones, or raise it: raftmq config set limits.{key} N"
                 )
         there, maximum = self._state.queue_count + self._coming_queues, self._limits.queues_max
         if queues and there + queues > maximum:
             raise UnacceptableError(
                 f"there are {there} queues of all topics, {queues} more are asked for, and limits.queues_max is "
-                f"{maximum}: delete unused topics, ask for fewer queues, or raise it on every node"
+                f"{maximum}: delete unused topics, ask for fewer queues, or raise it: raftmq config set "
+                "limits.queues_max N"
             )
         self._coming |= new
         self._coming_queues += queues

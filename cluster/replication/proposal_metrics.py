@@ -41,6 +41,10 @@ class ProposalMetrics:
         self._state = state
         self._slow = SlowRequests(config)
 
+    def reload(self, config: Config) -> None:
+        """Other bounds from now on."""
+        self._slow.reload(config)
+
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         """The entry has its place in the leader's log."""
         if self._metrics is not None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.replication.ack_levels import ATTRIBUTE, EARLY, NAMES
+from cluster.replication.ack_levels import EARLY
 from cluster.replication.apply_lane import Applied
 from cluster.replication.early_answers import EarlyAnswers
 from cluster.replication.early_ledger import Ledger
@@ -42,6 +42,7 @@ from cluster.replication.pending import (
 )
 from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
 from cluster.replication.send_queue import SendQueue
+from cluster.replication.topic_slots import slot_of
 from cluster.replication.twins import Twins
 from cluster.runtime.contained import contain, report_contained
 from raftlog.core.raw_node import RawNode
@@ -51,6 +52,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
 
 if TYPE_CHECKING:
+    from cluster.config.config import Config
     from cluster.replication.outcome import ReplyTo
     from cluster.runtime.context import NodeContext
 
@@ -64,11 +66,6 @@ LARGE_BATCH_BYTES = 256 * 1024
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
 
-def _open_at_once(index: int, open_writes: Callable[[], None]) -> None:
-    """Nothing is to be waited for."""
-    open_writes()
-
-
 class Proposals:
     """Collects requests, proposes entries, settles waiters. Event loop only; does no I/O."""
 
@@ -79,7 +76,7 @@ class Proposals:
         *,
         store_host: bytes,
         replies: SendReplies,
-        before_open: BeforeOpen = _open_at_once,
+        before_open: BeforeOpen = lambda _, open_writes: open_writes(),
         metrics: ProposalFigures | None = None,
         ledger: Ledger | None = None,
     ) -> None:
@@ -89,9 +86,7 @@ class Proposals:
         may take its time. Without a `ledger` nothing is answered early.
         """
         config, raw, clock = context.config, context.raw, context.clock
-        self._limits = config.limits
-        self._deadline_ms = config.send.deadline_ms
-        self._index = config.index.enabled
+        self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
         self._names = NameLimits(config.limits, state)
         self._state = state
         self._clock = clock
@@ -135,6 +130,17 @@ class Proposals:
         sends that were queued when leadership was lost: they go to the new leader."""
         self._on_open, self._on_unproposed = on_open, on_unproposed
 
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on. What is proposed keeps its deadline."""
+        self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
+        self._names.reload(config.limits)
+        self._sends.reload(config.limits)
+        self._effects.reload(config.offsets.flush_ms)
+        self._metrics.reload(config)
+        self.early.reload(config.modes)
+        self._slots.clear()  # they have the level of acknowledgement of before
+        self.plain.clear()
+
     # --- asking ------------------------------------------------------------------------------------------------------
 
     @property
@@ -154,13 +160,7 @@ class Proposals:
             config = self._state.topics.get(topic)
             if config is None or topic in self._barriers:
                 return None
-            dedup = config.attributes.get("dedup", "retry")
-            if dedup == "strict" and topic[0] == "%":
-                dedup = "retry"  # a message sent back again has the key and body of the copy before
-            queues = max(config.read_queues, config.write_queues)
-            ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), self.early.default)
-            slot = TopicSlot(topic, config.id, config.write_queues, queues, config.perm, dedup, self._cursor, ack)
-            self._slots[topic] = slot
+            slot = self._slots[topic] = slot_of(config, self.early.default, self._cursor)
         return slot
 
     def changing(self, topic: str) -> bool:

@@ -43,6 +43,10 @@ class SendQueue:
         self.bytes = 0
         """Of the requests that wait."""
 
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on."""
+        self._limits = limits
+
     def queued(self, size: int) -> None:
         """The kernel has added sends of so many bytes to `waiting`."""
         self.bytes += size

@@ -29,12 +29,17 @@ class SlowRequests:
     """Event loop only."""
 
     def __init__(self, config: Config) -> None:
-        self._bound_ms = config.log_output.slow_request_ms
-        self._deadline_ms = config.send.deadline_ms
-        self.late_ms = self._bound_ms - self._deadline_ms if self._bound_ms else math.inf
+        self.late_ms = math.inf
         """An entry is slow this long after its deadline (below 0: before it); check before a call."""
         self._next_ms = 0.0
         self._left_out = 0
+        self.reload(config)
+
+    def reload(self, config: Config) -> None:
+        """Other bounds from now on; an entry that is under way may be shown with the wrong time once."""
+        self._bound_ms = config.log_output.slow_request_ms
+        self._deadline_ms = config.send.deadline_ms
+        self.late_ms = self._bound_ms - self._deadline_ms if self._bound_ms else math.inf
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
         """Its waiters receive `outcome` now (monotonic milliseconds)."""

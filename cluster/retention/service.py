@@ -83,7 +83,8 @@ class Retention:
         self._sweeper = Sweeper(context, state, self._leads, raising)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
-        self._evicts = bool(context.config.tier.url) and context.config.tier.evict
+        self._tiered = bool(context.config.tier.url)
+        self.set_evict(context.config.tier.evict)
         self._tier_known: Callable[[], bool] = lambda: True
         self._lane = RetentionLane(
             context.fs,
@@ -114,6 +115,10 @@ class Retention:
     def watch_tier(self, known: Callable[[], bool]) -> None:
         """`known`: whether the store is known to be the one that has what is evicted. Nothing is evicted before."""
         self._tier_known = known
+
+    def set_evict(self, wanted: bool) -> None:
+        """Whether what is given up stays in the tier, from the next TRIM on; without a tier it never does."""
+        self._evicts = wanted and self._tiered
 
     def start(self) -> None:
         """Begins; the first look is after `every_ms`."""

@@ -96,8 +96,14 @@ class Environment:
     read_config: Callable[[], Config] | None = None
     """Reads the configuration once more (`cluster.config.reload`); None if there is nothing to read. Raises
     ConfigError."""
+    written_keys: Callable[[], frozenset[str]] = frozenset
+    """The keys, "section.name", that this node's file and variables name."""
+    fit_config: Callable[[Config], Config] = lambda config: config
+    """The configuration as this process can have it (`cluster.node.descriptors`). Raises ConfigError."""
     python_finding: str = ""
     """See `cluster.runtime.python_speed.finding`."""
+    gives_config: bool = True
+    """Whether a leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
     serves_admin: bool = True
     """Whether the HTTP API is started."""
 

@@ -41,6 +41,11 @@ class Room:
         """A room of `size` within this one."""
         return Room(size, self._soon, self)
 
+    def resize(self, size: int) -> None:
+        """Another size from now on: what is taken stays taken, also if it is more."""
+        self.size = size
+        self._look()
+
     def share(self, held: int = 0) -> Share:
         """A new holder's."""
         share = Share(self)

@@ -49,6 +49,8 @@ LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 
 TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
+CONFIG_FROM = 3_000_000
+"""Likewise: in seeds from here on, every other one, the leader gives the cluster its configuration."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -151,6 +153,8 @@ class Options(NamedTuple):
     tier: int = 0
     """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
     takes from the nodes stays there."""
+    config: int = 0
+    """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -217,6 +221,8 @@ def draw(seed: int) -> Options:
     demanding = _with_demands(_with_clients(more, stream(seed, "clients")), stream(seed, "demands"))
     further: dict[str, Any] = {name: int(stream(seed, name).random() < 1 / 4) for name in IN_A_QUARTER}
     carried = _with_carried(demanding._replace(**further), stream(seed, "carried"))
+    if seed >= CONFIG_FROM:
+        carried = carried._replace(config=stream(seed, "config").choice((0, 1)))
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return carried
     return carried._replace(tier=stream(seed, "evict").choice((1, 2)))

@@ -92,9 +92,13 @@ def reload(node: int | None, data: str | None, admin: str | None, as_json: bool)
 
 def _print_reload(view: dict[str, Any]) -> None:
     number = view["node"]
-    if not view["applied"] and not view["needs_restart"]:
+    overruled = view.get("overruled", [])
+    if not view["applied"] and not view["needs_restart"] and not overruled:
         click.echo(f"node {number}: nothing has changed")
     for change in view["applied"]:
         click.echo(f"node {number}: {change['key']} is {change['after']} now (was {change['before']})")
     for change in view["needs_restart"]:
         click.echo(f"node {number}: {change['key']} takes effect after a restart: raftmq restart {number}")
+    for change in overruled:
+        says = f"{change['key']} = {change['after']} does not count, the cluster has {change['before']}"
+        click.echo(f"node {number}: {says}: raftmq config set {change['key']} VALUE")

@@ -113,6 +113,10 @@ class AdminApi:
         """A change. Raises LocalError."""
         return self._call("POST", path, body)
 
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A change of what is there. Raises LocalError."""
+        return self._call("PUT", path, body)
+
     def delete(self, path: str) -> dict[str, Any]:
         """A removal. Raises LocalError."""
         return self._call("DELETE", path, None)

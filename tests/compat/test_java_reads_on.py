@@ -35,13 +35,9 @@ GAP_MAX_S = 12.0
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster of its own, with early routes."""
     made = LocalCluster(tmp_path_factory.mktemp("early") / "data")
-    made.up(3, free_base_port(12))
-    made.down()
-    for node in made.nodes:
-        written = node.config_path.read_text()
-        assert "[cluster]\n" in written
-        node.config_path.write_text(written.replace("[cluster]\n", "[cluster]\nearly_routes = true\n"))
-    made.up()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAFTMQ_CLUSTER__EARLY_ROUTES", "true")
+        made.up(3, free_base_port(12))
     yield made
     made.down()
 

@@ -327,9 +327,12 @@ def config_of_test(node_id: NodeId, options: Options, overrides: dict[str, Any])
 class SimCluster:
     """`with SimCluster(seed) as sim: ...`"""
 
-    def __init__(self, seed: int, *, segment_size: int = 1 << 16, inline: Any = 0.0, **overrides: Any) -> None:
+    def __init__(
+        self, seed: int, *, segment_size: int = 1 << 16, inline: Any = 0.0, config: Any = 0, **overrides: Any
+    ) -> None:
         """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}. `inline`: how often a lone small append or
-        apply is done on the loop, as on a quick disk; above 0 no lane can be held."""
+        apply is done on the loop, as on a quick disk; above 0 no lane can be held. `config`: 1 if the configuration
+        is to become a part of the log, as it does on real nodes."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
         self.rng = random.Random(seed)
         options = calm(
@@ -340,6 +343,7 @@ class SimCluster:
             apply_s=(0.0001, 0.001),
             append_inline=inline,
             apply_inline=inline,
+            config=config,
             skew_ms=200,
             checkpoint_every_ms=CHECKPOINT_EVERY_MS,
         )

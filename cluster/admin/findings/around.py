@@ -17,8 +17,8 @@ import msgspec
 
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
 from cluster.admin.port import AdminPort
+from cluster.config.cluster_keys import cluster_values
 from cluster.config.toml_text import toml_value
-from cluster.retention.settings import OWN
 from raftlog.core.quorum import lower_median
 from raftlog.types import NodeId
 
@@ -36,9 +36,6 @@ OLD_S: Final = 15.0
 SILENT_HOLD_MS: Final = 3_000
 CLOCK_HOLD_MS: Final = 2_000
 ANSWER_BYTES_MAX: Final = 1 << 20
-SHARED_SECTIONS: Final = ("retention", "limits", "send", "topics", "timer", "index", "dedup", "transaction", "health")
-"""Sections whose keys should be equal on all nodes: the leader's count, and any node may lead."""
-_HOSTS_OWN: Final = frozenset(f"retention.{key}" for key in OWN)
 
 
 class Heard(NamedTuple):
@@ -105,8 +102,9 @@ class Around:
         views, own = self.views(), self._port.config.node.id
         offsets = {own: 0} | {node: self._heard[node].clock_off_ms for node in views}
         yield from clock_conditions(offsets, self._port.config.health.clock_off_ms)
-        settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
-        yield from setting_conditions(settings)
+        if not self._port.state.settings.version:  # else they come from the log, and what differs is in one file
+            settings = {own: shared_settings(self._port)} | {node: view.settings for node, view in views.items()}
+            yield from setting_conditions(settings)
 
     def _addresses(self) -> dict[int, str]:
         """Other members whose HTTP API has a known address."""
@@ -192,10 +190,4 @@ def setting_conditions(settings: Mapping[int, Mapping[str, str]]) -> Iterator[Co
 
 def shared_settings(port: AdminPort) -> dict[str, str]:
     """Keys that should be equal on all nodes -> value in force, as TOML."""
-    found = {}
-    for name in SHARED_SECTIONS:
-        section = getattr(port.config, name)
-        for key in section.__struct_fields__:
-            if f"{name}.{key}" not in _HOSTS_OWN:
-                found[f"{name}.{key}"] = toml_value(getattr(section, key))
-    return found
+    return {key: toml_value(value) for key, value in cluster_values(port.config).items()}

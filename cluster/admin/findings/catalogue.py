@@ -33,7 +33,7 @@ CODES: Final[dict[str, Code]] = {
     "link_suspect": Code("warning", "raftmq links"),
     "follower_behind": Code("warning", "raftmq node list"),
     "clock_off": Code("warning", "timedatectl timesync-status"),
-    "config_differs": Code("warning", "raftmq reload"),
+    "config_differs": Code("warning", "raftmq config diff"),
     "removed": Code("critical", "raftmq node list"),
     "unsafe_recovered": Code("critical", "raftmq alarm list"),
     "peer_secret": Code("warning", "raftmq secret status"),

@@ -72,6 +72,10 @@ class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     """Keys of the configuration that should be equal on all nodes -> value as TOML."""
     findings: list[Finding]
+    disk_used_percent: float = 0.0
+    """Of the file system of its data directory."""
+    connections: int = 0
+    """Of clients."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_digests(port, status),
         *_clients(port, status),
         *_copies(port, status),
+        *_configuration(port, status),
         *_faults(port, status),
     ]
 
@@ -200,6 +201,15 @@ def _copies(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     """Backups are for the cluster: one node that makes them is enough."""
     if status.writes_open and not port.config.backup.to and port.backups.age_s is None:
         yield Condition("backup_off", CLUSTER, "no backup is scheduled on the leader: [backup] to is not set")
+
+
+def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    for key in port.overruled():
+        says = (
+            f"the raftmq.toml of node {status.node}, or a variable, says {key.key} = {key.after}; the cluster's value "
+            f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
+        )
+        yield Condition("config_differs", f"setting {key.key}", says)
 
 
 def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

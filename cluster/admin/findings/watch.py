@@ -66,12 +66,19 @@ class FindingsWatch:
 
     def own_view(self) -> FindingsView:
         """What the other nodes ask for."""
+        status = self._port.status()
         return FindingsView(
             node=self._port.config.node.id,
             wall_ms=self._port.wall_ms(),
             settings=shared_settings(self._port),
             findings=self.look(),
+            disk_used_percent=0.0 if status.disk is None else status.disk.used_percent,
+            connections=status.load.connections,
         )
+
+    def nodes(self) -> dict[int, FindingsView]:
+        """What this node says, and what each other one said last."""
+        return {self._port.config.node.id: self.own_view(), **self._around.views()}
 
     async def ask_around(self) -> None:
         """Brings what is known of the others up to date, within a short time."""

@@ -69,7 +69,7 @@ class TierScrubs:
     ) -> None:
         """`alarm` (key, text) and `clear` (key): of the node."""
         self._scrubber = scrubber
-        self._every_ms = every_hours * HOUR_MS
+        self.reload(every_hours)
         self._wall_ms = wall_ms
         self._leads = leads
         self._alarm = alarm
@@ -77,6 +77,10 @@ class TierScrubs:
         self._task: asyncio.Task[None] | None = None
         self._due_ms: int | None = None
         self.view = _view(node, 0, _NOTHING)
+
+    def reload(self, every_hours: int) -> None:
+        """Another time between two scrubs, counted from the next one."""
+        self._every_ms = every_hours * HOUR_MS
 
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap. The time runs while this node leads."""

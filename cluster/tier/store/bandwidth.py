@@ -14,6 +14,10 @@ class Bandwidth:
         self._monotonic_s = monotonic_s
         self._free_at_s = monotonic_s()
 
+    def reload(self, rate: int) -> None:
+        """Another rate from now on; what is booked stays booked."""
+        self._rate = rate
+
     def wait_s(self, size: int) -> float:
         """Books `size` bytes; the caller waits so many seconds, then writes."""
         if not self._rate:

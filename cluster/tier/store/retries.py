@@ -142,7 +142,9 @@ class RetryingStore:
         attempt, bad_answers, unknown = 0, 0, False
         while True:
             if writes and self._bandwidth is not None:
-                await self._sleep(self._bandwidth.wait_s(size))
+                wait_s = self._bandwidth.wait_s(size)
+                if wait_s:
+                    await self._sleep(wait_s)
             try:
                 return await self._attempt(operation, name, size, call)
             except StoreError as error:

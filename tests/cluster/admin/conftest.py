@@ -18,6 +18,7 @@ from cluster.admin.server import build_app
 from cluster.backup.service import Backups
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.config.reload import KeyChange
 from cluster.members.changes import MemberChanges
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
@@ -90,6 +91,7 @@ class FakeNode:
         self.reads_confirmed = 0
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
+        self.contradicted: list[KeyChange] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
         self._append(EntryType.NOOP, b"")
@@ -149,6 +151,9 @@ class FakeNode:
             python_finding="",
             uptime_ms=1500,
         )
+
+    def overruled(self) -> list[KeyChange]:
+        return self.contradicted
 
     def leader_id(self) -> NodeId:
         return self.leader

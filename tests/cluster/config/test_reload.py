@@ -7,14 +7,18 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from cluster.config import reload as module
 from cluster.config.config import Config, ConfigError
-from cluster.config.loading import load
-from cluster.config.reload import RELOADABLE, differences, merged
+from cluster.config.loading import load, written_keys
+from cluster.config.reload import RELOADABLE, KeyChange, differences, merged
+from cluster.node.layered_config import LayeredConfig
 from cluster.node.reloading import reload
+from cluster.runtime.environment import Environment
+from statemachine.settings import Setting
 
 BASE = '[node]\nid = 1\ndata_dir = "data"\n'
 
@@ -36,19 +40,37 @@ class Service:
         self.part = part
 
 
-def node_of(path: Path) -> Any:
+class Node(SimpleNamespace):
+    """Every service is there, and is given what it goes by."""
+
+    def __getattr__(self, name: str) -> Any:
+        return MagicMock()
+
+
+def reconfigure(node: Node, config: Config) -> None:
+    node.config = node.services.config = config
+
+
+def node_of(path: Path, **cluster: Any) -> Any:
+    """A node with that file, in a cluster with these values."""
     config = load(path)
-    node = SimpleNamespace(
+    node = Node(
         node_id=1,
         config=config,
-        environment=SimpleNamespace(read_config=lambda: load(path)),
+        services=SimpleNamespace(config=config),
+        environment=Environment(read_config=lambda: load(path), written_keys=lambda: written_keys(path, {})),
+        state=SimpleNamespace(settings=SimpleNamespace(version=len(cluster), by_key={})),
         links=Service(config.ha),
-        retention=Service(config.retention),
+        retention=MagicMock(),
         disk=Service(config.retention),
         repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
+        proposals=Service(config),
         secret=SimpleNamespace(state="none", reload=lambda: False),
     )
-    node.reconfigure = partial(setattr, node, "config")
+    node.state.settings.by_key = {key.replace("__", "."): Setting(value, 1) for key, value in cluster.items()}
+    node.layers = LayeredConfig(config, node.state.settings, node.environment)
+    node.config = node.layers.in_force()
+    node.reconfigure = partial(reconfigure, node)
     return node
 
 
@@ -59,36 +81,51 @@ def keep_level() -> Any:
     logging.getLogger().setLevel(level)
 
 
+CHANGED = (
+    "[ha]\nsend_heartbeat_interval_ms = 250\ncatch_up_bytes_per_second = 0\n"
+    "[retention]\nhours = 5\ndelete_gap_ms = 7\n[repair]\nbytes_per_second = 2097152\n"
+    '[log_output]\nlevel = "warning"\nformat = "json"\n[raft]\ntick_ms = 20\n'
+    '[[listeners]]\nname = "broker"\nport = 1234\n'
+)
+OF_THE_HOST = {
+    ("ha.send_heartbeat_interval_ms", "1000", "250"),
+    ("ha.catch_up_bytes_per_second", "33554432", "0"),
+    ("retention.delete_gap_ms", "100", "7"),
+    ("repair.bytes_per_second", "33554432", "2097152"),
+    ("log_output.level", '"info"', '"warning"'),
+}
+
+
+def triples(changes: list[KeyChange]) -> set[tuple[str, str, str]]:
+    return {(change.key, change.before, change.after) for change in changes}
+
+
 def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
     node = node_of(path)
-    path.write_text(
-        BASE + "[ha]\nsend_heartbeat_interval_ms = 250\ncatch_up_bytes_per_second = 0\n"
-        "[retention]\nhours = 5\n[repair]\nbytes_per_second = 2097152\n"
-        '[log_output]\nlevel = "warning"\nformat = "json"\n[send]\ndeadline_ms = 9000\n'
-        '[[listeners]]\nname = "broker"\nport = 1234\n'
-    )
+    path.write_text(BASE + CHANGED)
     view = reload(node)
-    assert {(change.key, change.before, change.after) for change in view.applied} == {
-        ("ha.send_heartbeat_interval_ms", "1000", "250"),
-        ("ha.catch_up_bytes_per_second", "33554432", "0"),
-        ("retention.hours", "72", "5"),
-        ("repair.bytes_per_second", "33554432", "2097152"),
-        ("log_output.level", '"info"', '"warning"'),
-    }
-    assert {change.key for change in view.needs_restart} == {
-        "log_output.format",
-        "send.deadline_ms",
-        "listeners",
-        "peers",
-    }
+    assert triples(view.applied) == OF_THE_HOST | {("retention.hours", "72", "5")}
+    assert {change.key for change in view.needs_restart} == {"log_output.format", "raft.tick_ms", "listeners", "peers"}
+    assert view.overruled == []
     assert node.links.part.send_heartbeat_interval_ms == 250
     assert node.links.part.catch_up_bytes_per_second == 0
-    assert node.retention.part.hours == node.disk.part.hours == 5
+    assert node.disk.part.hours == node.proposals.part.retention.hours == node.services.config.retention.hours == 5
     assert node.repairs.server.part == 2 << 20
     assert logging.getLogger().level == logging.WARNING
-    assert node.config.send.deadline_ms == 3000
+    assert node.config.raft.tick_ms == 50
     assert not node.config.listeners
     assert not reload(node).applied, "it is in force"
+
+
+def test_what_the_cluster_has_a_value_for_is_not_taken_from_a_file(path: Path) -> None:
+    node = node_of(path, retention__hours=48, send__deadline_ms=4000)
+    assert (node.config.retention.hours, node.config.send.deadline_ms) == (48, 4000)
+    path.write_text(BASE + CHANGED)
+    view = reload(node)
+    assert triples(view.applied) == OF_THE_HOST
+    assert triples(view.overruled) == {("retention.hours", "48", "5")}, "nobody wrote send.deadline_ms"
+    assert node.disk.part.hours == node.config.retention.hours == 48
+    assert node.config.send.deadline_ms == 4000
 
 
 @pytest.mark.parametrize(
@@ -116,7 +153,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_says_why(
 
 def test_a_node_without_a_file_says_so(path: Path) -> None:
     node = node_of(path)
-    node.environment.read_config = None
+    node.environment = Environment()
     with pytest.raises(ConfigError, match="no configuration to read again"):
         reload(node)
 
@@ -124,7 +161,7 @@ def test_a_node_without_a_file_says_so(path: Path) -> None:
 def test_every_reloadable_key_exists_and_is_documented(path: Path) -> None:
     config: Config = load(path)
     page = (Path(module.__file__).parents[2] / "docs" / "configuration.md").read_text()
-    listed = page.split("## Changing it while a node runs")[1].split("\n## ")[0]
+    listed = page.split("## Changing a file while its node runs")[1].split("\n## ")[0]
     for key in RELOADABLE:
         section, name = key.split(".")
         assert hasattr(getattr(config, section), name)

@@ -1,0 +1,136 @@
+"""Which keys of raftmq.toml belong to the cluster: equal on every node, kept in the log (docs/adr/0069).
+
+All others belong to one host: its addresses, its directories, the pace of its disk, and the ticks of elections, which
+must work before anything is in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from cluster.config.config import Config
+from cluster.config.loading import value_of
+from cluster.config.rules import check
+from cluster.config.source import ConfigError, KeyPath, Source, nearest
+
+logger = logging.getLogger(__name__)
+
+Value = bool | int | str
+
+_SECTIONS: Final = (
+    "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "retention", "modes", "health",
+)  # fmt: skip
+"""Sections of which every key is the cluster's, but for HOST_KEYS."""
+HOST_KEYS: Final = frozenset({"limits.profile", "retention.delete_gap_ms"})
+_OTHERS: Final = (
+    "cluster.producer_aliases",
+    "cluster.early_routes",
+    "raft.preferred_leaders",
+    "raft.preferred_lag_entries",
+    "index.enabled",
+    "consistency.digest_every_ms",
+    "tier.evict",
+    "tier.stop_grace_ms",
+    "tier.bytes_per_second",
+    "tier.scrub_every_hours",
+)
+
+
+def _fields() -> dict[str, Any]:
+    """Key of the cluster -> its type, in the order of the sections."""
+    found: dict[str, Any] = {}
+    for section in msgspec.structs.fields(Config):
+        if not isinstance(section.type, type) or not issubclass(section.type, msgspec.Struct):
+            continue  # [[peers]] and [[listeners]]
+        for field in msgspec.structs.fields(section.type):
+            key = f"{section.name}.{field.name}"
+            if key in _OTHERS or (section.name in _SECTIONS and key not in HOST_KEYS):
+                found[key] = field.type
+    return found
+
+
+FIELDS: Final = _fields()
+"""Key of the cluster -> its type, in the order of the sections."""
+CLUSTER_KEYS: Final = tuple(FIELDS)
+"""In the order of the sections."""
+
+
+def _defaults() -> dict[str, Value]:
+    sections = {each.name: each.default for each in msgspec.structs.fields(Config)}
+    return {key: getattr(sections[key.split(".")[0]], key.split(".")[1]) for key in CLUSTER_KEYS}
+
+
+USUAL: Final = _defaults()
+"""Key of the cluster -> its default."""
+
+
+class _Change(Source):
+    """A change of the cluster's configuration: values come as JSON or as the texts of a command."""
+
+    def is_textual(self, path: KeyPath) -> bool:
+        return True
+
+    def where(self, path: KeyPath) -> str:
+        return "the change"
+
+
+def cluster_values(config: Config) -> dict[str, Value]:
+    """Every key of the cluster with its value in `config`."""
+    return {key: attrgetter(key)(config) for key in CLUSTER_KEYS}
+
+
+def in_force(own: Config, values: Mapping[str, object]) -> Config:
+    """`own`, a node's file, with the cluster's values. What this release does not know, because a newer one wrote it,
+    stays as `own` has it: a node does not stop for it."""
+    sections: dict[str, dict[str, Value]] = {}
+    for key in CLUSTER_KEYS:
+        if key not in values:
+            continue
+        section, name = key.split(".")
+        try:
+            sections.setdefault(section, {})[name] = in_type(key, values[key])
+        except ConfigError as error:
+            logger.warning("this release cannot use the cluster's %s and goes by its own file: %s", key, error.why)
+    return replace(own, **{name: replace(getattr(own, name), **found) for name, found in sections.items()})
+
+
+def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[str, Value]]:
+    """`config` with other values of keys of the cluster, and these values in the types of their keys. Raises
+    ConfigError for a key that is not the cluster's, a value that a key cannot have, and a relation between keys that
+    would not hold."""
+    try:
+        converted = {key: in_type(key, value) for key, value in values.items()}
+        fresh = in_force(config, converted)
+        check(fresh, _Change())
+    except ConfigError as error:
+        raise ConfigError(error.what.removeprefix("the change: "), error.why, error.fix) from None
+    return fresh, converted
+
+
+def in_type(key: str, value: object) -> Value:
+    """The value in the key's type; a text may stand for a number, and for true and false. Raises ConfigError."""
+    if key not in FIELDS:
+        raise _unknown(key)
+    section, name = key.split(".")
+    converted: Value = value_of(FIELDS[key], value, (section, name), _Change())
+    if type(converted) is int and converted >= 1 << 63:
+        raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", "write a smaller number")
+    return converted
+
+
+def _unknown(key: str) -> ConfigError:
+    section, _, name = key.partition(".")
+    kind = next((each.type for each in msgspec.structs.fields(Config) if each.name == section), None)
+    what = f"{key} is not a key of the cluster"
+    if name and name in getattr(kind, "__struct_fields__", ()):
+        why = f"{key} belongs to one host: it stands in the raftmq.toml of each node"
+        return ConfigError(what, why, "change it there, then: raftmq reload, or restart the node")
+    near = nearest(key, CLUSTER_KEYS)
+    why = "docs/configuration.md lists the keys, and which of them are the cluster's"
+    return ConfigError(what, why, f"did you mean {near}?" if near else "raftmq config show")

@@ -1,0 +1,45 @@
+"""The two layers of a node's configuration: its own file, and over it what the cluster has in its log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_force
+from cluster.config.reload import KeyChange
+from cluster.config.toml_text import toml_value
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from cluster.runtime.environment import Environment
+    from statemachine.settings import Settings
+
+
+class LayeredConfig:
+    """Knows what is in force; `cluster.node.reloading` puts it there."""
+
+    def __init__(self, own: Config, settings: Settings, environment: Environment) -> None:
+        """`own`: the node's file; `settings`: the cluster's, as this node has applied them."""
+        self._settings = settings
+        self._environment = environment
+        self.set_own(own)
+
+    def set_own(self, own: Config) -> None:
+        """The node's file, as it was read last. Raises ConfigError if it cannot be read again."""
+        self.own = own
+        """Of the keys that belong to the cluster it gives the first values only."""
+        self._written = self._environment.written_keys()
+
+    def in_force(self) -> Config:
+        """Raises ConfigError if this process cannot have it."""
+        values = {key: setting.value for key, setting in self._settings.by_key.items()}
+        return self._environment.fit_config(in_force(self.own, values))
+
+    def overruled(self) -> list[KeyChange]:
+        """Keys of the cluster to which this node's file or variables give another value (`after`) than the cluster
+        has (`before`), which counts."""
+        known, told = self._settings.by_key, cluster_values(self.own)
+        return [
+            KeyChange(key=key, before=toml_value(known[key].value), after=toml_value(told[key]))
+            for key in CLUSTER_KEYS
+            if key in self._written and key in known and known[key].value != told[key]
+        ]

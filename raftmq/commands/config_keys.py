@@ -1,0 +1,218 @@
+"""`raftmq config`: the configuration that is equal on every node, and how a node's file differs from it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
+from cluster.config.loading import load, written_keys
+from cluster.config.toml_text import toml_value
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
+
+LOOK = "raftmq config show"
+FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group()
+def config() -> None:
+    """Show, change and compare the configuration.
+
+    What must be equal on all nodes is part of the log and is changed here. The rest stands in each node's raftmq.toml.
+    """
+
+
+@config.command()
+@click.argument("key", required=False)
+@click.option("--changed", is_flag=True, help="Only keys that differ from the defaults.")
+@data_option
+@admin_option
+@json_option
+def show(key: str | None, changed: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show the cluster's keys, or KEY alone: value, version, and who set it when."""
+    answer = AdminApi(admin_addresses(admin, data), LOOK).get("/v1/config")
+    rows = [row for row in answer["settings"] if key in (None, row["key"])]
+    if key is not None and not rows:
+        in_type(key, "")  # says why it is none
+    if changed:
+        rows = [row for row in rows if row["value"] != row["default"]]
+    if as_json:
+        print_json({"schema": 1, **answer, "settings": rows})
+        return
+    if answer["version"]:
+        click.echo(f"version {answer['version']}; it counts on every node, whatever its file says")
+    else:
+        click.echo("the cluster has no configuration of its own yet: each node goes by its file")
+    print_table(
+        ["key", "value", "default", "version", "set", "by"],
+        [
+            [
+                row["key"],
+                toml_value(row["value"]),
+                "" if row["value"] == row["default"] else toml_value(row["default"]),
+                str(row["version"]),
+                _time(row["set_ms"]),
+                row["author"] or "-",
+            ]
+            for row in rows
+        ],
+        none="every key has its default",
+    )
+
+
+@config.command("set")
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY VALUE [KEY VALUE]...")
+@click.option("--reason", default="", help="For the history.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if the change takes something away.")
+@data_option
+@admin_option
+@json_option
+def set_keys(
+    pairs: tuple[str, ...],
+    reason: str,
+    dry_run: bool,
+    yes: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Change keys of the cluster on all nodes at once, without a restart: all of them, or none."""
+    if len(pairs) % 2:
+        raise LocalError(
+            f"{pairs[-1]} has no value", "keys and values come in pairs", f"raftmq config set {pairs[-1]} VALUE",
+            ExitCode.USAGE,
+        )  # fmt: skip
+    values = {key: in_type(key, text) for key, text in zip(pairs[::2], pairs[1::2], strict=True)}
+    api = AdminApi(admin_addresses(admin, data), LOOK)
+    body: dict[str, Any] = {"values": values, "author": author(), "reason": reason}
+    plan = api.put("/v1/config", {**body, "dry_run": True})
+    if dry_run:
+        _show_changed(plan, as_json)
+        return
+    if plan["warnings"] and not yes:
+        for warning in plan["warnings"]:
+            click.echo(warning, err=True)
+        click.confirm("change it?", abort=True, err=True)
+    # The answer to the question is about this version, and about no other.
+    _show_changed(api.put("/v1/config", {**body, "version": plan["version"]}), as_json)
+
+
+def author() -> str:
+    """Who types, for the history."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"[:200]
+
+
+def _show_changed(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    for change in answer["changes"]:
+        before = "nothing" if change["before"] is None else toml_value(change["before"])
+        click.echo(f"{change['key']}: {before} -> {toml_value(change['after'])}")
+    for warning in answer["warnings"]:
+        click.echo(f"note: {warning}")
+    if not answer["changes"]:
+        click.echo(f"nothing changes: version {answer['version']} has these values")
+    elif answer["dry_run"]:
+        click.echo("nothing was changed")
+    else:
+        click.echo(f"version {answer['version']} is in force (entry {answer['index']})")
+
+
+@config.command()
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many changes.")
+@data_option
+@admin_option
+@json_option
+def history(limit: int, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Show who changed what and when, the newest change first."""
+    answer = AdminApi(admin_addresses(admin, data), LOOK).local(f"/v1/config/history?limit={limit}")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    rows = []
+    for version in answer["changes"]:
+        shown = version["changes"][:4]
+        for number, change in enumerate(shown):
+            before = "" if change["before"] is None else toml_value(change["before"])
+            head = ["", "", ""] if number else [str(version["version"]), _time(version["time_ms"]), version["author"]]
+            rows.append([*head, change["key"], before, toml_value(change["after"]), version["reason"]])
+        left = len(version["changes"]) - len(shown)
+        if left > 0:
+            rows.append(["", "", "", f"and {left} more (--json shows all)", "", "", ""])
+    print_table(["version", "time", "by", "key", "before", "after", "reason"], rows, none="nothing was changed yet")
+
+
+@config.command()
+@FILE
+@json_option
+def check(file: Path, as_json: bool) -> None:
+    """Check a raftmq.toml without starting a node."""
+    known = load(file, dict(os.environ))
+    written = written_keys(file, dict(os.environ))
+    shared = sorted(key for key in written if key in CLUSTER_KEYS)
+    if as_json:
+        print_json({"schema": 1, "file": str(file), "node": known.node.id, "cluster_keys": shared})
+        return
+    click.echo(f"{file} can be used (node {known.node.id})")
+    if shared:
+        click.echo(f"of the cluster, and only a first value: {', '.join(shared)}")
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@data_option
+@admin_option
+@json_option
+def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Compare FILE with the running cluster; without FILE, show which nodes' files say something else.
+
+    Only keys of the cluster are compared: those that FILE names, with the values that count.
+    """
+    addresses = admin_addresses(admin, data)
+    if file is None:
+        _show_overruled(addresses, as_json)
+        return
+    own, written = cluster_values(load(file, dict(os.environ))), written_keys(file, dict(os.environ))
+    answer = AdminApi(addresses, LOOK).get("/v1/config")
+    rows = [
+        {"key": row["key"], "file": own[row["key"]], "cluster": row["value"]}
+        for row in answer["settings"]
+        if row["key"] in written and own[row["key"]] != row["value"]
+    ]
+    if as_json:
+        print_json({"schema": 1, "file": str(file), "version": answer["version"], "differs": rows})
+        return
+    table = [[row["key"], toml_value(row["file"]), toml_value(row["cluster"])] for row in rows]
+    print_table(["key", "file", "cluster"], table, none=f"{file} says nothing that the cluster contradicts")
+
+
+def _show_overruled(addresses: list[str], as_json: bool) -> None:
+    answers, silent = ask_all(addresses, "/v1/config")
+    if not answers:
+        raise next(iter(silent.values()))
+    nodes = {view["node"]: view["overruled"] for _, view in answers}
+    if as_json:
+        print_json({"schema": 1, "nodes": [{"node": node, "overruled": keys} for node, keys in nodes.items()]})
+        return
+    rows = [[str(node), ", ".join(keys)] for node, keys in sorted(nodes.items()) if keys]
+    print_table(["node", "keys that its file contradicts"], rows, none="no node's file contradicts the cluster")
+    for address, why in silent.items():
+        click.echo(f"{address} does not answer: {why.why}", err=True)
+
+
+def _time(ms: int | None) -> str:
+    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,175 @@
+"""The configuration that is equal on every node, as rows of the log's state (docs/adr/0069).
+
+A change names the version it was made for, so two changes that were checked against the same configuration cannot both
+take effect. What a key means, and which values it may have, is the business of the leader that proposes
+(`cluster.config.cluster_keys`); here keys are names and values are whole numbers, texts or true and false. Nothing in
+the state machine reads a setting: what depends on one is stamped into entries by the leader.
+
+Beside them, which nodes are in maintenance: a word of the operator that outlives every process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+
+from statemachine import keys
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
+from statemachine.kv import KV, META
+from statemachine.stage import Stage
+
+Value = bool | int | str
+KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+KEY_LENGTH_MAX = 96
+VALUE_LENGTH_MAX = 4096
+KEYS_MAX = 1024
+TEXT_LENGTH_MAX = 256
+"""Of an author, and of a reason."""
+CHANGES_KEPT = 256
+"""Rows of the history: apply removes the oldest beyond them."""
+NODE_MAX = 65535
+
+
+class Setting(NamedTuple):
+    """One key."""
+
+    value: Value
+    version: int
+    """Of the change that set it."""
+
+
+class Change(NamedTuple):
+    """One version of the configuration."""
+
+    version: int
+    time_ms: int
+    """Log time of its proposal."""
+    author: str
+    reason: str
+    values: Mapping[str, tuple[Value | None, Value]]
+    """Key -> (value before, None if it had none; value since)."""
+
+
+class Maintenance(NamedTuple):
+    """A node whose operator works on it."""
+
+    since_ms: int
+    """Log time."""
+    author: str
+    reason: str
+
+
+class Settings:
+    """Written by apply; `by_key`, `version` and `maintenance` are replaced, never changed: for any thread."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._rows: dict[str, Setting] = {
+            key[len(keys.SETTING_PREFIX) :].decode(): Setting(*msgpack.unpackb(row))
+            for key, row in kv.scan(META, *keys.SETTINGS)
+        }
+        self._nodes: dict[int, Maintenance] = {
+            keys.U32.unpack_from(key, len(keys.MAINTENANCE_PREFIX))[0]: Maintenance(*msgpack.unpackb(row))
+            for key, row in kv.scan(META, *keys.MAINTENANCES)
+        }
+        newest = kv.seek_last(META, *keys.SETTING_CHANGES)
+        self._version = 0 if newest is None else keys.setting_version(newest[0])
+        self._changed = True
+        self.by_key: Mapping[str, Setting] = {}
+        """Empty until the cluster has been given its first configuration."""
+        self.version = 0
+        """Of the last change; 0 before the first."""
+        self.maintenance: Mapping[int, Maintenance] = {}
+        """Node -> what is said of it. Nodes that were removed since stay."""
+        self.publish()
+
+    def changes(self, before: int, limit: int) -> Iterator[Change]:
+        """Up to `limit` changes of versions below `before`, the newest first."""
+        start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)
+        while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
+            time_ms, author, reason, values = msgpack.unpackb(row[1])
+            pairs = {key: (old, new) for key, (old, new) in values.items()}
+            yield Change(keys.setting_version(row[0]), time_ms, author, reason, pairs)
+            end, limit = row[0], limit - 1
+
+    def set(self, stage: Stage, version: Any, now_ms: Any, author: Any, reason: Any, values: Any) -> CommandResult:
+        """Sets the keys if the configuration is still that of `version`; value: the version now. Keys that have the
+        value already are left out; if that is all of them, there is no new version."""
+        version = checked_int(version, "version", 0, keys.U64_MAX)
+        now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
+        author, reason = _checked_text(author, "author"), _checked_text(reason, "reason")
+        wanted = _checked_values(values)
+        if version != self._version:
+            told = f"the configuration was changed meanwhile: it has version {self._version}, not {version}"
+            return CommandResult(False, "conflict", told)
+        changed: dict[str, list[Value | None]] = {}
+        for key, value in wanted.items():
+            known = self._rows.get(key)
+            if known is None or known.value != value or type(known.value) is not type(value):
+                changed[key] = [None if known is None else known.value, value]
+        if len(self._rows.keys() | changed.keys()) > KEYS_MAX:
+            raise InvalidCommandError(f"a configuration has at most {KEYS_MAX} keys")
+        if not changed:
+            return done(self._version)
+        self._version += 1
+        for key in changed:
+            self._rows[key] = setting = Setting(wanted[key], self._version)
+            stage.put(META, keys.setting_key(key), msgpack.packb(list(setting)))
+        row = msgpack.packb([now_ms, author, reason, changed])
+        stage.put(META, keys.setting_change_key(self._version), row)
+        if self._version > CHANGES_KEPT:
+            stage.delete(META, keys.setting_change_key(self._version - CHANGES_KEPT))
+        self._changed = True
+        return done(self._version)
+
+    def maintain(self, stage: Stage, node: Any, now_ms: Any, author: Any, reason: Any) -> CommandResult:
+        """Begins the maintenance of a node, or ends it if `reason` is nil; value: whether anything changed. One that
+        goes on keeps the time at which it began."""
+        node = checked_int(node, "node", 1, NODE_MAX)
+        now_ms, author = checked_int(now_ms, "now_ms", 0, keys.U64_MAX), _checked_text(author, "author")
+        known = self._nodes.get(node)
+        if reason is None:
+            if known is None:
+                return done(False)
+            del self._nodes[node]
+            stage.delete(META, keys.maintenance_key(node))
+        else:
+            since_ms = now_ms if known is None else known.since_ms
+            wanted = Maintenance(since_ms, author, _checked_text(reason, "reason"))
+            if known == wanted:
+                return done(False)
+            self._nodes[node] = wanted
+            stage.put(META, keys.maintenance_key(node), msgpack.packb(list(wanted)))
+        self._changed = True
+        return done(True)
+
+    def publish(self) -> None:
+        """Publishes the run's changes; called when its batch is written."""
+        if self._changed:
+            self._changed = False
+            self.by_key, self.maintenance = dict(self._rows), dict(self._nodes)
+            self.version = self._version
+
+
+def _checked_text(text: Any, what: str) -> str:
+    checked = checked_str(text, what)
+    if len(checked) > TEXT_LENGTH_MAX:
+        raise InvalidCommandError(f"{what} has {len(checked)} characters, {TEXT_LENGTH_MAX} are allowed")
+    return checked
+
+
+def _checked_values(values: Any) -> dict[str, Value]:
+    """The values, keys sorted."""
+    if type(values) is not dict or not values or len(values) > KEYS_MAX:
+        raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
+    for key, value in values.items():
+        if type(key) is not str or len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
+            raise InvalidCommandError(f"a key is section.name, not {key!r}")
+        if type(value) is str and len(value) > VALUE_LENGTH_MAX:
+            raise InvalidCommandError(f"{key} has {len(value)} characters, {VALUE_LENGTH_MAX} are allowed")
+        if type(value) not in (bool, int, str) or (type(value) is int and not -(2**63) <= value < 2**63):
+            raise InvalidCommandError(f"{key} must be true, false, a whole number or a text, not {value!r}")
+    return dict(sorted(values.items()))

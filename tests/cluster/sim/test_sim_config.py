@@ -1,0 +1,93 @@
+"""The configuration of the cluster on simulated nodes: who gives it, when it counts, and what a start takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cluster.config.cluster_keys import CLUSTER_KEYS
+from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
+from statemachine.settings import Settings
+from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
+
+SEED = 19
+
+
+def settings(node: SimNode) -> Settings:
+    return node.state.settings
+
+
+def seeded(sim: SimCluster) -> None:
+    sim.loop.run_until(lambda: all(settings(node).version for node in sim.running), 30, "a configuration everywhere")
+
+
+def change(sim: SimCluster, **values: Any) -> None:
+    """As the leader would, once it has checked them; waits until every running node has it."""
+    leader, keys = sim.leader(), {key.replace("__", "."): value for key, value in values.items()}
+    version = settings(leader).version
+    results = sim.propose(leader, [SET_CONFIG, version, leader.raw.log_time_ms(), "test", "", keys])
+    sim.loop.run_until(lambda: results, 10, "the change is decided")
+    assert results[0].results[-1].ok, results
+    sim.loop.run_until(lambda: all(settings(node).version > version for node in sim.running), 10, "it is everywhere")
+
+
+def test_the_first_leader_gives_it_and_it_is_the_same_everywhere(sim_of: Callable[..., SimCluster]) -> None:
+    sim = sim_of(config=1, **{"retention.hours": 7})
+    seeded(sim)
+    assert sim.leader().state.level >= SETTINGS_LEVEL
+    rows = [settings(node).by_key for node in sim.running]
+    assert rows[0].keys() == set(CLUSTER_KEYS)
+    assert rows[0]["retention.hours"].value == 7
+    assert rows[1] == rows[0]
+    assert rows[2] == rows[0]
+    index = sim.leader().raw.last_index
+    sim.loop.run_for(5)
+    assert [settings(node).version for node in sim.running] == [1, 1, 1], "and it is given once"
+    assert sim.leader().raw.last_index == index
+
+
+def test_a_change_counts_on_every_node_without_a_restart(sim_of: Callable[..., SimCluster]) -> None:
+    sim = sim_of(config=1)
+    seeded(sim)
+    change(sim, limits__message_bytes_max=100, topics__default_queues=3, send__deadline_ms=4000)
+    for number, node in enumerate(sim.running, 1):
+        assert node.running.config.limits.message_bytes_max == 100
+        assert node.running.services.config.send.deadline_ms == 4000
+        path = node.connect()
+        path.ask(send_frame(number, "T", b"x" * 101, key=f"K{number}"))
+        sim.loop.run_until(partial(path.replies.__contains__, number), 20)
+        assert codes(path, number) == [13], "also on the node that forwards"
+    sent = sim.leader().connect()
+    sent.ask(send_frame(9, "fresh", b"small", key="K9"))
+    sim.loop.run_until(lambda: 9 in sent.replies, 20)
+    assert sim.leader().state.topics["fresh"].queues == 3
+
+
+def test_a_start_takes_it_from_the_rows_and_not_from_the_file(sim_of: Callable[..., SimCluster]) -> None:
+    sim = sim_of(config=1)
+    seeded(sim)
+    change(sim, retention__hours=5)
+    sim.loop.run_for(5)
+    node = sim.followers()[0]
+    node.kill(power=False)
+    node.start()
+    sim.loop.run_until(lambda: node.is_started, 30, "it is back")
+    assert node.running.layers.own.retention.hours == 72
+    assert node.running.config.retention.hours == 5
+    assert node.running.retention._rules.hours == 5
+
+
+def test_while_a_member_does_not_know_how_files_count(sim_of: Callable[..., SimCluster]) -> None:
+    sim = sim_of(**{"retention.hours": 9})
+    old = sim.followers()[0].node_id
+    with pytest.MonkeyPatch.context() as patch:
+        for node in sim.running:
+            patch.setattr(node.running.membership, "below", lambda level: old)
+            node.running._cluster_config._complete = False  # as on a real node
+        sim.loop.run_for(5)
+        assert [(settings(node).version, node.running.config.retention.hours) for node in sim.running] == [(0, 9)] * 3
+    seeded(sim)
+    assert sim.leader().state.level >= SETTINGS_LEVEL
