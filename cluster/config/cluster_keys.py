@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Value = bool | int | str
 
 _SECTIONS: Final = (
-    "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "retention", "modes", "health",
+    "limits", "send", "topics", "timer", "offsets", "dedup", "transaction", "writes", "retention", "modes", "health",
 )  # fmt: skip
 """Sections of which every key is the cluster's, but for HOST_KEYS."""
 HOST_KEYS: Final = frozenset({"limits.profile", "retention.delete_gap_ms"})

@@ -153,8 +153,8 @@ WRONG_VALUES = [
      "did you mean port?"),
     ("rafft.tick_ms", 5, "unknown section rafft",
      "a configuration has node, cluster, peers, listeners, peer, ha, admin, raft, log, limits, send, topics, timer, "
-     "index, offsets, dedup, transaction, backup, retention, tier, repair, consistency, modes, health, failpoints, "
-     "log_output",
+     "index, offsets, dedup, transaction, writes, backup, retention, tier, repair, consistency, modes, health, "
+     "failpoints, log_output",
      "did you mean raft?"),
     ("raft.tick_ms", "fast", 'raft.tick_ms cannot be "fast"', "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),
