@@ -26,6 +26,10 @@ class ReadError(SourceError):
     """A planned message could not be read. The task fails; rows are never left out silently."""
 
 
+class WriteError(SourceError):
+    """Rows could not be staged, or what was staged could not be committed."""
+
+
 def write(name: str, value: str) -> str:
     """What to type: an option with an example."""
     return f"""write .option("{name}", "{value}")"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_raftmq.errors import OptionError, write
@@ -80,13 +80,15 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
     """
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
-        _check_known(name)
+        check_known(name, OPTIONS)
     if stream is not None:
         _check_use(given, stream=stream)
     topics = parse_topics(given)
     copy = _copy(given, stream=stream)
     return ReadOptions(
-        servers="" if copy else _servers(_required(given, "servers", "127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878")),
+        servers=""
+        if copy
+        else read_servers(required(given, "servers", "127.0.0.1:9876;127.0.0.1:9877;127.0.0.1:9878")),
         topics=topics,
         columns=_columns(given.get("columns")),
         starting=_position(given, "starting", topics, LATEST if stream else EARLIEST),
@@ -94,11 +96,11 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         batch_rows=_batch_rows(given.get("batchrows", str(DEFAULT_BATCH_ROWS))),
         read_from=_word(given, "readFrom", (FOLLOWER, LEADER, FILES, TIER)),
         fail_on_data_loss=_word(given, "failOnDataLoss", ("true", "false")) == "true",
-        min_partitions=_number(given, "minPartitions"),
-        max_records_per_partition=_number(given, "maxRecordsPerPartition"),
-        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
-        max_bytes_per_trigger=_number(given, "maxBytesPerTrigger"),
+        min_partitions=whole_number(given, "minPartitions"),
+        max_records_per_partition=whole_number(given, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=whole_number(given, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=whole_number(given, "minOffsetsPerTrigger"),
+        max_bytes_per_trigger=whole_number(given, "maxBytesPerTrigger"),
         group=given.get("group"),
         copy=copy,
     )
@@ -125,11 +127,12 @@ def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None
     if kind == FILES and "cluster" in given:
         raise OptionError("the option cluster was given, and files are read", "it is for a tier", "leave it out")
     example = "/backups/20260131T000000Z-…" if kind == FILES else "s3://bucket/prefix"
-    return CopySource(kind, _required(given, "path", example), given.get("cluster"))
+    return CopySource(kind, required(given, "path", example), given.get("cluster"))
 
 
-def _check_known(name: str) -> None:
-    if name in _SPARKS_OWN or name in (option.lower() for option in OPTIONS):
+def check_known(name: str, known: Sequence[str]) -> None:
+    """Raises OptionError for a name, in lower case, that is none of `known` and not Spark's own."""
+    if name in _SPARKS_OWN or name in (option.lower() for option in known):
         return
     if _NEVER.search(name):
         raise OptionError(
@@ -137,7 +140,7 @@ def _check_known(name: str) -> None:
             "options are written into Spark's plans, logs and checkpoints",
             "keep credentials in the environment or in files of the executors",
         )
-    raise OptionError(f'unknown option "{name}"', f"the options are {', '.join(OPTIONS)}", _nearest(name, OPTIONS))
+    raise OptionError(f'unknown option "{name}"', f"the options are {', '.join(known)}", _nearest(name, known))
 
 
 def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
@@ -154,14 +157,18 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {by_lower[found[0]]}?" if found else "leave it out"
 
 
-def _required(given: Mapping[str, str], name: str, example: str) -> str:
+def required(given: Mapping[str, str], name: str, example: str) -> str:
+    """The value of an option that must be given; names are in lower case. Raises OptionError."""
     value = given.get(name, "").strip()
     if not value:
-        raise OptionError(f"the option {name} is missing", "without it there is nothing to read", write(name, example))
+        raise OptionError(
+            f"the option {name} is missing", "without it nothing can be read or written", write(name, example)
+        )
     return value
 
 
-def _servers(text: str) -> str:
+def read_servers(text: str) -> str:
+    """The option `servers`. Raises OptionError."""
     try:
         return ";".join(parse_servers(text))
     except ValueError as error:
@@ -214,7 +221,8 @@ def _batch_rows(text: str) -> int:
     return int(text)
 
 
-def _number(given: Mapping[str, str], name: str) -> int | None:
+def whole_number(given: Mapping[str, str], name: str) -> int | None:
+    """An option that is a whole number from 1 on; None if it is not given. Raises OptionError."""
     text = given.get(name.lower())
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The data source itself: what Spark calls, on the driver (schema, partitions) and in tasks (read)."""
+"""The data source itself: what Spark calls, on the driver (schema, partitions) and in tasks (read). Writes: `sink`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pyspark_raftmq.columns import ddl, spark_type
 from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
+from pyspark_raftmq.sink import TopicStreamWriter, TopicWriter
+from pyspark_raftmq.sink_options import check_sink_schema, parse_sink_options
 from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.task import RangePartition, copy_partitions, read_partition
 from raftmq.arrow.columns import COLUMNS
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 # mypy sees Spark as Any, so that its answer is the same where Spark is not installed.
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """Topics, read in batch or as a stream."""
+    """Topics, read or written, in batch or as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -40,6 +42,16 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> TopicStream:
         """As `reader`, of a stream."""
         return TopicStream(parse_options(self.options, stream=True), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
+        """A batch write. Raises OptionError."""
+        check_sink_schema(schema, overwrite=overwrite)
+        return TopicWriter(parse_sink_options(self.options, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+        """The sink of a streaming query. Raises OptionError."""
+        check_sink_schema(schema, overwrite=overwrite)
+        return TopicStreamWriter(parse_sink_options(self.options, stream=True))
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:

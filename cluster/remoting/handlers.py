@@ -15,7 +15,7 @@ from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.recall import RecallRequests
 from cluster.remoting.send_back import SendBackRequests
-from cluster.remoting.staged_writes import StagedWriteHandlers
+from cluster.remoting.staging import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:

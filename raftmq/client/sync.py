@@ -18,6 +18,7 @@ from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single
+from raftmq.client.staging import StagedWrites
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 
@@ -73,6 +74,10 @@ class Client:
     def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
         return self._default_producer().send_batch(topic, bodies, **options)
+
+    def staged_writes(self, *, timeout_s: float = 60.0) -> StagedWrites:
+        """What Spark's sink writes with; `timeout_s` bounds each request."""
+        return StagedWrites(self._client.view, self._thread, timeout_s)
 
     def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
         """Takes back a message that is delivered later; see AsyncClient.recall."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import raftmq
+from tests.support.topic_rows import wait_for_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ MESSAGES = 12
 
 def test_the_examples_run(spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path) -> None:
     mq.admin.create_topic(TOPIC, 4)
+    mq.admin.create_topic("copies", 2)
     mq.send_batch(TOPIC, [b"tea"] * MESSAGES, queue_id=0)
     text = "\n".join(EXAMPLES).replace('"orders"', f'"{TOPIC}"')  # other tests count what is in orders
     for written, here in ((SERVERS, servers), (FOLDER, str(tmp_path / "lake"))):
@@ -35,4 +37,5 @@ def test_the_examples_run(spark: SparkSession, servers: str, mq: raftmq.Client, 
     assert names["table"].num_rows == MESSAGES
     assert names["bodies"].num_rows == MESSAGES - 1
     assert names["orders"].count() == MESSAGES
+    assert {row.tag for row in wait_for_rows(mq, "copies", MESSAGES)} == {"copy"}
     assert spark.read.parquet(str(tmp_path / "lake" / "orders")).count() == MESSAGES

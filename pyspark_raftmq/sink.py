@@ -1,0 +1,111 @@
+"""The sink: a data frame written to a topic, in batch or as a stream, each row once (docs/adr/0068).
+
+A task stages its rows as an attempt; the driver commits the attempts that won. A streaming query's write is named by
+its id, which lives in its checkpoint, and numbered by Spark's batch id: a batch that is replayed is told that it was
+committed. A batch write is named by the option `writeId`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+import raftmq
+from pyspark_raftmq.errors import WriteError
+from pyspark_raftmq.sink_options import SinkOptions
+from pyspark_raftmq.sink_task import StagedAttempt, stage_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties of a streaming query's tasks."""
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):  # type: ignore[misc]
+    """What the driver hears of the try of a task that won."""
+
+    staged: StagedAttempt
+
+
+class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write. Made on the driver, pickled to every task: holds no connection."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._name = f"write {options.write_id or uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """One try of one task. Raises WriteError."""
+        return TaskDone(stage_rows(self._options, self._name, 0, iterator))
+
+    def commit(self, messages: Sequence[TaskDone | None]) -> None:
+        """All tasks are done. Raises WriteError, and then nothing was written."""
+        commit(self._options, self._name, 0, _staged(messages))
+
+    def abort(self, messages: Sequence[TaskDone | None]) -> None:
+        """A task failed for good."""
+        abort(self._options, self._name, 0)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """The sink of a streaming query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """One try of one task of a batch. Raises WriteError."""
+        context = TaskContext.get()
+        query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        if not query_id or not batch_id:
+            raise WriteError(
+                "this task does not know its query and batch",
+                f"Spark set no local properties {_QUERY_ID} and {_BATCH_ID}",
+                "write with df.writeStream in Spark 4.3 or newer, without foreachBatch",
+            )
+        return TaskDone(stage_rows(self._options, _name_of(query_id), int(batch_id), iterator))
+
+    def commit(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
+        """All tasks of the batch are done. Raises WriteError, and then nothing was written."""
+        staged = _staged(messages)
+        for name in {each.name for each in staged}:  # one, or none if the batch had no task
+            commit(self._options, name, batchId, staged)
+
+    def abort(self, messages: Sequence[TaskDone | None], batchId: int) -> None:
+        """A task failed for good. If none was done, what is staged goes with the next batch, or expires."""
+        for name in {each.name for each in _staged(messages)}:
+            abort(self._options, name, batchId)
+
+
+def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> None:
+    """Commits what the tasks staged. Does nothing if the write was committed before. Raises WriteError."""
+    winners = [(each.attempt, each.messages) for each in staged if each.attempt is not None]
+    with raftmq.connect(options.servers) as mq:
+        try:
+            mq.staged_writes(timeout_s=options.timeout_s).commit(name, write, winners)
+        except raftmq.RaftMQError as error:
+            raise WriteError(f"{name}, {write}, is not known to be committed", str(error), error.hint) from error
+
+
+def abort(options: SinkOptions, name: str, write: int) -> None:
+    """Discards what was staged. Raises WriteError; it expires then."""
+    with raftmq.connect(options.servers) as mq:
+        try:
+            mq.staged_writes(timeout_s=options.timeout_s).abort(name, write)
+        except raftmq.RaftMQError as error:
+            raise WriteError(f"what {name}, {write}, staged is not discarded", str(error), error.hint) from error
+
+
+def _name_of(query_id: str) -> str:
+    return f"query {query_id}"
+
+
+def _staged(messages: Sequence[TaskDone | None]) -> list[StagedAttempt]:
+    return [message.staged for message in messages if message is not None]

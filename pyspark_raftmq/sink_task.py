@@ -1,0 +1,105 @@
+"""What a task of the sink does: stages its rows as one attempt at the write.
+
+Nothing here may depend on the order of rows or on which try of the task this is: a retry stages all of them anew, as
+an attempt of its own, and only the driver's commit says which attempt counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import raftmq
+from cluster.wire.message_format import BatchItem
+from pyspark_raftmq.errors import WriteError
+from pyspark_raftmq.sink_options import SinkOptions
+from raftmq.client.message import encode_properties
+from raftmq.client.send_frame import MessageIds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raftmq.client.staging import StagedWrites
+
+SLICE_BYTES = 512 << 10
+"""Of bodies in one request; one more row may pass it."""
+
+
+class StagedAttempt(NamedTuple):
+    """What a task tells the driver."""
+
+    name: str
+    write: int
+    attempt: int | None
+    """None: it staged nothing, for it had no rows, or the write is committed already."""
+    messages: int
+
+
+def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
+    """Stages all rows for one attempt. Raises WriteError."""
+    with raftmq.connect(options.servers) as mq:
+        try:
+            return _Stager(options, mq.staged_writes(timeout_s=options.timeout_s), name, write).run(batches)
+        except raftmq.RaftMQError as error:
+            raise WriteError(f"a task of {name}, {write}, cannot stage its rows", str(error), error.hint) from error
+
+
+class _Stager:
+    def __init__(self, options: SinkOptions, writes: StagedWrites, name: str, write: int) -> None:
+        self._options = options
+        self._writes = writes
+        self._name, self._write = name, write
+        self._ids = MessageIds(os.urandom(16))
+        self._attempt: int | None = None
+        self._sequence = 0
+        self._messages = 0
+        self._waiting: dict[int | None, list[BatchItem]] = {}
+        """By queue; None: any."""
+        self._sizes: dict[int | None, int] = {}
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
+        """Stages all of them."""
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if self._attempt is None:
+                self._attempt = self._writes.open(self._name, self._write)
+                if self._attempt is None:  # a replay: the rows are in the topic
+                    return StagedAttempt(self._name, self._write, None, 0)
+            self._add(batch)
+        for queue_id in list(self._waiting):
+            self._flush(queue_id)
+        return StagedAttempt(self._name, self._write, self._attempt, self._messages)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        none = [None] * batch.num_rows
+        named = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = {name: column.to_pylist() for name, column in named.items()}
+        rows = zip(
+            columns["body"],
+            columns.get("tag", none),
+            columns.get("keys", none),
+            columns.get("properties", none),
+            columns.get("queue_id", none),
+            strict=True,
+        )
+        for body, tag, keys, properties, queue_id in rows:
+            if body is None:
+                raise WriteError("a row has no body", "the column body is null there", "filter such rows, or use ''")
+            data = body.encode() if isinstance(body, str) else body
+            text = encode_properties(self._ids.next(), keys, tag, dict(properties) if properties else None)
+            self._waiting.setdefault(queue_id, []).append(BatchItem(0, data, text.encode()))
+            self._sizes[queue_id] = size = self._sizes.get(queue_id, 0) + len(data) + len(text)
+            if size >= SLICE_BYTES or len(self._waiting[queue_id]) >= self._options.slice_rows:
+                self._flush(queue_id)
+
+    def _flush(self, queue_id: int | None) -> None:
+        assert self._attempt is not None
+        items = self._waiting.pop(queue_id)
+        self._sizes.pop(queue_id)
+        self._sequence += 1
+        born_ms = time.time_ns() // 1_000_000
+        self._writes.stage(self._attempt, self._sequence, self._options.topic, queue_id, items, born_ms)
+        self._messages += len(items)

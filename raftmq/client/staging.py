@@ -1,0 +1,72 @@
+"""Staged writes: attempts, what is staged for them, and the commit that makes it count (docs/adr/0068).
+
+For Spark's sink. Every request may be asked twice, so each is asked again until it is answered or the time is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.wire.codes import RequestCode
+from cluster.wire.message_format import BatchItem, build_batch
+
+if TYPE_CHECKING:
+    from raftmq.client.connection import Reply
+    from raftmq.client.loop_thread import LoopThread
+    from raftmq.client.view import ClusterView
+
+
+class Committed(NamedTuple):
+    """A write counts."""
+
+    write: int
+    """The newest of its name."""
+    earlier: bool
+    """It was committed before: nothing changed."""
+
+
+class StagedWrites:
+    """Blocking; from any thread. Raises RaftMQError, Unknown if nobody said in time what became of a request."""
+
+    def __init__(self, view: ClusterView, thread: LoopThread, timeout_s: float) -> None:
+        self._view = view
+        self._thread = thread
+        self._timeout_s = timeout_s
+
+    def open(self, name: str, write: int) -> int | None:
+        """The number of a new attempt at the write; None if that write, or a later one of the name, is committed."""
+        reply = self._ask(
+            RequestCode.OPEN_ATTEMPT, {"name": name, "write": str(write)}, b"", f"write {write} of {name}"
+        )
+        attempt = reply.ext.get("attempt")
+        return None if attempt is None else int(attempt)
+
+    def stage(
+        self, attempt: int, sequence: int, topic: str, queue_id: int | None, items: Sequence[BatchItem], born_ms: int
+    ) -> None:
+        """Stores messages for one queue, in which nobody sees them before the commit. `sequence` counts the calls of
+        the attempt from 1; without a queue the leader chooses one. Raises Refused if the attempt was discarded."""
+        ext = {"attempt": str(attempt), "sequence": str(sequence), "topic": topic, "bornTimestamp": str(born_ms)}
+        if queue_id is not None:
+            ext["queueId"] = str(queue_id)
+        what = f"{len(items)} messages to {topic} for attempt {attempt}"
+        self._ask(RequestCode.STAGE_MESSAGES, ext, build_batch(list(items)), what)
+
+    def commit(self, name: str, write: int, winners: Sequence[tuple[int, int]]) -> Committed:
+        """Makes the write count, with the messages of these attempts, (number, messages) each. Raises Refused, and
+        nothing has changed, if one of them is not there or not whole."""
+        body = json.dumps([list(winner) for winner in winners]).encode()
+        ext = {"name": name, "write": str(write)}
+        reply = self._ask(RequestCode.COMMIT_WRITE, ext, body, f"commit of write {write} of {name}")
+        return Committed(int(reply.ext["committed"]), reply.ext["earlier"] == "true")
+
+    def abort(self, name: str, write: int) -> int:
+        """Discards what is open for the write: how many attempts."""
+        ext = {"name": name, "write": str(write)}
+        return int(self._ask(RequestCode.ABORT_WRITE, ext, b"", f"write {write} of {name}").ext["attempts"])
+
+    def _ask(self, code: RequestCode, ext: dict[str, str], body: bytes, what: str) -> Reply:
+        call = self._view.call(code, ext, body, what=what, timeout_s=self._timeout_s, writes=True)
+        return self._thread.run(call)
