@@ -15,6 +15,7 @@ from cluster.tier.index_file.index_parts import LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import Scrubber, Source
 from cluster.tier.store.bandwidth import Bandwidth
+from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.request_counts import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
@@ -73,14 +74,16 @@ def access_of(
         opened, cache = cast("ObjectStore", environment.open_store(section.url)), None
     else:
         opened, cache = configured_store(section), _cache(section, storage.directory.path)
-    store = RetryingStore(
+    retrying = RetryingStore(
         opened,
         RetryPolicy(total_s=CALL_TOTAL_S),
         environment.random(),
         counts,
         uploads,
     )
-    folder = str(storage.directory.identity.cluster_uuid)
+    identity = storage.directory.identity
+    folder, ancestors = str(identity.cluster_uuid), [str(each.cluster_uuid) for each in reversed(identity.origin)]
+    store = LineageStore(retrying, folder, ancestors) if ancestors else retrying
 
     async def from_log(position: int, size: int) -> bytes | None:
         try:

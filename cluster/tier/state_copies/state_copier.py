@@ -89,7 +89,10 @@ class StateCopier:
             return now_ms - self._began_ms >= min(every_ms, 1000) or tier_begins > 0
         newest = self.copies[-1:]
         if not newest:
-            return tier_begins > 0 or now_ms - self._began_ms >= every_ms
+            # Without one, a restore begins with GENESIS; and only a copy names the clusters that came before this one.
+            return (
+                tier_begins > 0 or bool(self._storage.directory.identity.origin) or now_ms - self._began_ms >= every_ms
+            )
         return now_ms - newest[0].made_ms >= every_ms
 
     async def _copy(self, wish: _Wish, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from cluster.backup import remote
 from cluster.backup.create import Made
 from cluster.backup.remote import backups_at, create_remote, fetch_backup, newest_ms, verify_backup
+from cluster.backup.replay import Target
 from cluster.backup.restore import restore
-from cluster.backup.sources import local_copy
+from cluster.backup.sources import Source, found
 from cluster.errors import LocalError
 from cluster.tier.file_set import stored_files
 
@@ -46,8 +47,8 @@ def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_pa
     assert backups_at(url) == ([done.manifest], [])
     assert not (stopped.data / "checkpoints" / remote.STAGING).exists()
     stages: list[str] = []
-    with local_copy(done.path, tmp_path / "new", stages.append) as local:
-        new = restore(local, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS)
+    with found(Source(done.path), tmp_path / "new", NOW_MS, stages.append) as local:
+        new = restore(local.path, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS)
     assert new.manifest.digest == done.manifest.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "node", "store"]
     assert verify_backup(done.path, tmp_path / "scratch").problems == []
@@ -115,6 +116,11 @@ def test_a_rotten_part_is_not_taken_by_the_next_backup(stopped: Any, url: str, t
     assert verify_backup(second.path, tmp_path / "scratch").problems == []
 
 
+def open_source(source: Source, into: Path) -> None:
+    with found(source, into, NOW_MS, lambda stage: None):
+        pass
+
+
 def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None:
     made(stopped, url)
     with pytest.raises(LocalError, match=r"(?s)has no backup 'none'.*backup list"):
@@ -123,8 +129,10 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
     with pytest.raises(LocalError, match=r"(?s)new is in the way.*rm -r"):
         fetch_backup(f"{url}/none", tmp_path / "new")
     (tmp_path / "new" / "mine").touch()
-    with pytest.raises(LocalError, match=r"is not empty"), local_copy(f"{url}/x", tmp_path / "new", lambda stage: None):
-        pass
+    with pytest.raises(LocalError, match=r"is not empty"):
+        open_source(Source(f"{url}/x"), tmp_path / "new")
+    with pytest.raises(LocalError, match=r"(?s)a backup alone is restored as it is.*--from-tier URL"):
+        open_source(Source(f"{url}/x", target=Target(7)), tmp_path / "other")
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match=r"(?s)the store file://.* failed"):
         made(stopped, (tmp_path / "file").as_uri())

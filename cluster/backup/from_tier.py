@@ -1,0 +1,286 @@
+"""Makes a backup out of what object storage holds: a copy of the state, or a backup, and the log after it.
+
+Every node may be lost. What was never uploaded is lost too, and the caller is told how much of it is known.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.backup import files
+from cluster.backup import manifest as manifests
+from cluster.backup.listing import name_of
+from cluster.backup.manifest import LOG, STATE, Manifest
+from cluster.backup.remote import opened, run
+from cluster.backup.replay import WORK, Facts, Replay, Target
+from cluster.backup.segments import last_of
+from cluster.backup.tier_objects import LogObject, TierObjects, find_cluster
+from cluster.config.config import ClusterSection
+from cluster.errors import ExitCode, LocalError
+from cluster.tier.file_set.set_reader import DamagedObjectError, fetch
+from cluster.tier.state_copies.copy_format import StateCopy
+from raftlog.errors import FrameError, RaftLogError
+from raftlog.frame import FrameHeader, decode_entries
+from raftlog.storage import genesis as genesis_format
+from raftlog.storage.layout import segment_name
+from raftlog.types import EMPTY_TAIL, LogTail
+
+Stage = Callable[[str], None]
+
+
+class Wish(NamedTuple):
+    """What is to be restored."""
+
+    url: str
+    """Of the tier."""
+    target: Target = Target()
+    cluster_id: str | None = None
+    """None: the only one there."""
+    backup: Path | None = None
+    """A local backup to begin with, instead of a copy of the state."""
+
+
+class Rebuilt(NamedTuple):
+    """A backup that was made."""
+
+    path: Path
+    manifest: Manifest
+    began: str
+    """What its rows began with."""
+    known_index: int
+    """The cluster had applied at least this entry."""
+
+
+def rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage = lambda stage: None) -> Rebuilt:
+    """Makes it below `folder`, which is made. Raises LocalError; then nothing is left."""
+    if folder.exists():
+        raise LocalError(
+            f"{folder} is in the way",
+            "what is fetched is kept there until the command ends, and one was interrupted or is running now",
+            f"rm -r {folder}    (if none is running)",
+            ExitCode.REFUSED,
+        )
+    try:
+        folder.mkdir(parents=True)
+        return run(wish.url, _rebuild(wish, folder, now_ms, on_stage))
+    except OSError as error:
+        left = files.remove_tree(folder)
+        raise LocalError(
+            f"what {wish.url} holds could not be brought to {folder}",
+            f"{error.strerror or error}; {files.free_text(folder.parent)}{left}",
+            "free space, or restore onto another disk",
+        ) from error
+    except RaftLogError as error:
+        files.remove_tree(folder)
+        raise LocalError(
+            "the log could not be applied",
+            str(error),
+            "begin with an older state: --to-index below it, or another backup",
+        ) from error
+    except BaseException:
+        files.remove_tree(folder)
+        raise
+
+
+async def _rebuild(wish: Wish, folder: Path, now_ms: int, on_stage: Stage) -> Rebuilt:
+    async with opened(wish.url, None) as store:
+        given = None if wish.backup is None else manifests.load(wish.backup)
+        wanted = wish.cluster_id or (given.cluster_uuid if given else None)
+        if given is not None and given.cluster_uuid != wanted:
+            raise LocalError(
+                f"the backup {given.name} is of cluster {given.cluster_uuid}",
+                f"the log of {wanted} does not continue it",
+                "leave --cluster out, or use a backup of that cluster",
+                ExitCode.REFUSED,
+            )
+        on_stage("listing the store")
+        cluster = await find_cluster(store, wish.url, wanted)
+        objects = TierObjects(store, cluster)
+        await objects.load(given.origin if given else ())
+        if given is not None and wish.backup is not None:
+            began, replay = f"backup {given.name}", _begin_with_backup(wish, given, folder)
+        else:
+            began, replay = await _begin(wish, objects, folder, on_stage)
+        try:
+            reached = await _go_on(replay, objects, wish, on_stage)
+            _check_end(replay, wish.target, reached)
+            name = name_of(now_ms, cluster, 0, replay.log.tail.index)
+            manifest = replay.finish(name, now_ms)
+        finally:
+            replay.close()
+    return Rebuilt(folder, manifest, began, objects.known_index)
+
+
+# --- what the rows begin with ----------------------------------------------------------------------------------------
+
+
+async def _begin(wish: Wish, objects: TierObjects, folder: Path, on_stage: Stage) -> tuple[str, Replay]:
+    """The newest copy of the state that is whole and not above the target; without one, GENESIS."""
+    problems = list(objects.bad_copies)
+    below = [copy for copy in objects.copies if not wish.target.is_below(copy.index, copy.timestamp_ms)]
+    for copy in below:
+        begins = LogTail(*copy.log_begins)
+        if objects.reaches(begins.end_position) < copy.position:
+            problems.append(f"the copy at index {copy.index} needs the log up to {copy.position}, which is not there")
+            continue
+        on_stage(f"fetching the state at index {copy.index}")
+        try:
+            await _fetch_state(objects, copy, folder)
+        except DamagedObjectError as error:
+            problems.append(str(error))
+            shutil.rmtree(folder / WORK)
+            continue
+        return f"the state copied at index {copy.index}", Replay(folder, _facts_of(copy), begins)
+    if objects.begins() == 0:
+        facts = await _facts_of_genesis(objects)
+        if facts is not None:
+            return "GENESIS", Replay(folder, facts, EMPTY_TAIL)
+    raise _nothing_to_begin_with(wish, objects, problems)
+
+
+async def _fetch_state(objects: TierObjects, copy: StateCopy, folder: Path) -> None:
+    files.need(folder, sum(file.size for file in copy.files))
+    (folder / WORK).mkdir()
+    for file in copy.files:
+        await fetch(objects.store, objects.cluster_id, file, folder / WORK)
+
+
+def _facts_of(copy: StateCopy | Manifest) -> Facts:
+    return Facts(
+        cluster_uuid=copy.cluster_id if isinstance(copy, StateCopy) else copy.cluster_uuid,
+        cluster_name=copy.cluster_name,
+        broker_name=copy.broker_name,
+        group_id=copy.group_id,
+        segment_size=copy.segment_size,
+        origin=copy.origin,
+        genesis=copy.genesis,
+        node=copy.node,
+        versions=copy.versions,
+    )
+
+
+async def _facts_of_genesis(objects: TierObjects) -> Facts | None:
+    """None if the log there begins with another cluster's."""
+    for wanted in objects.at(0):
+        data, _ = await objects.read(wanted)
+        if data:
+            entry = next(decode_entries(data))
+            began = genesis_format.decode(entry)
+            if str(began.cluster_uuid) == objects.cluster_id:
+                named = ClusterSection()
+                return Facts(
+                    cluster_uuid=objects.cluster_id,
+                    cluster_name=named.name,
+                    broker_name=named.broker_name,
+                    group_id=FrameHeader(entry.header).group_id,
+                    segment_size=began.segment_size,
+                    origin=[],
+                    genesis=(entry.header + entry.payload).hex(),
+                    node=0,
+                    versions={},
+                )
+    return None
+
+
+def _begin_with_backup(wish: Wish, given: Manifest, folder: Path) -> Replay:
+    """Copies it. The caller has verified it."""
+    assert wish.backup is not None
+    if wish.target.is_below(given.index, given.timestamp_ms):
+        raise LocalError(
+            f"the backup {given.name} lies above {wish.target}",
+            f"it was made at index {given.index}, log time {given.timestamp_ms} ms, and nothing can be taken back",
+            "use an older backup, or leave --from out: a copy of the state in the tier may be older",
+            ExitCode.REFUSED,
+        )
+    files.need(folder, given.bytes_total)
+    shutil.copytree(wish.backup / STATE, folder / WORK)
+    shutil.copytree(wish.backup / LOG, folder / LOG)
+    last = folder / LOG / segment_name(given.segments[-1].base_position)
+    tail, _ = last_of(last, given.group_id)
+    return Replay(folder, _facts_of(given), tail, given.segments)
+
+
+def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]) -> LocalError:
+    begins = objects.begins()
+    where = "there is no object of its log" if begins is None else f"its log there begins at position {begins}"
+    if objects.copies and not problems:
+        oldest = objects.copies[-1]
+        return LocalError(
+            f"{wish.target} lies below the oldest copy of the state",
+            f"that is at index {oldest.index}, log time {oldest.timestamp_ms} ms, and {where}",
+            "restore to a later index, or from an older backup: raftmq restore --from BACKUP --from-tier URL",
+            ExitCode.REFUSED,
+        )
+    return LocalError(
+        f"{wish.url} has no copy of the state of cluster {objects.cluster_id} that can be used",
+        "; ".join([*problems[:3], where]),
+        "begin with a backup: raftmq restore --from BACKUP --from-tier URL --into DIR",
+        ExitCode.REFUSED,
+    )
+
+
+# --- the log after it ------------------------------------------------------------------------------------------------
+
+
+async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Stage) -> bool:
+    """Takes entries up to the target, or to the end of what is there; whether it is known to be reached. Raises
+    DamagedObjectError, StoreError."""
+    while wish.target.index is None or replay.log.tail.index < wish.target.index:
+        position = replay.log.tail.end_position
+        on_stage(f"applying the log from index {replay.log.tail.index + 1}")
+        problems = []
+        for wanted in objects.at(position):
+            data, problem = await objects.read(wanted)
+            if problem:
+                problems.append(problem)
+                continue
+            if _take(replay, wanted, data, wish.target):
+                return True
+            if replay.log.tail.end_position > position:
+                break
+        else:
+            if problems:
+                raise DamagedObjectError("; ".join(problems))
+            return wish.target.time_ms is not None and replay.log.tail.timestamp_ms == wish.target.time_ms
+    return True
+
+
+def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> bool:
+    """Takes an object's entries; True when the target is reached. None is taken if they do not follow the log: then
+    they are of another history."""
+    start = replay.log.tail.end_position - wanted.part.base
+    until = wanted.folder.last_index
+    try:
+        for entry in decode_entries(data[start:]):
+            if until is not None and entry.index > until:
+                return False
+            if target.passed_by(entry):
+                return True
+            replay.take(entry)
+    except FrameError:
+        if replay.log.tail.end_position - wanted.part.base > start:
+            raise
+        return False
+    return target.index == replay.log.tail.index
+
+
+def _check_end(replay: Replay, target: Target, reached: bool) -> None:
+    tail = replay.log.tail
+    last = f"the last entry in the tier has index {tail.index}, log time {tail.timestamp_ms} ms"
+    if tail.index < replay.state.applied.index:
+        raise LocalError(
+            f"the log there ends below the state, which is at index {replay.state.applied.index}",
+            last,
+            "begin with an older state: --to-index below it, or another backup",
+            ExitCode.REFUSED,
+        )
+    if target != Target() and not reached:
+        raise LocalError(
+            f"{target} lies beyond what is there",
+            last,
+            f"restore to that: --to-index {tail.index}, or leave the target out",
+            ExitCode.REFUSED,
+        )

@@ -1,0 +1,151 @@
+"""A backup that is not a copy of a node: rows of an earlier index, and the entries after it, applied up to the target.
+
+Entries are applied by the state machine that nodes run, so rows, consumer offsets and messages are those of one index.
+Where an entry tells the sums that the cluster had (DIGEST), the rows made here are compared with them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+import msgspec
+
+from cluster.backup import files, verify
+from cluster.backup import manifest as manifests
+from cluster.backup.files import checksum
+from cluster.backup.log_files import LogFiles
+from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
+from raftlog.errors import InvariantViolationError
+from raftlog.types import Entry, EntryType, LogTail
+from statemachine.broker_state import BrokerState
+from statemachine.rocks import RocksKV
+from statemachine.sums import VERSION
+
+WORK = "work"
+"""Below the backup's folder while it is made: the database that entries are applied to."""
+RUN_ENTRIES = 512
+"""Applied as one batch."""
+
+
+class Target(NamedTuple):
+    """The last entry that is restored: an index, or the last entry whose log time is not later. Neither: all there
+    is."""
+
+    index: int | None = None  # type: ignore[assignment]  # hides tuple.index
+    time_ms: int | None = None
+
+    def passed_by(self, entry: Entry) -> bool:
+        """Whether the entry lies behind the target."""
+        return self.is_below(entry.index, entry.timestamp_ms)
+
+    def is_below(self, index: int, timestamp_ms: int) -> bool:
+        """Whether the target lies below this entry."""
+        return (self.index is not None and index > self.index) or (
+            self.time_ms is not None and timestamp_ms > self.time_ms
+        )
+
+    def __str__(self) -> str:
+        return f"index {self.index}" if self.index is not None else f"time {self.time_ms} ms"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup's manifest says of the cluster."""
+
+    cluster_uuid: str
+    cluster_name: str
+    broker_name: str
+    group_id: int
+    segment_size: int
+    origin: list[tuple[str, int]]
+    genesis: str
+    node: int
+    versions: dict[str, str]
+
+
+class Replay:
+    """One backup being made in `folder`, whose `work` holds the rows to begin with (none: an empty database)."""
+
+    def __init__(self, folder: Path, facts: Facts, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
+        """`tail`: of the log that is there. Raises KVError."""
+        self._folder = folder
+        self._facts = facts
+        (folder / LOG).mkdir(exist_ok=True)
+        self.log = LogFiles(folder / LOG, facts.group_id, tail, records)
+        self._kv = RocksKV(str(folder / WORK))
+        self.state = BrokerState(self._kv)
+        self._run: list[Entry] = []
+
+    def take(self, entry: Entry) -> None:
+        """The next entry. Raises FrameError if it does not follow, InvariantViolationError, KVError, OSError."""
+        self.log.append(entry)
+        if entry.index > self.state.applied.index:
+            self._run.append(entry)
+            if len(self._run) >= RUN_ENTRIES:
+                self._apply()
+            if entry.type == EntryType.DIGEST:
+                self._apply()
+                self._compare(entry)
+
+    def _apply(self) -> None:
+        self.state.apply(self._run)
+        self._run = []
+
+    def _compare(self, entry: Entry) -> None:
+        if not entry.payload:
+            return
+        version, index, told = msgpack.unpackb(entry.payload)  # cluster/repair/digest_entry.py
+        mine = self.state.sums.at(index)
+        if version == VERSION and told and mine is not None and any(mine.get(each, 0) != told[each] for each in told):
+            raise InvariantViolationError(f"the rows as of entry {index} are not those that the cluster had then")
+
+    def finish(self, name: str, now_ms: int) -> Manifest:
+        """Completes the backup at the last entry taken. Raises KVError, OSError."""
+        self._apply()
+        self.log.close()
+        self.log.drop_below(self.state.trim_position)
+        self._kv.checkpoint(str(self._folder / STATE))
+        self.close()
+        shutil.rmtree(self._folder / WORK)
+        mark, sums = verify.read_state(self._folder)
+        state = [FileRecord(f"{STATE}/{path.name}", *checksum(path)) for path in _files(self._folder / STATE)]
+        facts, tail = self._facts, self.log.tail
+        size = sum(record.end_position - record.base_position for record in self.log.records)
+        manifest = Manifest(
+            name=name,
+            made_ms=now_ms,
+            node=facts.node,
+            cluster_uuid=facts.cluster_uuid,
+            cluster_name=facts.cluster_name,
+            broker_name=facts.broker_name,
+            group_id=facts.group_id,
+            index=tail.index,
+            term=tail.term,
+            position=tail.end_position,
+            header_crc=tail.header_crc,
+            timestamp_ms=mark.timestamp_ms,
+            segment_size=facts.segment_size,
+            origin=facts.origin,
+            digest=sums,
+            segments=self.log.records,
+            state=state,
+            bytes_total=size + sum(record.size for record in state),
+            bytes_new=0,
+            versions=facts.versions,
+            genesis=facts.genesis,
+        )
+        (self._folder / MANIFEST).write_bytes(manifests.encode(manifest))
+        files.sync_tree(self._folder)
+        return manifest
+
+    def close(self) -> None:
+        """Lets the files go; idempotent."""
+        self._kv.close()
+        self.log.close()
+
+
+def _files(folder: Path) -> Sequence[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())

@@ -1,0 +1,179 @@
+"""Every node is lost: a cluster is made from what lies in the tier, as of any index or time, and nothing in between."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.backup import remote
+from cluster.backup.from_tier import Rebuilt, Wish, rebuild
+from cluster.backup.replay import Target
+from cluster.backup.restore import restore
+from cluster.backup.verify import verify
+from cluster.errors import LocalError
+from tests.cluster.backup.lost_cluster import Lost
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CALLS_TOTAL_S", 0.0)
+
+
+@pytest.fixture
+def lost(stopped: Any, tmp_path: Path) -> Lost:
+    return Lost(stopped.data, tmp_path / "store")
+
+
+def rebuilt(lost: Lost, folder: Path, **wishes: Any) -> Rebuilt:
+    target = Target(wishes.pop("index", None), wishes.pop("time_ms", None))
+    return rebuild(Wish(lost.url, target, **wishes), folder, NOW_MS)
+
+
+def check(lost: Lost, made: Rebuilt, index: int) -> None:
+    """It is a good backup, of that index."""
+    assert verify(made.path).problems == []
+    assert made.manifest.index == index
+    assert made.manifest.digest == lost.model(index)
+    assert made.manifest.header_crc == lost.entries[index].header_crc
+
+
+def test_the_newest_copy_and_the_log_after_it(lost: Lost, tmp_path: Path) -> None:
+    last = len(lost.entries) - 1
+    lost.upload()
+    lost.copy_state([300, 700, 1100], tmp_path / "kv")
+    made = rebuilt(lost, tmp_path / "new.fetched")
+    check(lost, made, last)
+    assert (made.began, made.known_index) == ("the state copied at index 1100", 1100)
+    new = restore(made.path, tmp_path / "new", count=3, base_port=21000, now_ms=NOW_MS)
+    assert new.manifest.index == last
+    assert new.manifest.cluster_uuid == lost.cluster_id != str(new.cluster_uuid)
+
+
+def points(lost: Lost, seed: int, number: int) -> list[tuple[int, dict[str, int]]]:
+    """(the index that is to come out, what is asked for): by index, and by time."""
+    draw, found = random.Random(seed), list[tuple[int, dict[str, int]]]()
+    while len(found) < number:
+        index = draw.randrange(len(lost.entries))
+        found.append((index, {"index": index}))
+        time_ms = lost.entries[index].timestamp_ms + draw.choice((0, 1))
+        below = max(each.index for each in lost.entries if each.timestamp_ms <= time_ms)
+        if below + 1 < len(lost.entries):
+            found.append((below, {"time_ms": time_ms}))
+    return found
+
+
+def compare_with_the_model(lost: Lost, folder: Path, seed: int, number: int) -> None:
+    lost.upload()
+    lost.copy_state([150, 600, 601, 1200], folder / "kv")
+    for at, (index, wish) in enumerate(points(lost, seed, number)):
+        made = rebuilt(lost, folder / f"new-{at}", **wish)
+        check(lost, made, index)
+
+
+def test_any_index_and_any_time(lost: Lost, tmp_path: Path) -> None:
+    compare_with_the_model(lost, tmp_path, 1, 4)
+
+
+@pytest.mark.slow
+def test_many_indexes_and_times(lost: Lost, tmp_path: Path) -> None:
+    compare_with_the_model(lost, tmp_path, 2, 60)
+
+
+def test_without_a_copy_the_log_is_applied_from_genesis(lost: Lost, tmp_path: Path) -> None:
+    lost.upload()
+    check(lost, rebuilt(lost, tmp_path / "new", index=450), 450)
+    (tmp_path / "store" / lost.cluster_id / "log").rename(tmp_path / "store" / lost.cluster_id / "strange")
+    with pytest.raises(LocalError, match=r"(?s)has no copy of the state.*there is no object of its log.*--from BACKUP"):
+        rebuilt(lost, tmp_path / "other", cluster_id=lost.cluster_id)
+
+
+def test_a_backup_and_the_log_after_it(lost: Lost, tmp_path: Path) -> None:
+    lost.upload()
+    lost.copy_state([150], tmp_path / "kv")
+    first = rebuilt(lost, tmp_path / "first", index=500)
+    second = rebuilt(lost, tmp_path / "second", index=731, backup=first.path)
+    check(lost, second, 731)
+    assert second.began == f"backup {first.manifest.name}"
+    with pytest.raises(LocalError, match=r"(?s)lies above index 499.*nothing can be taken back"):
+        rebuilt(lost, tmp_path / "third", index=499, backup=first.path)
+    other = "00000000-0000-0000-0000-00000000000f"
+    with pytest.raises(LocalError, match=rf"(?s)is of cluster {lost.cluster_id}.*log of {other} does not continue"):
+        rebuilt(lost, tmp_path / "third", backup=first.path, cluster_id=other)
+
+
+def test_what_lies_outside_is_refused_with_what_is_there(lost: Lost, tmp_path: Path) -> None:
+    lost.upload(lost.segments[2:5])
+    last = lost.segments[4][1] - 1
+    lost.copy_state([500, 1300], tmp_path / "kv")
+    with pytest.raises(
+        LocalError, match=r"(?s)has no copy of the state.*500 needs the log up to \d+, which is not there"
+    ):
+        rebuilt(lost, tmp_path / "new")
+    lost.upload(lost.segments[:2])
+    with pytest.raises(LocalError, match=rf"(?s)index 1200 lies beyond.*has index {last}.*--to-index {last}"):
+        rebuilt(lost, tmp_path / "new", index=1200)
+    beyond_ms = lost.entries[last].timestamp_ms + 1
+    with pytest.raises(LocalError, match=rf"(?s)time {beyond_ms} ms lies beyond.*has index {last}"):
+        rebuilt(lost, tmp_path / "new", time_ms=beyond_ms)
+    check(lost, rebuilt(lost, tmp_path / "new", time_ms=beyond_ms - 1), last)
+
+
+def test_below_the_oldest_copy(lost: Lost, tmp_path: Path) -> None:
+    lost.upload()
+    lost.copy_state([500], tmp_path / "kv")
+    for path in (tmp_path / "store" / lost.cluster_id / "log").glob("00000000000000000000-*"):
+        path.unlink()
+    with pytest.raises(LocalError, match=r"(?s)index 499 lies below the oldest copy.*at index 500.*older backup"):
+        rebuilt(lost, tmp_path / "new", index=499)
+    assert not (tmp_path / "new").exists()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_damage_is_named_or_gone_around(lost: Lost, tmp_path: Path) -> None:
+    files = lost.upload()
+    lost.copy_state([300, 700], tmp_path / "kv")
+    root = tmp_path / "store" / lost.cluster_id
+    part = next(path for path in (root / "state").glob("*700-*.part"))
+    flip(part)
+    made = rebuilt(lost, tmp_path / "one", index=900)
+    assert made.began == "the state copied at index 300"
+    check(lost, made, 900)
+    flip(files[-1])
+    with pytest.raises(LocalError, match=rf"(?s)is damaged.*{files[-1].name} was read 3 times: its SHA-256"):
+        rebuilt(lost, tmp_path / "two")
+    short = lost.entries[-1].index - 250
+    check(lost, rebuilt(lost, tmp_path / "three", index=short), short)
+    whole = files[-1].read_bytes()
+    files[-1].with_name(files[-1].name.replace(".seg", "-1.seg")).write_bytes(whole)
+    flip(files[-1].with_name(files[-1].name.replace(".seg", "-1.seg")))
+    check(lost, rebuilt(lost, tmp_path / "four"), lost.entries[-1].index)
+    for path in (root / "state").glob("*.json"):
+        flip(path)
+    files[0].unlink()
+    with pytest.raises(LocalError, match=r"(?s)has no copy of the state.*cannot be read: its checksum does not fit"):
+        rebuilt(lost, tmp_path / "five")
+
+
+def test_the_wrong_cluster(lost: Lost, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with pytest.raises(LocalError, match=r"(?s)holds no tier.*tier.url of the lost cluster"):
+        rebuilt(lost, tmp_path / "new")
+    lost.upload()
+    other = "00000000-0000-0000-0000-00000000000f"
+    with pytest.raises(LocalError, match=rf"(?s)has nothing of cluster {other}.*are of {lost.cluster_id}"):
+        rebuilt(lost, tmp_path / "new", cluster_id=other)
+    lost.upload(cluster_id=other)
+    with pytest.raises(LocalError, match=r"(?s)holds the tiers of 2 clusters.*--cluster"):
+        rebuilt(lost, tmp_path / "new")
+    with pytest.raises(LocalError, match=r"(?s)has no copy of the state of cluster .*f that can be used"):
+        rebuilt(lost, tmp_path / "new", cluster_id=other)
