@@ -86,6 +86,7 @@ def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
         live=node in group.live if knows else None,
         fit=peer.fit if peer else None,
         caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
+        maintenance=node in port.state.settings.maintenance,
     )
 
 
@@ -124,7 +125,7 @@ async def describe_joining(call: Call) -> JoinView:
 async def can_stop_member(call: Call) -> CanStopView:
     """Whether writes go on while that node is stopped, and if not, why."""
     try:
-        return can_stop(call.port.changes.group(), member_id(call.params["id"]))
+        return can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
     except LocalError as error:
         raise ApiError("not_found", error.what, error.fix) from None
 
@@ -190,7 +191,7 @@ async def drain_member(call: Call) -> DrainView:
         call.port.changes.drain(wanted.drain)
     except LocalError as error:
         raise _refused(error) from None
-    own, wait_s = call.port.config.node.id, _election_wait_s(call.port)
+    own, wait_s = call.port.config.node.id, election_wait_s(call.port)
     leader_id = call.port.services.leader_id
     if wanted.drain and not await comes_true(lambda: leader_id() not in (own, NOBODY), wait_s):
         raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s")
@@ -220,12 +221,13 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
         raise ApiError(
             "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
         ) from None
-    wait_s = _election_wait_s(port)
+    wait_s = election_wait_s(port)
     if not await comes_true(lambda: port.services.leader_id() == to, wait_s):
         raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen")
 
 
-def _election_wait_s(port: AdminPort) -> float:
+def election_wait_s(port: AdminPort) -> float:
+    """How long a planned election may take."""
     raft = port.config.raft
     return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
 

@@ -102,6 +102,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """It is stopping, and directs its clients to other nodes."""
     drained: bool = False
     """It does not lead until its next start, or until the drain is lifted."""
+    maintenance: bool = False
+    """It is in maintenance, by the word of the log: it leads nothing until that ends."""
     failpoints: bool = False
     """Faults can be injected over HTTP: `[failpoints] enabled`."""
     failure: str | None = None

@@ -16,6 +16,7 @@ from cluster.admin import (
     history,
     links,
     log_level,
+    maintenance,
     member_requests,
     messages,
     metadata,
@@ -161,6 +162,14 @@ ROUTES: tuple[Route, ...] = (
         membership.DrainView,
         Serves.MEMBER,
         membership.DrainRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/members/{id}/maintenance",
+        maintenance.maintain_member,
+        maintenance.MaintenanceView,
+        Serves.LEADER,
+        maintenance.MaintenanceRequest,
     ),
     Route("GET", "/v1/members/{id}/status", node.get_member_status, NodeStatus, Serves.MEMBER),
     Route(

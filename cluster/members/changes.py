@@ -16,7 +16,7 @@ from cluster.members.checks import Group
 from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
-from cluster.peer.reach import DRAINED
+from cluster.peer.reach import DRAINED, MAINTAINED
 from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
@@ -50,6 +50,8 @@ class MemberChanges:
         self._drain_due = False
         self.drained = False
         """This node is drained: it must not lead."""
+        self.maintained = False
+        """It is in maintenance, by the word of the log: it must not lead either."""
 
     def reload(self, preferred: str, lag_max: int) -> None:
         """Other nodes should lead from now on; the times of the last election and transfer count on."""
@@ -125,8 +127,19 @@ class MemberChanges:
         """
         if held and self._raw.role is Role.LEADER:
             checks.successor(self.group())
-        self.drained = self._drain_due = held
+        self.drained = held
         self._raw.hold_campaigns(DRAINED, held)
+        self._leave()
+
+    def maintain(self, held: bool) -> None:
+        """This node is in maintenance, or not any more: the log says so. If it leads, it hands over when it can."""
+        if held != self.maintained:
+            self.maintained = held
+            self._raw.hold_campaigns(MAINTAINED, held)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._drain_due = self.drained or self.maintained
         self._wake()
 
     def _propose(self, members: Membership, done: Callable[[Ending], None]) -> EntryId:
@@ -163,7 +176,7 @@ class MemberChanges:
         self._promote_those_that_caught_up(now_ms)
         status = self._raw.status()
         to = self._preference.choose(status.term, status.voters, status.peers, now_ms)
-        if to != NOBODY and not self.drained:
+        if to != NOBODY and not self.drained and not self.maintained:
             logger.info("node %d is preferred and near: it should lead", to)
             self._try(lambda: self._transfer(to))
 
@@ -173,7 +186,7 @@ class MemberChanges:
         to = self.successor()
         if to == NOBODY:
             return  # again at the next tick
-        logger.info("this node is drained, node %d should lead", to)
+        logger.info("this node is drained or in maintenance, node %d should lead", to)
         self._try(lambda: self._transfer(to))
 
     def _promote_those_that_caught_up(self, now_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -34,11 +35,13 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
     """While it is stopped."""
 
 
-def can_stop(group: Group, node: NodeId) -> CanStopView:
-    """Raises LocalError if it is no member."""
+def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
+    """`maintained`: nodes in maintenance, which may be stopped at any moment and so count as away. Raises LocalError if
+    it is no member."""
     checks.known(group, node)
+    group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters
-    reasons, passes, do_now = _reasons(group, node) if is_voter and group.answers(node) else ([], False, "")
+    reasons, passes, do_now = _reasons(group, node, maintained) if is_voter and group.answers(node) else ([], False, "")
     return CanStopView(
         node=group.leader,
         id=node,
@@ -53,7 +56,7 @@ def can_stop(group: Group, node: NodeId) -> CanStopView:
     )
 
 
-def _reasons(group: Group, node: NodeId) -> tuple[list[str], bool, str]:
+def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[list[str], bool, str]:
     """(why a voter that is here may not be stopped, whether waiting helps, what to type)."""
     need = majority(len(group.voters))
     rest = [voter for voter in group.voters if voter != node]
@@ -62,11 +65,13 @@ def _reasons(group: Group, node: NodeId) -> tuple[list[str], bool, str]:
     here = [voter for voter in rest if group.answers(voter)]
     if len(here) < need:
         away = [voter for voter in rest if voter not in here]
-        return (
-            [f"without node {node} there is no majority: node {checks.names(away)} is away already"],
-            False,
-            f"raftmq restart {away[0]}" if away else "raftmq node add",
-        )
+        kept = [voter for voter in away if voter in maintained]
+        if kept:
+            why, do_now = f"node {checks.names(kept)} is in maintenance", f"raftmq node maintenance off {kept[0]}"
+        else:
+            why = f"node {checks.names(away)} is away already"
+            do_now = f"raftmq restart {away[0]}" if away else "raftmq node add"
+        return [f"without node {node} there is no majority: {why}"], False, do_now
     complete = [voter for voter in here if _is_complete(group, voter)]
     if len(complete) >= need and (node != group.leader or any(not group.unfit_to_lead(v) for v in complete)):
         return [], False, ""

@@ -36,9 +36,11 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     live: bool | None = None
     """The leader heard it within two election timeouts."""
     fit: bool | None = None
-    """It could lead: its log and rows are whole, and it is not drained."""
+    """It could lead: its log and rows are whole, and it is neither drained nor in maintenance."""
     caught_up: bool | None = None
     """A learner that could be promoted now."""
+    maintenance: bool = False
+    """Its operator works on it: it leads nothing."""
 
 
 class FormerMember(msgspec.Struct, frozen=True, kw_only=True):

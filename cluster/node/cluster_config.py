@@ -1,4 +1,5 @@
-"""The configuration of the cluster on one node: taken over when an entry changes it, and given its first values.
+"""The configuration of the cluster on one node: taken over when an entry changes it, and given its first values. And
+which nodes are in maintenance, which the log says as well.
 
 What is in force is this node's file with the cluster's values over it (docs/adr/0069). Until the cluster has values,
 because it is new or a member does not know the command yet, each node goes by its file alone.
@@ -16,7 +17,10 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cluster.node.own_port import OwnPort
+    from statemachine.settings import Maintenance
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +35,29 @@ class ClusterConfig:
         self._node = node
         self._version = node.state.settings.version
         self._complete = not node.environment.gives_config
+        self._maintenance = node.state.settings.maintenance
+        node.changes.maintain(node.node_id in self._maintenance)
         self._due_ms = 0
         self._proposed = False
 
     def on_applied(self) -> None:
-        """A run of entries is applied: one comparison while no configuration is in it."""
-        if self._node.state.settings.version != self._version:
-            self._version = self._node.state.settings.version
+        """A run of entries is applied: two comparisons while no configuration is in it."""
+        settings = self._node.state.settings
+        if settings.version != self._version:
+            self._version = settings.version
             self._follow()
+        if settings.maintenance is not self._maintenance:
+            before, self._maintenance = self._maintenance, settings.maintenance
+            self._maintain(before, settings.maintenance)
+
+    def _maintain(self, before: Mapping[int, Maintenance], now: Mapping[int, Maintenance]) -> None:
+        node = self._node
+        for each in sorted(before.keys() ^ now.keys()):
+            row = now.get(each)
+            says = "maintenance has ended" if row is None else f"maintenance begins ({row.author}): {row.reason}"
+            logger.info("node %d: %s", each, says)
+            node.events.note("members", f"node {each}", says)
+        node.changes.maintain(node.node_id in now)
 
     def _follow(self) -> None:
         node, config = self._node, self._node.layers.in_force()

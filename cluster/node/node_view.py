@@ -45,6 +45,7 @@ def status(node: OwnPort) -> NodeStatus:
         last_index=raft.last_index,
         stopping=node.stopping,
         drained=node.changes.drained,
+        maintenance=node.changes.maintained,
         failpoints=node.failpoints.enabled,
         failure=str(node.failure) if node.failure else None,
         alarms=node.alarms.all(),

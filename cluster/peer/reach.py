@@ -3,8 +3,8 @@
 Every node judges its own links, but only the leader's judgement counts: two nodes on different sides of a partition
 must not give clients different routes. The leader sends it in PING (docs/wire-protocol.md), at once when it changes. A
 link that flaps moves a name only once: away after the peer was unreachable for a while, back only after a calm period.
-A peer that says that it leaves (it is drained, or stops) counts as away at once: clients move at their next route poll,
-while it still serves them.
+A peer that says that it leaves (it is drained, in maintenance, or stops) counts as away at once: clients move at their
+next route poll, while it still serves them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ AWAY_MS = 1000
 """After this long out of reach, the node's name moves."""
 BACK_MS = 3000
 """After this long in reach, without a silence of half of AWAY_MS, its name moves back."""
-DRAINED, STOPPING = "drain", "stop"
-LEAVING = frozenset((DRAINED, STOPPING))
+DRAINED, STOPPING, MAINTAINED = "drain", "stop", "maintenance"
+LEAVING = frozenset((DRAINED, STOPPING, MAINTAINED))
 """The holds on campaigns (`RawNode.hold_campaigns`) with which a node says that it leaves."""
 _HEARTBEATS = 3
 """Heartbeats that may be missing; more than AWAY_MS only where [raft] makes them slow."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
+import os
 import signal
+import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -105,6 +108,15 @@ def show_problems(problems: Iterable[str]) -> None:
     """On stderr, beside what was found."""
     for problem in problems:
         click.secho(problem, fg="red", err=True)
+
+
+def author() -> str:
+    """Who types, for the history."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"[:200]
 
 
 def console(*, stderr: bool = False) -> Console:

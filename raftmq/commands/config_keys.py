@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.toml_text import toml_value
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.commands.common import author, data_option, json_option, print_json, print_table
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
 
 LOOK = "raftmq config show"
@@ -104,15 +102,6 @@ def set_keys(
         click.confirm("change it?", abort=True, err=True)
     # The answer to the question is about this version, and about no other.
     _show_changed(api.put("/v1/config", {**body, "version": plan["version"]}), as_json)
-
-
-def author() -> str:
-    """Who types, for the history."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = f"uid {os.getuid()}"
-    return f"{name}@{socket.gethostname()}"[:200]
 
 
 def _show_changed(answer: dict[str, Any], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table, show
+from raftmq.commands.common import author, console, data_dir, data_option, json_option, print_json, print_table, show
 from raftmq.commands.node_plan import confirmed, show_plan
 from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option, drain_node
@@ -86,6 +86,8 @@ def _row(view: dict[str, Any], member: dict[str, Any]) -> list[object]:
 
 
 def _state(view: dict[str, Any], member: dict[str, Any]) -> str:
+    if member.get("maintenance"):
+        return "maintenance"
     if member["id"] == view["node"]:
         return "drained" if view["drained"] else "ok"
     if member["live"] is None:
@@ -279,6 +281,33 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
     warning = [f"do not stop it yet: {reason}" for reason in may["reasons"]] if may is not None else []
     drained = f"node {node} is drained: node {view['leader']} leads; undo: raftmq node drain {node} --undo"
     show(as_json, {**view, "can_stop": may}, drained, *warning)
+
+
+@node.command()
+@click.argument("state", type=click.Choice(["on", "off"]))
+@NODE
+@click.option("--reason", default="", help="What is done to it; shown to everybody.")
+@click.option("--dry-run", is_flag=True, help="Only ask whether it could begin.")
+@data_option
+@admin_option
+@json_option
+def maintenance(
+    state: str, node: int, reason: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool
+) -> None:
+    """Say that NODE is being worked on: it leads nothing, and what is found about it is expected.
+
+    It lasts until it is switched off, also across restarts of the node and of the cluster.
+    """
+    body = {"maintenance": state == "on", "author": author(), "reason": reason, "dry_run": dry_run}
+    view = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/maintenance", body)
+    if dry_run:
+        now = "is in maintenance" if view["maintenance"] else "is not in maintenance"
+        told = f"nothing was changed: node {node} {now}, and this would be allowed"
+    elif view["maintenance"]:
+        told = f"node {node} is in maintenance, node {view['leader']} leads; end: raftmq node maintenance off {node}"
+    else:
+        told = f"node {node} is not in maintenance; it may lead again"
+    show(as_json, view, told)
 
 
 @node.command()

@@ -185,6 +185,8 @@ def _row(view: ClusterView, node: NodeView) -> list[str]:
         said[0] = str(own["member"])
     if own and own.get("drained"):
         said[0] = "drained"  # it never leads
+    if own and own.get("maintenance"):
+        said[0] = "maintenance"
     lag = view.lag_of(record.id)
     pid = str(record.pid or "-") if node.running else "-"
     return [

@@ -17,13 +17,21 @@ Views = Mapping[int, Sequence[Finding]]
 """Node -> what it found; nodes that do not answer are missing."""
 
 
-def merged(views: Views, members: Collection[int]) -> list[Finding]:
-    """The cluster's findings: the worst first, causes before their consequences, then the oldest first."""
+def merged(views: Views, members: Collection[int], maintained: Collection[int] = ()) -> list[Finding]:
+    """The cluster's findings: the worst first, causes before their consequences, then the oldest first. What is about a
+    node in maintenance is expected: it is shown, and wakes nobody."""
     found = _once(each for view in views.values() for each in view if _about_members(each, views, members))
     for each in [*_down(found, views, members), *_all_slow(found, views)]:
         found[each.key] = each
-    explained = [replace(each, because_of=_cause(each, found)) for each in found.values()]
+    explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
     return sorted(explained, key=_place)
+
+
+def _expected(finding: Finding, maintained: Collection[int]) -> Finding:
+    kind = finding.object.partition(" ")[0]
+    if kind in ("node", "link") and any(str(node) in _numbers(finding.object) for node in maintained):
+        return replace(finding, severity="info")
+    return finding
 
 
 def _about_members(finding: Finding, views: Views, members: Collection[int]) -> bool:

@@ -42,6 +42,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_clients(port, status),
         *_copies(port, status),
         *_configuration(port, status),
+        *_maintenance(port),
         *_faults(port, status),
     ]
 
@@ -210,6 +211,15 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
         )
         yield Condition("config_differs", f"setting {key.key}", says)
+
+
+def _maintenance(port: AdminPort) -> Iterator[Condition]:
+    for node, row in port.state.settings.maintenance.items():
+        if node in port.membership.in_force.node_uuids:
+            why = f": {row.reason}" if row.reason else ""
+            says = f"node {node} is in maintenance ({row.author}){why}; what is found about it is expected"
+            do_now = f"raftmq node maintenance off {node}"
+            yield Condition("node_maintenance", node_object(node), says, do_now=do_now, since_ms=row.since_ms)
 
 
 def _faults(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:

@@ -88,7 +88,7 @@ class FindingsWatch:
         """The findings of all nodes, as last heard."""
         own = self._port.config.node.id
         views = {own: self.look()} | {node: view.findings for node, view in self._around.views().items()}
-        return merged(views, self._port.membership.in_force.node_uuids)
+        return merged(views, self._port.membership.in_force.node_uuids, self._port.state.settings.maintenance)
 
     def reports(self) -> list[NodeReport]:
         """Which members answer."""

@@ -6,6 +6,7 @@ import { badge, table } from "./ui.js";
 /** How a member is, in words: [kind, text]. The same words as in `raftmq node list`. */
 export function stateOf(member, view, status) {
   if (member.id === status.node && status.failure) return ["bad", "has stopped taking part"];
+  if (member.maintenance) return ["warn", "maintenance"];
   if (member.id === view.node) return view.drained ? ["warn", "drained"] : ["good", "ok"];
   if (member.live === null || member.live === undefined) return member.connected ? ["good", "connected"] : ["bad", "not connected"];
   if (!member.live) return ["bad", "silent"];

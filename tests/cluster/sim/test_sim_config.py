@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
+from statemachine.commands import SET_CONFIG, SET_MAINTENANCE, SETTINGS_LEVEL
 from statemachine.settings import Settings
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
@@ -91,3 +91,38 @@ def test_while_a_member_does_not_know_how_files_count(sim_of: Callable[..., SimC
         assert [(settings(node).version, node.running.config.retention.hours) for node in sim.running] == [(0, 9)] * 3
     seeded(sim)
     assert sim.leader().state.level >= SETTINGS_LEVEL
+
+
+def maintain(sim: SimCluster, node: SimNode, reason: str | None) -> None:
+    """As the leader would; waits until every running node knows."""
+    leader = sim.leader()
+    results = sim.propose(leader, [SET_MAINTENANCE, int(node.node_id), 1, "test", reason])
+    wanted = reason is not None
+    sim.loop.run_until(
+        lambda: bool(results) and all((node.node_id in settings(each).maintenance) == wanted for each in sim.running),
+        10,
+        "every node knows",
+    )
+
+
+def test_a_node_in_maintenance_hands_over_and_leads_nothing_until_it_ends(sim_of: Callable[..., SimCluster]) -> None:
+    sim = sim_of(config=1)
+    seeded(sim)
+    node = sim.leader()
+    maintain(sim, node, "a new disk")
+    sim.leader(30, besides=node)
+    node.kill(power=False)
+    node.start()
+    sim.loop.run_until(lambda: node.is_started, 30, "it is back")
+    assert node.running.changes.maintained, "before its first election timeout"
+    for _ in range(2):  # whoever leads is cut off: the third takes over
+        before = sim.leader()
+        sim.isolate(before)
+        assert sim.leader(60, besides=before) is not node
+        sim.heal()
+        sim.loop.run_for(3)
+    maintain(sim, node, None)
+    assert not node.running.changes.maintained
+    sim.loop.run_for(5)
+    sim.leader().transfer(node.node_id)
+    sim.loop.run_until(lambda: sim.find_leader() is node, 30, "it may lead again")
