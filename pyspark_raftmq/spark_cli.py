@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pyspark_raftmq.errors import SourceError
-from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
+from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import COLUMNS
-from raftmq.commands.common import console, json_option, print_table, servers_option, show, told_in_lines
+from raftmq.commands.common import json_option, print_table, servers_option, show
 
 _DAY_MS = 86_400_000
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pyspark_raftmq.jobs.report import LogReport
     from pyspark_raftmq.jobs.traffic import TrafficReport
     from pyspark_raftmq.options import ReadOptions
@@ -29,16 +25,6 @@ if TYPE_CHECKING:
 @click.group()
 def spark() -> None:
     """Run jobs over topics with Spark: export, report, traffic."""
-
-
-def _session_options(command: Any) -> Any:
-    master = click.option(
-        "--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks."
-    )
-    memory = click.option(
-        "--memory", default=DRIVER_MEMORY, show_default=True, metavar="SIZE", help="Memory of Spark's driver."
-    )
-    return master(memory(command))
 
 
 @spark.command("export")
@@ -50,7 +36,7 @@ def _session_options(command: Any) -> Any:
 @click.option(
     "--accept-loss", is_flag=True, help="Go on although retention removed messages before they were exported."
 )
-@_session_options
+@session_options
 @servers_option
 @json_option
 def export_command(
@@ -71,7 +57,7 @@ def export_command(
     from pyspark_raftmq.jobs.export import NEEDED, export
 
     given = {"topic": ",".join(topics), "columns": columns or ",".join(COLUMNS)}
-    with _explained():
+    with explained():
         options = _options(given, servers, failOnDataLoss=str(not accept_loss).lower())
         missing = [name for name in NEEDED if name not in options.columns]
         if missing:
@@ -80,7 +66,7 @@ def export_command(
                 "these columns say which message a row is",
                 f"raftmq spark export … --columns {','.join((*missing, *options.columns))}",
             )
-        with _session(master, memory) as running, _progress(quiet=as_json) as on_commit:
+        with job_session(master, memory) as running, progress(quiet=as_json) as on_commit:
             done = export(running, options, to.absolute(), on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}
     if not done.messages:
@@ -95,7 +81,7 @@ def export_command(
 @click.option(
     "--plot", "to", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="An SVG or PNG file."
 )
-@_session_options
+@session_options
 @servers_option
 @json_option
 def report_command(
@@ -108,10 +94,10 @@ def report_command(
     from pyspark_raftmq.jobs.report import plot, report
 
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
-    with _explained():
+    with explained():
         options = _options(given, servers)
         given["servers"] = options.servers
-        with _session(master, memory) as running:
+        with job_session(master, memory) as running:
             found = report(running, options, given)
         if to is not None:
             plot(found.hours, to)
@@ -129,7 +115,7 @@ def report_command(
 @click.option(
     "--valid-days", default=7, show_default=True, type=click.IntRange(min=1), metavar="N", help="When they expire."
 )
-@_session_options
+@session_options
 @servers_option
 @json_option
 def traffic_command(
@@ -149,10 +135,10 @@ def traffic_command(
     from pyspark_raftmq.jobs.traffic import limits_document, traffic, write_limits
 
     given = {"topic": ",".join(topics)} if topics else {"subscribePattern": ".*"}
-    with _explained():
+    with explained():
         options = _options(given, servers)
         given["servers"] = options.servers
-        with _session(master, memory) as running:
+        with job_session(master, memory) as running:
             found = traffic(running, options, given)
         if to is not None:
             write_limits(limits_document(found, int(time.time() * 1000), valid_days * _DAY_MS), to)
@@ -202,59 +188,3 @@ def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOpt
     except ValueError as error:
         raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
     return parse_options({**given, **more, "servers": where})
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Errors for people in the three lines of every command; Spark's carry ours inside a trace of Java."""
-    try:
-        yield
-    except SourceError as error:
-        raise told_in_lines(error.what, error.why, error.hint) from error
-    except OSError as error:
-        if error.filename is None:
-            raise
-        why = error.strerror or str(error)
-        raise told_in_lines(f"{error.filename} cannot be used", why, f"ls -ld {error.filename}") from error
-    except Exception as error:
-        found = told_by_task(str(error)) if type(error).__module__.startswith(("pyspark.", "py4j.")) else None
-        if found is None:
-            raise
-        raise told_in_lines(*found) from None
-
-
-def told_by_task(trace: str) -> tuple[str, str, str] | None:
-    """The three lines of a SourceError inside a trace of Spark; None if there is none."""
-    lines = trace.splitlines()
-    for at, line in enumerate(lines[:-2]):
-        if line.startswith("pyspark_raftmq.errors.") and lines[at + 1].startswith("  why: "):
-            what = line.partition(": ")[2]
-            return what, lines[at + 1].removeprefix("  why: "), lines[at + 2].removeprefix("  do:  ")
-    return None
-
-
-@contextlib.contextmanager
-def _session(master: str, memory: str) -> Iterator[SparkSession]:
-    """A session for one job. One that is active already belongs to somebody else, and stays."""
-    from pyspark.sql import SparkSession
-
-    before = SparkSession.getActiveSession()
-    running = session(master, driver_memory=memory)
-    try:
-        yield running
-    finally:
-        if before is None:
-            running.stop()
-
-
-@contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, and none where nobody watches."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    out = console(stderr=True)
-    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=out, transient=True)
-    bar.disable = quiet or not out.is_terminal
-    with bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

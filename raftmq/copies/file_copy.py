@@ -29,8 +29,8 @@ from raftmq.client.errors import NotFound
 from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span
 from statemachine import query
 from statemachine.index_file.index_of_rows import queue_items
-from statemachine.keys import U64_MAX
-from statemachine.kv import KV
+from statemachine.keys import INDEX_BUCKET, INDEX_BUCKET_KEY_SIZE, U64, U64_MAX
+from statemachine.kv import INDEX, KV
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.topics import TopicConfig, Topics
 
@@ -122,6 +122,34 @@ class FileCopy:
             if first < end:
                 yield place, Span(planned.topic, topic_id, planned.queue_id, first, end, first)
                 first = end
+
+    def log(self) -> list[Segment]:
+        """As LogCopy."""
+        return [Segment(place.base, place.end, (place,)) for place in self._files.places]
+
+    @property
+    def rows(self) -> KV:
+        """The checkpoint's rows: `get`, `scan` and `seek_last`."""
+        return self._kv
+
+    def closed_ms(self, segment: Segment) -> int | None:
+        """When the bucket of the segment's keys was closed, by the checkpoint itself; None if it has none."""
+        row = next(self._kv.scan(INDEX, U64.pack(segment.base), U64.pack(segment.end)), None)
+        return None if row is None or len(row[0]) != INDEX_BUCKET_KEY_SIZE else INDEX_BUCKET.unpack(row[1])[1]
+
+    @property
+    def end_position(self) -> int:
+        """Where the log ended when the checkpoint was made."""
+        return self._reader.mark.end_position
+
+    @property
+    def queues(self) -> list[tuple[int, int]]:
+        """(topic_id, queue_id) of every queue of every topic."""
+        return [(topic.id, queue_id) for topic in self._topics.values() for queue_id in range(topic.queues)]
+
+    def names(self) -> dict[int, str]:
+        """Topic id -> name."""
+        return {topic.id: topic.name for topic in self._topics.values()}
 
     def items(self, segment: Segment, span: Span) -> bytes:
         """As LogCopy."""

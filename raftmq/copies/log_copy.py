@@ -85,6 +85,9 @@ class LogCopy(Catalog, Protocol):
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
         """The ranges by segment, lowest first: together exactly the ranges."""
 
+    def log(self) -> list[Segment]:
+        """Every segment, lowest first."""
+
     def items(self, segment: Segment, span: Span) -> bytes:
         """The packed items (`statemachine.payload.ITEM`) of the span; fewer if the copy has no more."""
 

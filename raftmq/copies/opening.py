@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raftmq.copies.log_copy import FILES, CopySource, LogCopy
+
+if TYPE_CHECKING:
+    from raftmq.copies.file_copy import FileCopy
 
 
 @contextmanager
 def opened(source: CopySource) -> Iterator[LogCopy]:
     """The copy, for `with`. Raises CopyError."""
     copy = _open(source)
+    try:
+        yield copy
+    finally:
+        copy.close()
+
+
+@contextmanager
+def opened_rows(source: CopySource) -> Iterator[FileCopy]:
+    """A copy made of files, whose checkpoint is looked into. Raises CopyError."""
+    from raftmq.copies.file_copy import FileCopy
+
+    copy = FileCopy(Path(source.path))
     try:
         yield copy
     finally:

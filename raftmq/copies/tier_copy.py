@@ -114,6 +114,16 @@ class TierCopy:
                     spans.setdefault(segment, []).append(span)
         return [CopyPart(segment, tuple(spans[segment])) for segment in sorted(spans)]
 
+    def log(self) -> list[Segment]:
+        """As LogCopy."""
+
+        async def read() -> list[Segment]:
+            folder = self._cluster or await self._only_cluster()
+            return [_segment(folder, each) for each in (await self._manifest(folder)).segments]
+
+        with self._told():
+            return self._run(read())
+
     def _topic_id(self, name: str) -> int:
         ids = self._listing().ids
         if name not in ids:

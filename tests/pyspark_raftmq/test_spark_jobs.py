@@ -11,13 +11,13 @@ import pytest
 
 import raftmq
 from pyspark_raftmq.errors import PlanError
+from pyspark_raftmq.job_running import told_by_task
 from pyspark_raftmq.jobs.day_files import DayFile
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
 from pyspark_raftmq.jobs.export import export
 from pyspark_raftmq.jobs.traffic import FLOOR, HEADROOM, limits_document, traffic, write_limits
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.spark_cli import spark as spark_command
-from pyspark_raftmq.spark_cli import told_by_task
 from raftmq.arrow.ranges import QueueRange
 
 if TYPE_CHECKING:

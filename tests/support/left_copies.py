@@ -56,7 +56,7 @@ def fill(servers: str, home: Path) -> dict[str, pa.Table]:
         mq.admin.create_topic(ORDERS, 2)
         mq.admin.create_topic(OTHER, 1)
         for number in range(3):
-            mq.send_batch(ORDERS, [b"%d a%d" % (number, each) for each in range(50)], queue_id=0, key="k")
+            mq.send_batch(ORDERS, [b"%d a%d" % (number, each) for each in range(150)], queue_id=0, key="k")
             mq.send_batch(OTHER, [b"x" * 30_000] * 3, tag="new")
             if number:  # the first segment has nothing of this queue
                 mq.send_batch(ORDERS, [b"%d b%d" % (number, each) for each in range(30 * number)], queue_id=1)

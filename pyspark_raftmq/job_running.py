@@ -1,0 +1,83 @@
+"""What the commands of `raftmq spark` share: a session for one job, errors in three lines, a bar."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyspark_raftmq.errors import SourceError
+from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
+from raftmq.commands.common import console, told_in_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session_options(command: Any) -> Any:
+    """Adds --master and --memory."""
+    master = click.option(
+        "--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks."
+    )
+    memory = click.option(
+        "--memory", default=DRIVER_MEMORY, show_default=True, metavar="SIZE", help="Memory of Spark's driver."
+    )
+    return master(memory(command))
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Errors for people in the three lines of every command; Spark's carry ours inside a trace of Java."""
+    try:
+        yield
+    except SourceError as error:
+        raise told_in_lines(error.what, error.why, error.hint) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        why = error.strerror or str(error)
+        raise told_in_lines(f"{error.filename} cannot be used", why, f"ls -ld {error.filename}") from error
+    except Exception as error:
+        found = told_by_task(str(error)) if type(error).__module__.startswith(("pyspark.", "py4j.")) else None
+        if found is None:
+            raise
+        raise told_in_lines(*found) from None
+
+
+def told_by_task(trace: str) -> tuple[str, str, str] | None:
+    """The three lines of a SourceError inside a trace of Spark; None if there is none."""
+    lines = trace.splitlines()
+    for at, line in enumerate(lines[:-2]):
+        if line.startswith("pyspark_raftmq.errors.") and lines[at + 1].startswith("  why: "):
+            what = line.partition(": ")[2]
+            return what, lines[at + 1].removeprefix("  why: "), lines[at + 2].removeprefix("  do:  ")
+    return None
+
+
+@contextlib.contextmanager
+def job_session(master: str, memory: str) -> Iterator[SparkSession]:
+    """A session for one job. One that is active already belongs to somebody else, and stays."""
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    running = session(master, driver_memory=memory)
+    try:
+        yield running
+    finally:
+        if before is None:
+            running.stop()
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, and none where nobody watches."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    out = console(stderr=True)
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=out, transient=True)
+    bar.disable = quiet or not out.is_terminal
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,149 @@
+"""Rows of the consume queues and of the message index, derived from the entries of one segment alone.
+
+It shares no code with what makes these rows while a node applies the log, so each proves the other. Rows of the index
+depend on their segment only. A block of a queue may begin in one segment and end in another: its pieces from all
+segments make its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from raftlog.types import Entry, EntryType
+from statemachine import keys, payload
+from statemachine.message_index import RECORD, RECORDS_MAX
+from statemachine.payload import ITEM, RowKind
+
+BLOCK = 256
+"""As `statemachine.consume_queue`: part of the format."""
+Row = tuple[bytes, bytes]
+"""Key and value."""
+Queue = tuple[int, int]
+"""(topic_id, queue_id)."""
+
+
+class Piece(NamedTuple):
+    """Packed items that one entry added to a queue, from the offset `base` on, within one block."""
+
+    base: int
+    items: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.base + len(self.items) // ITEM.size
+
+
+class Derived(NamedTuple):
+    """Of one segment: `pieces` by queue in order, and `keys`, the rows of the message index, sorted."""
+
+    pieces: dict[Queue, list[Piece]]
+    keys: list[Row]
+
+
+def derive(entries: Iterable[Entry], end: int, next_ms: int | None) -> Derived:
+    """Of the segment's entries below position `end`. `next_ms`: log time of the entry that follows the segment and was
+    applied; None if there is none, so that the segment's bucket is open. Raises PayloadError."""
+    pieces: dict[Queue, list[Piece]] = {}
+    bucket = _Bucket()
+    for entry in entries:
+        if entry.position >= end:
+            break
+        if entry.type != EntryType.MESSAGES:
+            continue
+        decoded = payload.decode(entry.payload)
+        for run in decoded.iter_runs():
+            if run.kind < RowKind.SCHEDULED:
+                pieces.setdefault((run.topic_id, run.queue_id), []).extend(_by_block(run.base_offset, run.items))
+        if decoded.keys:
+            bucket.add(entry, decoded.keys)
+    return Derived(pieces, bucket.rows(next_ms))
+
+
+def _by_block(base: int, items: bytes) -> Iterator[Piece]:
+    end = base + len(items) // ITEM.size
+    at = base
+    while at < end:
+        stop = min(end, (at // BLOCK + 1) * BLOCK)
+        yield Piece(at, items[(at - base) * ITEM.size : (stop - base) * ITEM.size])
+        at = stop
+
+
+def block_rows(queue: Queue, pieces: Iterable[Piece]) -> Iterator[Row]:
+    """The rows of one block of a queue, of which these are all pieces: one row if the block is full."""
+    ordered = sorted(pieces)
+    if ordered and ordered[-1].end % BLOCK == 0:
+        ordered = [Piece(ordered[0].base, b"".join(piece.items for piece in ordered))]
+    for base, items in ordered:
+        yield keys.cq_key(*queue, base), items
+
+
+class Block(NamedTuple):
+    """The pieces of one block of a queue that lie in one segment; `first` is the block's first offset."""
+
+    queue: Queue
+    first: int
+    pieces: list[Piece]
+
+    @property
+    def is_full(self) -> bool:
+        """No other segment has a part of it."""
+        return self.pieces[0].base == self.first and self.pieces[-1].end == self.first + BLOCK
+
+
+def blocks_of(derived: Derived, topic_ids: frozenset[int]) -> Iterator[Block]:
+    """The blocks of these topics, ascending within each queue: rows of other topics are gone with them."""
+    for queue, pieces in derived.pieces.items():
+        if queue[0] not in topic_ids:
+            continue
+        block = Block(queue, pieces[0].base // BLOCK * BLOCK, [])
+        for piece in pieces:
+            if piece.base >= block.first + BLOCK:
+                yield block
+                block = Block(queue, piece.base // BLOCK * BLOCK, [])
+            block.pieces.append(piece)
+        yield block
+
+
+class _Bucket:
+    """What one segment adds to the message index."""
+
+    def __init__(self) -> None:
+        self._base = -1
+        self._first_ms = 0
+        self._open: list[tuple[int, bytes]] = []
+        self._size = 0
+        self._merged: list[Row] = []
+
+    def add(self, entry: Entry, records: bytes) -> None:
+        if self._base < 0:
+            self._base, self._first_ms = entry.position, entry.timestamp_ms
+        self._open.append((entry.position, records))
+        self._size += len(records)
+        if self._size >= RECORDS_MAX * RECORD.size:
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._open:
+            return
+        partitions: dict[int, bytearray] = {}
+        for _, records in self._open:
+            for at in range(0, len(records), RECORD.size):
+                partitions.setdefault(records[at], bytearray()).extend(records[at : at + RECORD.size])
+        first = self._open[0][0]
+        self._merged += [
+            (keys.index_merged_key(self._base, number, first), bytes(found)) for number, found in partitions.items()
+        ]
+        self._open, self._size = [], 0
+
+    def rows(self, next_ms: int | None) -> list[Row]:
+        """All of them, sorted."""
+        if self._base < 0:
+            return []
+        if next_ms is not None:
+            self._merge()
+        last_ms = keys.U64_MAX if next_ms is None else next_ms
+        bucket = keys.index_bucket_key(self._base), keys.INDEX_BUCKET.pack(self._first_ms, last_ms)
+        single = [(keys.index_entry_key(self._base, place), records) for place, records in self._open]
+        return sorted([bucket, *self._merged, *single])
