@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import COLUMNS
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def spark() -> None:
-    """Run jobs over topics with Spark: export, report, traffic."""
+    """Run jobs over topics with Spark: export, report, traffic; and over copies of the log: rebuild, audit."""
+
+
+spark.add_command(rebuild_command)
+spark.add_command(audit_command)
 
 
 @spark.command("export")

@@ -7,7 +7,7 @@ however many queues they belong to.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from raftmq.arrow.ranges import Catalog, QueueRange, Unreadable
@@ -72,12 +72,18 @@ class CopyPart(NamedTuple):
         return sum(span.end - span.start for span in self.spans)
 
 
-class LogCopy(Catalog, Protocol):
-    """Opened on the driver, and again by each task. Every call raises CopyError."""
+class Reads(Protocol):
+    """The bytes of a copy."""
 
-    @property
-    def name(self) -> str:
-        """Folder or URL, for people."""
+    name: str
+    """Folder or URL, for people."""
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        """The log's bytes [start, stop), which lie in `place`; fewer if the file ends before. Raises CopyError."""
+
+
+class LogCopy(Catalog, Reads, Protocol):
+    """Opened on the driver, and again by each task. Every call raises CopyError."""
 
     def topics(self) -> list[str]:
         """Names of all topics but the system's own, sorted."""
@@ -91,9 +97,6 @@ class LogCopy(Catalog, Protocol):
     def items(self, segment: Segment, span: Span) -> bytes:
         """The packed items (`statemachine.payload.ITEM`) of the span; fewer if the copy has no more."""
 
-    def read(self, place: Place, start: int, stop: int) -> bytes:
-        """The log's bytes [start, stop), which lie in `place`."""
-
     def close(self) -> None:
         """Closes files and connections."""
 
@@ -105,7 +108,7 @@ def cut(whole: Sequence[CopyPart], at_least: int | None, most_records: int | Non
     size = total if at_least is None else max(1, total // at_least)
     if most_records is not None:
         size = min(size, most_records)
-    return [piece for part in whole for piece in _cut(part, size)]
+    return [piece for part in whole for share in _cut(part, size) for piece in _fill(share, size)]
 
 
 def _cut(part: CopyPart, size: int) -> list[CopyPart]:
@@ -116,6 +119,23 @@ def _cut(part: CopyPart, size: int) -> list[CopyPart]:
         spans = tuple(_share(span, number, count) for span in part.spans)
         pieces.append(part._replace(spans=tuple(span for span in spans if span.start < span.end)))
     return [piece for piece in pieces if piece.spans]
+
+
+def _fill(part: CopyPart, size: int) -> Iterator[CopyPart]:
+    """The part itself, unless rounding its shares made it larger than `size` messages."""
+    taken: list[Span] = []
+    room = size
+    for span in part.spans:
+        while span.start < span.end:
+            stop = min(span.end, span.start + room)
+            taken.append(span._replace(end=stop))
+            room -= stop - span.start
+            span = span._replace(start=stop)
+            if not room:
+                yield part._replace(spans=tuple(taken))
+                taken, room = [], size
+    if taken:
+        yield part._replace(spans=tuple(taken))
 
 
 def _share(span: Span, number: int, count: int) -> Span:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from raftlog.errors import FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.types import Entry, LogTail
-from raftmq.copies.log_copy import CopyError, LogCopy, Place, Segment
+from raftmq.copies.log_copy import CopyError, Place, Reads, Segment
 
 READ_BYTES = 8 << 20
 
@@ -28,7 +28,7 @@ class SegmentEnds(NamedTuple):
     header_crc: int
 
 
-def entries_of(copy: LogCopy, segment: Segment) -> Iterator[Entry]:
+def entries_of(copy: Reads, segment: Segment) -> Iterator[Entry]:
     """Raises CopyError naming the file and the position."""
     tail: LogTail | None = None
     for place in segment.places:
@@ -42,7 +42,7 @@ def entries_of(copy: LogCopy, segment: Segment) -> Iterator[Entry]:
             yield entry
 
 
-def ends_of(copy: LogCopy, segment: Segment) -> SegmentEnds:
+def ends_of(copy: Reads, segment: Segment) -> SegmentEnds:
     """Reads all of it. Raises CopyError."""
     first = last = None
     for entry in entries_of(copy, segment):
@@ -52,7 +52,7 @@ def ends_of(copy: LogCopy, segment: Segment) -> SegmentEnds:
     return SegmentEnds(segment.base, segment.end, first.index, first.parent, last.index, last.term, last.header_crc)
 
 
-def first_ms(copy: LogCopy, segment: Segment) -> int:
+def first_ms(copy: Reads, segment: Segment) -> int:
     """Log time of its first entry. Raises CopyError."""
     place = segment.places[0]
     try:
@@ -68,7 +68,7 @@ def _before(entry: Entry) -> LogTail:
     return LogTail(entry.term, entry.index - 1, entry.position, entry.parent, entry.position, entry.timestamp_ms)
 
 
-def _entries_in(copy: LogCopy, place: Place) -> Iterator[Entry]:
+def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
     """Those in one file or object, which holds whole frames."""
     held, at = b"", place.base  # `held` begins at position `at`
     read_to = place.base

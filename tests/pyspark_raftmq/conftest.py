@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,31 +11,25 @@ import raftmq
 from pyspark_raftmq.spark_session import session
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
-from tests.support.left_copies import Left, copies, fill
+from tests.support.left_copies import Left, leave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has the nodes' directories and their tier."""
-    return tmp_path_factory.mktemp("spark")
-
-
-@pytest.fixture(scope="session")
-def servers(home: Path) -> Iterator[str]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Three nodes; what the option `servers` is given."""
-    live = LocalCluster(home / "data")
-    live.up(3, free_base_port(12), tier=(home / "tier").as_uri())
+    live = LocalCluster(tmp_path_factory.mktemp("spark") / "data")
+    live.up(3, free_base_port(12))
     yield live.servers
     live.down()
 
 
 @pytest.fixture(scope="session")
-def left(home: Path, servers: str) -> Left:
-    """Copies of the nodes' log."""
-    return copies(home, fill(servers, home))
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Copies of the log of another node, which is gone."""
+    return leave(tmp_path_factory.mktemp("left"))
 
 
 @pytest.fixture(scope="session")

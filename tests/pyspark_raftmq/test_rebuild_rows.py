@@ -19,16 +19,11 @@ from statemachine import keys
 from statemachine.kv import CQ, INDEX, Batch
 from statemachine.payload import ITEM
 from statemachine.rocks import RocksKV
-from tests.support.left_copies import Left, leave
+from tests.support.left_copies import Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 Rows = dict[tuple[str, bytes], bytes]
-
-
-@pytest.fixture(scope="module")
-def gone(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return leave(tmp_path_factory.mktemp("gone"))
 
 
 def run(log: CopySource, rows: CopySource, to: str = "") -> RebuildReport:
@@ -69,20 +64,20 @@ def damaged(left: Left, to: Path, change: Callable[[Rows], Rows]) -> CopySource:
 
 
 @pytest.mark.parametrize("kind", ["backup", "tier"])
-def test_derived_rows_are_the_live_ones(gone: Left, kind: str, tmp_path: Path) -> None:
-    found = run(getattr(gone, kind), gone.backup, str(tmp_path))
+def test_derived_rows_are_the_live_ones(left: Left, kind: str, tmp_path: Path) -> None:
+    found = run(getattr(left, kind), left.backup, str(tmp_path))
     assert (found.differences, found.underived) == ([], [])
-    assert found.items >= sum(table.num_rows for table in gone.tables.values())
+    assert found.items >= sum(table.num_rows for table in left.tables.values())
     assert found.records > 0
     assert found.segments >= 3
     written: Rows = {}
     for path in tmp_path.iterdir():
         for row in pq.read_table(path).to_pylist():
             assert written.setdefault((row["family"], row["key"]), row["value"]) == row["value"]
-    assert written == rows_of(gone.backup), "bit by bit"
+    assert written == rows_of(left.backup), "bit by bit"
 
 
-def test_each_of_a_hundred_planted_differences_is_named(gone: Left, tmp_path: Path) -> None:
+def test_each_of_a_hundred_planted_differences_is_named(left: Left, tmp_path: Path) -> None:
     chance = random.Random(17)
     planted: set[tuple[int, int, int, int]] = set()
 
@@ -100,13 +95,13 @@ def test_each_of_a_hundred_planted_differences_is_named(gone: Left, tmp_path: Pa
             changed[CQ, key] = bytes(value)
         return changed
 
-    found = run(gone.backup, damaged(gone, tmp_path / "damaged", change))
+    found = run(left.backup, damaged(left, tmp_path / "damaged", change))
     named = [(each.topic_id, each.queue_id, each.offset, each.position) for each in found.differences]
     assert len(named) == 100
     assert set(named) == planted
 
 
-def test_missing_and_additional_rows_are_named(gone: Left, tmp_path: Path) -> None:
+def test_missing_and_additional_rows_are_named(left: Left, tmp_path: Path) -> None:
     """A row of each family is gone, and a queue has a row behind its end."""
     planted: list[Difference] = []
 
@@ -128,18 +123,18 @@ def test_missing_and_additional_rows_are_named(gone: Left, tmp_path: Path) -> No
             (CQ, keys.cq_key(topic, queue, behind)): ITEM.pack(77, 1, 2, 3, 4),
         }
 
-    found = run(gone.backup, damaged(gone, tmp_path / "damaged", change)).differences
+    found = run(left.backup, damaged(left, tmp_path / "damaged", change)).differences
     assert [each for each in found if each.family == CQ] == planted
     of_index = [each for each in found if each.family == INDEX]
     assert of_index
     assert all("is missing" in each.what and each.offset >= 0 for each in of_index)
 
 
-def test_what_a_trimmed_log_cannot_tell_is_listed(gone: Left, tmp_path: Path) -> None:
+def test_what_a_trimmed_log_cannot_tell_is_listed(left: Left, tmp_path: Path) -> None:
     """Without its first segment, the rows of that are taken as they are."""
-    shutil.copytree(gone.backup.path, tmp_path / "copy")
+    shutil.copytree(left.backup.path, tmp_path / "copy")
     source = CopySource("files", str(tmp_path / "copy"))
-    work = Work(source, gone.backup, "")
+    work = Work(source, left.backup, "")
     tasks = plan(work)[1:]
     made = list(chain.from_iterable(derive_parts(work, [task]) for task in tasks))
     checked = [part for part in made if isinstance(part, Checked)]

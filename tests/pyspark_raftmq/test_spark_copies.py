@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from cluster.errors import LocalError
+from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.copies.log_copy import CopySource
 from tests.support.left_copies import ORDERS, OTHER, Left
 
@@ -59,6 +62,31 @@ def test_a_damaged_file_fails_the_task_and_is_named(spark: SparkSession, left: L
     frame = load(spark, left.backup._replace(path=str(copy)), OTHER, columns="body")
     with pytest.raises(PySparkException, match=f"{segment.name} is damaged at position {position} of the log"):
         frame.count()
+
+
+def test_the_commands(spark: SparkSession, left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rebuild = [
+        "rebuild",
+        "--log",
+        left.tier.path,
+        "--verify",
+        left.backup.path,
+        "--to",
+        str(tmp_path / "rows"),
+        "--json",
+    ]
+    assert spark_command.main(rebuild, standalone_mode=False) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["differences"], told["underived"]) == ([], [])
+    written = spark.read.parquet(str(tmp_path / "rows")).groupBy("family").count().collect()
+    assert {row.family for row in written} == {"cq", "index"}
+    copies = ["audit", left.tier.path, left.backup.path]
+    assert spark_command.main([*copies, "--json"], standalone_mode=False) == 0
+    assert json.loads(capsys.readouterr().out)["copies"] == 2
+    assert spark_command.main(copies, standalone_mode=False) == 0
+    assert "nothing was found" in capsys.readouterr().out
+    with pytest.raises(LocalError, match="is no copy of a log"):
+        spark_command.main([*copies, str(tmp_path)], standalone_mode=False)
 
 
 def test_what_is_no_copy_is_told_before_any_task(spark: SparkSession, tmp_path: Path) -> None:

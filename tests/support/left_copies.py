@@ -1,4 +1,4 @@
-"""Copies of the log of nodes, which may be gone then: a backup, the directory of one of them, and the tier."""
+"""Copies of the log of a node that is gone: a backup, its directory, and the tier."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pytest
 
 import raftmq
 from raftmq.cli import run
@@ -16,6 +17,11 @@ from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 
 PATIENCE_S = 60
+SMALL = {
+    "RAFTMQ_LOG__SEGMENT_SIZE_BYTES": 1 << 20,
+    "RAFTMQ_LIMITS__MESSAGE_BYTES_MAX": 1 << 18,
+    "RAFTMQ_LIMITS__BATCH_BYTES_MAX": 1 << 18,
+}
 ORDERS, OTHER = "left-orders", "left-other"
 
 
@@ -40,10 +46,13 @@ def seal(data: Path) -> None:
 
 
 def leave(home: Path) -> Left:
-    """Of one node, which is gone then."""
+    """Of one node, which is gone then. Segment files are small: tests copy them."""
     cluster = LocalCluster(home / "data")
     try:
-        cluster.up(1, free_base_port(4), tier=(home / "tier").as_uri())
+        with pytest.MonkeyPatch.context() as patch:
+            for name, size in SMALL.items():
+                patch.setenv(name, str(size))
+            cluster.up(1, free_base_port(4), tier=(home / "tier").as_uri())
         tables = fill(cluster.servers, home)
         return copies(home, tables)
     finally:

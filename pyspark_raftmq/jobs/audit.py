@@ -1,0 +1,165 @@
+"""`raftmq spark audit`: copies of one log compared with each other, chunk by chunk and entry by entry.
+
+The log is the same, byte for byte, on every replica and in the tier. Each task reads one segment of one copy once:
+every frame is checked, and every MiB gets a CRC. The driver compares. Rows are compared by their digests, where two
+copies have a checkpoint of the same entry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_raftmq.errors import PlanError
+from raftmq.arrow.ranges import Unreadable
+from raftmq.copies.chunk_sums import Chunk, SegmentSums, sums_of
+from raftmq.copies.log_copy import FILES, CopySource, Segment
+from raftmq.copies.opening import opened, opened_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Finding(NamedTuple):
+    """`copy` is damaged, or differs from the others, at `position` of the log; -1 for what has no position."""
+
+    copy: str
+    position: int
+    what: str
+
+
+class AuditReport(NamedTuple):
+    """What was compared. `alone`: segments that only one copy has, so that only their entries were checked."""
+
+    copies: int
+    segments: int
+    bytes: int
+    alone: int
+    findings: list[Finding]
+
+
+class Task(NamedTuple):
+    """One segment of one copy, up to `end`: as far as every copy of this segment goes."""
+
+    copy: int
+    segment: Segment
+    end: int
+
+
+class Read(NamedTuple):
+    """What a task found; `missing` says why there is nothing."""
+
+    task: Task
+    sums: SegmentSums | None
+    missing: str
+
+
+def audit(spark: SparkSession, sources: Sequence[CopySource]) -> AuditReport:
+    """Compares the copies. Raises PlanError if one of them is none."""
+    try:
+        tasks = plan(sources)
+    except Unreadable as error:
+        raise PlanError(error.what, error.why, error.hint) from error
+    context = spark.sparkContext
+    read = context.parallelize(tasks, max(1, len(tasks))).mapPartitions(partial(read_segments, sources)).collect()
+    rows = context.parallelize([*enumerate(sources)], len(sources)).mapPartitions(read_digests).collect()
+    return compare(sources, read, dict(rows))
+
+
+def plan(sources: Sequence[CopySource]) -> list[Task]:
+    """Every segment of every copy. Raises Unreadable."""
+    logs = []
+    for source in sources:
+        with opened(source) as copy:
+            logs.append(copy.log())
+    ends: dict[int, int] = {}
+    for segment in (segment for log in logs for segment in log):
+        ends[segment.base] = min(segment.end, ends.get(segment.base, segment.end))
+    return [Task(number, segment, ends[segment.base]) for number, log in enumerate(logs) for segment in log]
+
+
+def read_segments(sources: Sequence[CopySource], tasks: Iterable[Task]) -> Iterator[Read]:
+    """In a task."""
+    for task in tasks:
+        try:
+            with opened(sources[task.copy]) as copy:
+                yield Read(task, sums_of(copy, task.segment, task.end), "")
+        except Unreadable as error:
+            yield Read(task, None, f"{error.what}: {error.why}")
+
+
+Digest = tuple[int, dict[str, int]]
+"""(applied index, sum of the rows of each family)."""
+
+
+def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[int, Digest | str]]:
+    """In a task: of each copy that has rows, or why they cannot be read."""
+    for number, source in sources:
+        if source.kind == FILES:
+            try:
+                with opened_rows(source) as copy:
+                    yield number, (copy.applied_index, copy.digest())
+            except Unreadable as error:
+                yield number, f"{error.what}: {error.why}"
+
+
+def compare(sources: Sequence[CopySource], read: Iterable[Read], digests: dict[int, Digest | str]) -> AuditReport:
+    """The findings, by copy and position."""
+    findings: list[Finding] = []
+    of_base: dict[int, list[Read]] = {}
+    for each in read:
+        of_base.setdefault(each.task.segment.base, []).append(each)
+    for base, group in of_base.items():
+        for each in group:
+            why = each.missing if each.sums is None else each.sums.damage
+            if why:
+                findings.append(Finding(sources[each.task.copy].path, base, why))
+        findings += [Finding(sources[copy].path, position, what) for copy, position, what in _differing(group)]
+    findings += _differing_rows(sources, digests)
+    return AuditReport(
+        len(sources),
+        len(of_base),
+        sum(chunk.size for group in of_base.values() for each in group if each.sums for chunk in each.sums.chunks),
+        sum(len(group) == 1 for group in of_base.values()),
+        sorted(findings),
+    )
+
+
+def _differing(group: Sequence[Read]) -> Iterator[tuple[int, int, str]]:
+    """(copy, position, what) of what differs from most copies of one segment; from any, if there is no majority."""
+    sums = {each.task.copy: each.sums for each in group if each.sums is not None}
+    at: dict[int, dict[int, Chunk]] = {}
+    for copy, found in sums.items():
+        for chunk in found.chunks:
+            at.setdefault(chunk.position, {})[copy] = chunk
+    for position, chunks in at.items():
+        for copy in _outvoted(chunks):
+            yield copy, position, f"the {chunks[copy].size} bytes of the log from here on differ from the other copies"
+    ends = {copy: found.ends for copy, found in sums.items() if found.ends is not None}
+    for copy in _outvoted(ends):
+        end = ends[copy]
+        yield copy, end.base, f"the chain ends with entry {end.last_index} of term {end.term}, unlike the other copies"
+
+
+def _differing_rows(sources: Sequence[CopySource], digests: dict[int, Digest | str]) -> Iterator[Finding]:
+    for number, told in digests.items():
+        if isinstance(told, str):
+            yield Finding(sources[number].path, -1, told)
+    sound = {number: told for number, told in digests.items() if not isinstance(told, str)}
+    for index in {index for index, _ in sound.values()}:
+        alike = {number: rows for number, (at, rows) in sound.items() if at == index}
+        for family in sorted({family for rows in alike.values() for family in rows}):
+            for number in _outvoted({number: rows.get(family, 0) for number, rows in alike.items()}):
+                what = f"the rows of family {family} at entry {index} differ from the other copies"
+                yield Finding(sources[number].path, -1, what)
+
+
+def _outvoted(told: Mapping[int, object]) -> list[int]:
+    """Who says something else than most; everybody, if no answer has a majority of two or more."""
+    counts = Counter(told.values())
+    if len(counts) < 2:
+        return []
+    (most, votes), (_, second) = counts.most_common(2)
+    return [number for number, answer in told.items() if votes == second or answer != most]

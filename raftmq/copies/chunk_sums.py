@@ -1,0 +1,75 @@
+"""CRC-32C of the log in chunks, and the chain of its entries, in one pass over a segment of a copy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from raftmq.copies.log_copy import CopyError, LogCopy, Place, Segment
+from raftmq.copies.log_entries import READ_BYTES, SegmentEnds, ends_of
+
+CHUNK_BYTES = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """The log's bytes from `position` on: up to the next multiple of CHUNK_BYTES, or to the end of the segment."""
+
+    position: int
+    size: int
+    crc32c: int
+
+
+class SegmentSums(NamedTuple):
+    """Of one segment in one copy. `ends` is None if `damage` says why its entries cannot be read."""
+
+    chunks: list[Chunk]
+    ends: SegmentEnds | None
+    damage: str
+
+
+def sums_of(copy: LogCopy, segment: Segment, end: int) -> SegmentSums:
+    """Of the segment up to position `end`, where a frame ends. Raises CopyError if a file is missing."""
+    places = tuple(place._replace(end=min(place.end, end)) for place in segment.places if place.base < end)
+    tap = _Tap(copy)
+    try:
+        ends, damage = ends_of(tap, segment._replace(end=end, places=places)), ""
+    except CopyError as error:
+        ends, damage = None, f"{error.what}: {error.why}"
+    for place in places:
+        tap.finish(place)
+    return SegmentSums(tap.chunks(), ends, damage)
+
+
+class _Tap:
+    """Reads for `ends_of`, which asks for ascending bytes once, and sums them up."""
+
+    def __init__(self, copy: LogCopy) -> None:
+        self._copy = copy
+        self.name = copy.name
+        self._sums: dict[int, Chunk] = {}
+        self._at = 0
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        """As LogCopy."""
+        data = self._copy.read(place, start, stop)
+        at = start
+        while at < start + len(data):
+            border = min(start + len(data), (at // CHUNK_BYTES + 1) * CHUNK_BYTES)
+            name = at // CHUNK_BYTES
+            chunk = self._sums.get(name, Chunk(at, 0, 0))
+            crc = extend(chunk.crc32c, data[at - start : border - start])
+            self._sums[name] = Chunk(chunk.position, chunk.size + border - at, crc)
+            at = border
+        self._at = at
+        return data
+
+    def finish(self, place: Place) -> None:
+        """What is behind a damaged entry."""
+        at = max(self._at, place.base)
+        while at < place.end and self.read(place, at, min(place.end, at + READ_BYTES)):
+            at = self._at
+
+    def chunks(self) -> list[Chunk]:
+        """Ascending."""
+        return [self._sums[name] for name in sorted(self._sums)]
