@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from cluster import kernel
 
@@ -16,6 +18,7 @@ settings.load_profile("shared machine")  # how long an example takes says nothin
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
+_SPARK = "tests/pyspark_raftmq"
 _PAGE = _TESTS.parent / "docs" / "internals" / "feature-map.md"
 _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {"not slow and not compat and not browser": "", "slow": " [slow]"}
@@ -23,9 +26,9 @@ _TAGS = {"not slow and not compat and not browser": "", "slow": " [slow]"}
 BUDGET_SECONDS = {
     "raftlog": 60,
     "statemachine": 60,
-    "cluster": 300,
+    "cluster": 360,
     "raftmq": 130,
-    "jepsen_like": 440,
+    "jepsen_like": 300,
     "pyspark_raftmq": 120,
     _REST: 60,
 }
@@ -40,6 +43,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(pytestconfig: pytest.Config) -> bool:
     """Whether golden files are to be written anew."""
     return bool(pytestconfig.getoption("--rewrite"))
+
+
+class OneSparkSession(LoadFileScheduling):  # type: ignore[misc]
+    """A file at a time in each process, and all files that need Spark in one: a JVM and a cluster start once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return _SPARK if file.startswith(f"{_SPARK}/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession | None:
+    """Replaces what --dist loadfile would take."""
+    return OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class TimeBudget:

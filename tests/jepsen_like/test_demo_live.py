@@ -42,6 +42,7 @@ def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path) -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.slow
 def test_a_file_of_one_s_own_and_a_directory_that_stays(tmp_path: Path) -> None:
     (tmp_path / "words").write_bytes(b"".join(b"word %d\n" % i for i in range(300)))
     kept = tmp_path / "kept"

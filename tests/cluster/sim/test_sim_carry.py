@@ -257,7 +257,7 @@ def test_nothing_is_lost_or_doubled_when_leaders_change_while_they_carry(seed: i
         close_log(sim)
 
 
-@pytest.mark.parametrize("proposed", [False, True])
+@pytest.mark.parametrize("proposed", [pytest.param(False, marks=SLOW), True])
 def test_a_leader_that_goes_with_what_it_has_read_leaves_it_to_the_next(
     sim: SimCluster, monkeypatch: pytest.MonkeyPatch, proposed: bool
 ) -> None:

@@ -71,7 +71,9 @@ def early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Timers, "due", soon)
 
 
-@pytest.mark.parametrize("breaks", [forgotten, in_addition, early])
+@pytest.mark.parametrize(
+    "breaks", [forgotten, *(pytest.param(broken, marks=pytest.mark.slow) for broken in (in_addition, early))]
+)
 def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breaks(monkeypatch)
     assert found()[0] == "pins"

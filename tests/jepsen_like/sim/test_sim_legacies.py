@@ -41,7 +41,12 @@ def drops_no_half(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "checker"), [(keeps_resets, "legacies"), (drops_no_timer, "liveness"), (drops_no_half, "liveness")]
+    ("breaks", "checker"),
+    [
+        (keeps_resets, "legacies"),
+        (drops_no_timer, "liveness"),
+        pytest.param(drops_no_half, "liveness", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch

@@ -48,7 +48,12 @@ def no_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "checker"), [(broken_unlock, "locks"), (expiry_ignored, "locks"), (no_offsets, "consumer")]
+    ("breaks", "checker"),
+    [
+        (broken_unlock, "locks"),
+        (expiry_ignored, "locks"),
+        pytest.param(no_offsets, "consumer", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], checker: str, monkeypatch: pytest.MonkeyPatch

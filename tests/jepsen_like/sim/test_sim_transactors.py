@@ -41,7 +41,11 @@ def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("breaks", "by"),
-    [(ends_nothing, "pins"), (compares_nothing, "transactions"), (rolls_nothing_back, "transactions")],
+    [
+        pytest.param(ends_nothing, "pins", marks=pytest.mark.slow),
+        pytest.param(compares_nothing, "transactions", marks=pytest.mark.slow),
+        (rolls_nothing_back, "transactions"),
+    ],
 )
 def test_what_is_broken_is_found(
     breaks: Callable[[pytest.MonkeyPatch], None], by: str, monkeypatch: pytest.MonkeyPatch
