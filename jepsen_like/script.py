@@ -98,7 +98,7 @@ attack [EPISODE ...] [seconds=S]    clients mean harm (`nodes` says hostile=1): 
 named N SEQUENCE ... [low=S]    a client with an identity sends these at node N, all at once, perhaps again
 remake SECONDS                  topics are made, changed and deleted (`nodes` says remakes=1)
 demand SECONDS                  clients that know one thing each (`nodes` says waits=1, seekers=1, repeats=1, ordered=1,
-                                transactions=1, delayed=1, failures=1, resets=1, legacies=1) work from now on
+                                transactions=1, delayed=1, failures=1, resets=1, legacies=1, writes=1) work
 garbage N                       somebody sends malformed bytes to N, one connection for each kind
 load SECONDS                    the clients of a random run work for so long
 reader                          a consumer group reads from now on

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
-from jepsen_like.sim import delayed, failures, legacies, resets
+from jepsen_like.sim import delayed, failures, legacies, resets, writers
 from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of, read_queue
 from jepsen_like.sim.index_check import not_found
 from jepsen_like.sim.machine import BROKER_PORT
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.resets import Resets
     from jepsen_like.sim.transactors import Transactors
     from jepsen_like.sim.trims import Floors
+    from jepsen_like.sim.writers import Writers
 
 
 class JudgedWorld(Protocol):
@@ -55,6 +56,7 @@ class JudgedWorld(Protocol):
     failures: Failures | None
     resets: Resets | None
     legacies: Legacies | None
+    writers: Writers | None
 
     def clocks_are_close(self) -> bool:
         """Whether log time cannot have jumped."""
@@ -264,6 +266,9 @@ class Judge:
             yield "failures", world.failures.judge.wrong(retried, trimmed=trimmed, exact=exact)
         if world.legacies is not None:
             yield "legacies", legacies.found_wrong(machine, world.legacies.made)
+        if world.writers is not None:
+            rows, trimmed = writers.visible(machine)
+            yield writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)
 
     def _check_index(self) -> None:
         """On one replica: that the others have the same rows, their digests say."""
@@ -296,6 +301,7 @@ def own_topics(options: Options) -> dict[str, int]:
         (options.delayed, delayed.LATER_TOPIC, delayed.QUEUES),
         (options.failures, failures.TOPIC, failures.QUEUES),
         (options.resets, resets.TOPIC, resets.QUEUES),
+        (options.writes, writers.TOPIC, writers.QUEUES),
     )
     return {topic: queues for chosen, topic, queues in clients if chosen}
 

@@ -64,6 +64,7 @@ SEEN_BY_CLIENTS = frozenset(
         "failures",
         "resets",
         "legacies",
+        "writes",
     )
 )
 """Checkers that use nothing but operations of clients, as those of a black box would."""

@@ -51,6 +51,8 @@ TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 CONFIG_FROM = 3_000_000
 """Likewise: in seeds from here on, every other one, the leader gives the cluster its configuration."""
+WRITES_FROM = 3_000_000
+"""A quarter of the seeds from here on has writers."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -155,6 +157,8 @@ class Options(NamedTuple):
     takes from the nodes stays there."""
     config: int = 0
     """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
+    writes: int = 0
+    """1: writers stage and commit as Spark's sink does (`sim/writers.py`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -223,6 +227,8 @@ def draw(seed: int) -> Options:
     carried = _with_carried(demanding._replace(**further), stream(seed, "carried"))
     if seed >= CONFIG_FROM:
         carried = carried._replace(config=stream(seed, "config").choice((0, 1)))
+    if seed >= WRITES_FROM:
+        carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return carried
     return carried._replace(tier=stream(seed, "evict").choice((1, 2)))

@@ -3,6 +3,7 @@
 - A TRIM never passes a message that waits: it was delivered, dropped or ended before, or stored again further on.
 - A row of scheduled messages is delivered once, at or after its due time, in an entry that brings as many into queues.
 - Every node counts as many messages that wait as the log says.
+- Staged messages are copied if their attempt was committed, and dropped if it was not (docs/adr/0068).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jepsen_like.sim.write_check import COMMITTED, DISCARDED, STAGED_DUE, WriteCheck
 from raftlog.types import Entry, EntryType
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
@@ -38,6 +40,8 @@ class PinCheck:
         self._halves: dict[int, int] = {}
         """Half message -> where it lies."""
         self._pending = 0
+        """Messages, staged ones included."""
+        self._writes = WriteCheck()
         self.carried = 0
         """Rows that were stored again."""
 
@@ -58,19 +62,24 @@ class PinCheck:
 
     def compare(self, node: int, state: BrokerState) -> None:
         """The counters of a node that has applied exactly the entries learnt."""
-        found = state.timers.counts.pending, state.halves.pending.count
+        found = state.timers.counts.pending + state.writes.left, state.halves.pending.count
         if found != (self._pending, len(self._halves)):
-            waiting = f"{self._pending} scheduled and {len(self._halves)} half messages wait"
+            waiting = f"{self._pending} scheduled or staged and {len(self._halves)} half messages wait"
             self._report(CHECKER, f"node {node} counts {found[0]} and {found[1]}; as the log has it, {waiting}")
 
     def _command(self, entry: Entry, command: commands.Command) -> int:
         """How many copies the command asks for."""
         name, *arguments = command
+        self._writes.learn(command)
         if name == commands.DELIVER_TIMERS:
             return sum([self._deliver(entry, due_ms, at) for due_ms, at in arguments[0]])
         if name == commands.DROP_TIMERS:
-            for _, at in arguments[0]:
-                self._remove(at)
+            for due_ms, at in arguments[0]:
+                row = self._remove(at)
+                if row is not None and due_ms >= STAGED_DUE:
+                    self._writes.ends(due_ms - STAGED_DUE, row.count)
+        elif name == commands.DROP_STAGED:
+            self._drop_staged(*arguments)
         elif name == commands.END_HALVES:
             for at in arguments[0]:
                 self._halves.pop(at, None)
@@ -82,9 +91,21 @@ class PinCheck:
         if row is None or row.due_ms != due_ms:
             self._report(CHECKER, f"{what}, due at {due_ms}: they do not wait (any more)")
             return 0
-        if due_ms > entry.timestamp_ms:
+        if due_ms >= STAGED_DUE:
+            state = self._writes.ends(due_ms - STAGED_DUE, row.count)
+            if state != COMMITTED:
+                self._report(CHECKER, f"{what}, of attempt {due_ms - STAGED_DUE}, which is {state}")
+        elif due_ms > entry.timestamp_ms:
             self._report(CHECKER, f"{what} {due_ms - entry.timestamp_ms} ms before they are due")
         return row.count
+
+    def _drop_staged(self, number: int, rows_max: int) -> None:
+        if self._writes.state_of(number) == DISCARDED:
+            due_ms = STAGED_DUE + number
+            for at in sorted([at for at, row in self._timers.items() if row.due_ms == due_ms])[:rows_max]:
+                row = self._remove(at)
+                assert row is not None
+                self._writes.ends(number, row.count)
 
     def _remove(self, at: int) -> _Row | None:
         row = self._timers.pop(at, None)
@@ -97,6 +118,9 @@ class PinCheck:
         if run.kind < RowKind.SCHEDULED:
             return run.count
         if run.kind == RowKind.SCHEDULED:
+            due_ms = run.base_offset
+            if due_ms >= STAGED_DUE and not self._writes.stages(due_ms - STAGED_DUE, run.count):
+                return 0
             self._timers[positions[0]] = _Row(run.base_offset, run.count, positions[0])
             self._pending += run.count
         elif run.kind == RowKind.HALF:

@@ -205,9 +205,13 @@ class Stage(World, Interpreter):
 
     def do_demand(self, seconds: str) -> None:
         some = (self.waits, self.seeker, self.repeater, self.ordered, self.transactors, self.delayed)
-        chosen: list[Any] = [one for one in (*some, self.failures, self.resets, self.legacies) if one is not None]
+        chosen: list[Any] = [
+            one for one in (*some, self.failures, self.resets, self.legacies, self.writers) if one is not None
+        ]
         if not chosen:
-            raise ValueError(f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1")
+            raise ValueError(
+                f"`nodes` says waits=1, seekers=1, repeats=1 or one of {'=1, '.join(IN_A_QUARTER)}=1, writes=1"
+            )
         self._start(chosen)
         self._pass_time(float(seconds))
         if self.waits is not None:

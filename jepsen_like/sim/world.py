@@ -43,6 +43,7 @@ from jepsen_like.sim.transactors import Transactors
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
 from jepsen_like.sim.waits import SUSPEND_MS, Waits
+from jepsen_like.sim.writers import Writers
 from raftlog.types import NodeId
 
 CLOSE_MS = 1_000
@@ -171,12 +172,16 @@ class World:
         self.failures = Failures(host(), report, self._end_of, self._timers) if options.failures else None
         self.resets = Resets(host(), report, self._end_of, self._resets_of) if options.resets else None
         self.legacies = Legacies(host(), report, self._open_transactions) if options.legacies else None
+        self.writers = Writers(host(), report, self._draining) if options.writes else None
 
     def _open_transactions(self) -> int:
         return max([node.state.halves.pending.count for node in self._running()], default=1)
 
     def _timers(self) -> int:
         return max([node.state.timers.counts.pending for node in self._running()], default=1)
+
+    def _draining(self) -> int:
+        return max([len(node.state.writes.draining) for node in self._running()], default=1)
 
     def _resets_of(self, group: str) -> int:
         return max([len(node.state.resets_of_group(group)) for node in self._running()], default=1)
@@ -303,7 +308,7 @@ class World:
 
     def _clients(self) -> list[Client]:
         some = (self.hostile, self.remakes, self.waits, self.seeker, self.repeater, self.ordered, self.transactors)
-        later = self.delayed, self.failures, self.resets, self.legacies
+        later = self.delayed, self.failures, self.resets, self.legacies, self.writers
         more: list[Client] = [one for one in (*some, *later) if one is not None]
         others: list[Client] = [self.reader, self.register, self.catalogue, self.vandal]
         return [*self.producers, *self.foreign, *others, *more, *self.tides]

@@ -1,0 +1,95 @@
+"""Staged writes, judged from the entries of the log (docs/adr/0068): a second reading of what their commands mean.
+
+- What is copied belongs to an attempt that a commit named, and what is dropped to one that was discarded.
+- A commit counts only if it is above the last one of its name, and every attempt that it names is whole.
+"""
+
+from __future__ import annotations
+
+from statemachine import commands
+
+STAGED_DUE = 1 << 63
+OPEN, COMMITTED, DISCARDED = "open", "committed", "discarded"
+
+
+class _Attempt:
+    def __init__(self, name: str, write: int) -> None:
+        self.name, self.write = name, write
+        self.state = OPEN
+        self.count = self.left = 0
+
+
+class WriteCheck:
+    """Fed with the commands and staged rows of the log, in their order."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[int, _Attempt] = {}
+        self._next = 1
+        self._committed: dict[str, int] = {}
+
+    def learn(self, command: commands.Command) -> None:
+        """The next command."""
+        name, *arguments = command
+        if name == commands.OPEN_ATTEMPT and self._above(arguments[0], arguments[1]):
+            self._attempts[self._next] = _Attempt(arguments[0], arguments[1])
+            self._next += 1
+        elif name == commands.COMMIT_WRITE:
+            self._commit(arguments[0], arguments[1], dict(map(tuple, arguments[3])))
+        elif name == commands.DISCARD_ATTEMPTS:
+            for number in arguments[0]:
+                self._end(number, DISCARDED)
+        elif name == commands.FORGET_WRITE:
+            self._committed.pop(arguments[0], None)
+
+    def stages(self, number: int, count: int) -> bool:
+        """Whether messages that are staged for the attempt count."""
+        attempt = self._attempts.get(number)
+        if attempt is None or attempt.state != OPEN:
+            return False
+        attempt.count += count
+        attempt.left += count
+        return True
+
+    def ends(self, number: int, count: int) -> str:
+        """Messages of the attempt are copied or dropped: what had become of it."""
+        attempt = self._attempts.get(number)
+        if attempt is None:
+            return "unknown"
+        attempt.left -= count
+        if not attempt.left and attempt.state != OPEN:
+            del self._attempts[number]
+        return attempt.state
+
+    def state_of(self, number: int) -> str:
+        """What became of the attempt."""
+        attempt = self._attempts.get(number)
+        return "unknown" if attempt is None else attempt.state
+
+    def _above(self, name: str, write: int) -> bool:
+        return write > self._committed.get(name, -1)
+
+    def _commit(self, name: str, write: int, winners: dict[int, int]) -> None:
+        above = self._above(name, write)
+        if above:
+            for number, count in winners.items():
+                attempt = self._attempts.get(number)
+                if attempt is None or attempt.state != OPEN or attempt.count != count:
+                    return
+                if (attempt.name, attempt.write) != (name, write):
+                    return
+        else:
+            winners = {}
+        for number, attempt in list(self._attempts.items()):
+            if number not in winners and attempt.name == name and attempt.write <= write:
+                self._end(number, DISCARDED)
+        for number in winners:
+            self._end(number, COMMITTED)
+        if above:
+            self._committed[name] = write
+
+    def _end(self, number: int, state: str) -> None:
+        attempt = self._attempts.get(number)
+        if attempt is not None and attempt.state == OPEN:
+            attempt.state = state
+            if not attempt.left:
+                del self._attempts[number]
