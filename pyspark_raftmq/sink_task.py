@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import raftmq
-from cluster.wire.message_format import BatchItem
 from pyspark_raftmq.errors import WriteError
 from pyspark_raftmq.sink_options import SinkOptions
 from raftmq.client.message import encode_properties
@@ -55,8 +54,8 @@ class _Stager:
         self._attempt: int | None = None
         self._sequence = 0
         self._messages = 0
-        self._waiting: dict[int | None, list[BatchItem]] = {}
-        """By queue; None: any."""
+        self._waiting: dict[int | None, list[tuple[bytes, bytes]]] = {}
+        """(body, properties) by queue; None: any."""
         self._sizes: dict[int | None, int] = {}
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> StagedAttempt:
@@ -90,7 +89,7 @@ class _Stager:
                 raise WriteError("a row has no body", "the column body is null there", "filter such rows, or use ''")
             data = body.encode() if isinstance(body, str) else body
             text = encode_properties(self._ids.next(), keys, tag, dict(properties) if properties else None)
-            self._waiting.setdefault(queue_id, []).append(BatchItem(0, data, text.encode()))
+            self._waiting.setdefault(queue_id, []).append((data, text.encode()))
             self._sizes[queue_id] = size = self._sizes.get(queue_id, 0) + len(data) + len(text)
             if size >= SLICE_BYTES or len(self._waiting[queue_id]) >= self._options.slice_rows:
                 self._flush(queue_id)

@@ -44,15 +44,22 @@ class StagedWrites:
         return None if attempt is None else int(attempt)
 
     def stage(
-        self, attempt: int, sequence: int, topic: str, queue_id: int | None, items: Sequence[BatchItem], born_ms: int
+        self,
+        attempt: int,
+        sequence: int,
+        topic: str,
+        queue_id: int | None,
+        items: Sequence[tuple[bytes, bytes]],
+        born_ms: int,
     ) -> None:
-        """Stores messages for one queue, in which nobody sees them before the commit. `sequence` counts the calls of
-        the attempt from 1; without a queue the leader chooses one. Raises Refused if the attempt was discarded."""
+        """Stores messages, each (body, properties), for one queue; nobody sees them before the commit. `sequence`
+        counts the calls of the attempt from 1; without a queue the leader chooses one. Raises Refused if the attempt
+        was discarded."""
         ext = {"attempt": str(attempt), "sequence": str(sequence), "topic": topic, "bornTimestamp": str(born_ms)}
         if queue_id is not None:
             ext["queueId"] = str(queue_id)
         what = f"{len(items)} messages to {topic} for attempt {attempt}"
-        self._ask(RequestCode.STAGE_MESSAGES, ext, build_batch(list(items)), what)
+        self._ask(RequestCode.STAGE_MESSAGES, ext, build_batch([BatchItem(0, *item) for item in items]), what)
 
     def commit(self, name: str, write: int, winners: Sequence[tuple[int, int]]) -> Committed:
         """Makes the write count, with the messages of these attempts, (number, messages) each. Raises Refused, and
