@@ -41,6 +41,10 @@ class FakeRaw:
         return Role.LEADER if self._leads() else Role.FOLLOWER
 
     @property
+    def memberships_that_count(self) -> list[Membership]:
+        return [each for each in self.raft.members.history if each.index >= self.committed_membership_index]
+
+    @property
     def commit_index(self) -> int:
         return self._tail().index
 

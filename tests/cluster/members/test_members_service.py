@@ -36,6 +36,10 @@ class Raw:
     def membership(self) -> Membership:
         return cast(Membership, self.raft.members.history[-1])
 
+    @property
+    def memberships_that_count(self) -> list[Membership]:
+        return [each for each in self.raft.members.history if each.index >= self.committed_membership_index]
+
     def append(self, membership: Membership, index: int) -> None:
         self.raft.members.history.append(membership._replace(index=index))
 
