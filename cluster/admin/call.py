@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Consistency = Literal["local", "linearizable"]
+DRY_RUN = "dry_run"
+"""Query of a removal: only answer what would go."""
 BELOW_THREE = "below_three"
 """Query of a removal that leaves fewer than three voters: it is meant."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from cluster.admin.body import flag_of
-from cluster.admin.call import BELOW_THREE, Call, comes_true
+from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, comes_true
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config.config import PeerNode, split_address
@@ -164,9 +164,23 @@ async def remove_member(call: Call) -> MemberChanged:
 
     Refused if the rest would have no majority or, without below_three=true, fewer than three voters."""
     node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
+    if flag_of(call.query, DRY_RUN):
+        return _would_remove(call.port, node, below_three)
     await _hand_over_before_leaving(call.port, node, below_three)
     remove, port = call.port.changes.remove, call.port
     return _changed(port, node, await _change(port, lambda done: remove(node, done, below_three=below_three)))
+
+
+def _would_remove(port: AdminPort, node: NodeId, below_three: bool) -> MemberChanged:
+    try:
+        port.changes.check_removal(node, below_three=below_three)
+    except LocalError as error:
+        raise _refused(error) from None
+    members = port.membership.in_force
+    voters = sorted(int(voter) for voter in members.voter_ids if voter != node)
+    return MemberChanged(
+        id=node, role="removed", term=port.status().term, index=members.index, voters=voters, dry_run=True
+    )
 
 
 async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:

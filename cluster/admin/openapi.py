@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.admin.call import BELOW_THREE
+from cluster.admin.call import BELOW_THREE, DRY_RUN
 from cluster.admin.configuration import BEFORE, CHANGES_MAX
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.history import SINCE
@@ -28,6 +28,7 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
+    DRY_RUN: {"enum": ["true", "false"], "default": "false"},
     BELOW_THREE: {"enum": ["true", "false"], "default": "false"},
     "since": {"type": "string", "pattern": r"^(\d{1,18}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)$"},
     "kind": {"enum": list(KINDS)},

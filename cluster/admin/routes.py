@@ -29,7 +29,7 @@ from cluster.admin import (
     tier,
     topics,
 )
-from cluster.admin.call import BELOW_THREE, Call, Raw
+from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, Raw
 from cluster.admin.findings.finding import FindingsView
 from cluster.admin.openapi import document
 from cluster.admin.port import NodeStatus
@@ -88,7 +88,7 @@ ROUTES: tuple[Route, ...] = (
         "POST", "/v1/topics", topics.create_topic, topics.TopicChanged, Serves.LEADER, topics.TopicRequest, (200, 201)
     ),
     Route("GET", "/v1/topics/{name}", topics.describe_topic, topics.TopicDetail, Serves.READ),
-    Route("DELETE", "/v1/topics/{name}", topics.delete_topic, topics.TopicChanged, Serves.LEADER),
+    Route("DELETE", "/v1/topics/{name}", topics.delete_topic, topics.TopicChanged, Serves.LEADER, asks=(DRY_RUN,)),
     Route(
         "GET",
         "/v1/topics/{name}/messages/{key}",
@@ -136,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
         member_requests.remove_member,
         membership.MemberChanged,
         Serves.LEADER,
-        asks=(BELOW_THREE,),
+        asks=(BELOW_THREE, DRY_RUN),
     ),
     Route("GET", "/v1/members/{id}/can-stop", member_requests.can_stop_member, CanStopView, Serves.LEADER),
     Route(

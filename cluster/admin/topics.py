@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from cluster.admin.call import Answer, Call, ChangeView, ReadView, applied
+from cluster.admin.body import flag_of
+from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Refused
@@ -70,6 +71,8 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
 
     result: Literal["created", "kept", "updated", "deleted"]
     topic: TopicView
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
 
 
 async def list_topics(call: Call) -> TopicsView:
@@ -132,6 +135,9 @@ async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
     config = find_topic(call.port.state, call.params["name"])
     held = _view(call.port.state, config)
+    if flag_of(call.query, DRY_RUN):
+        node, (term, index) = call.port.config.node.id, call.port.state.applied
+        return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)
     entry_id, _ = await applied(lambda done: Topics(call.port.services).delete(config.name, done))
     call.port.metrics.topic_deleted(config.name)
     return TopicChanged(

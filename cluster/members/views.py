@@ -139,6 +139,8 @@ class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
     """Of the entry; the current one if nothing had to be changed."""
     index: int
     voters: list[int]
+    dry_run: bool = False
+    """Nothing was changed; `voters` would be left."""
 
 
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):

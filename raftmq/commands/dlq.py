@@ -80,12 +80,17 @@ def resend(group: str, offsets: tuple[int, ...], everything: bool, servers: str 
 @dlq.command("purge")
 @click.argument("group")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
 @servers_option
 @json_option
-def purge(group: str, yes: bool, servers: str | None, as_json: bool) -> None:
+def purge(group: str, yes: bool, dry_run: bool, servers: str | None, as_json: bool) -> None:
     """Delete all dead letters of GROUP."""
     with connect(servers) as mq:
         _, kept = dead_letters(mq, group, set(), None)
+        if dry_run:
+            told = f"nothing was changed; {kept} dead letters of {group} would go"
+            show(as_json, {"group": group, "deleted": 0, "would_delete": kept}, told)
+            return
         if kept and not yes:
             click.confirm(f"delete {kept} dead letters of {group}?", abort=True, err=True)
         if kept:

@@ -12,7 +12,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import author, console, data_dir, data_option, json_option, print_json, print_table, show
-from raftmq.commands.node_plan import confirmed, show_plan
+from raftmq.commands.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option, drain_node
 
@@ -201,7 +201,13 @@ def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> No
 
 @node.command()
 @NODE
-@click.option("--plan", is_flag=True, help="Only show the voters before and after, and how many failures they survive.")
+@click.option(
+    "--plan",
+    "--dry-run",
+    "plan",
+    is_flag=True,
+    help="Only show the voters before and after, and how many failures they survive.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask, even if fewer than three voters remain.")
 @data_option
 @admin_option
@@ -209,14 +215,16 @@ def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> No
 def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Remove a node from the cluster.
 
-    The cluster refuses if the remaining nodes would have no majority. The command asks if fewer than three voters
-    would remain, because they survive no failure. In a local cluster the node is then stopped and its folder set
-    aside. Elsewhere the node raises an alarm and serves no clients; stop it there.
+    The command shows the voters before and after, and asks at a terminal. The cluster refuses if it cannot do without
+    the node now, or if the remaining nodes would have no majority. Without a terminal, --yes is needed if fewer than
+    three voters would remain, because they survive no failure. In a local cluster the node is then stopped and its
+    folder set aside. Elsewhere the node raises an alarm and serves no clients; stop it there.
     """
     if plan:
         show_plan(AdminApi(admin_addresses(admin, data), LOOK), node, as_json=as_json)
         return
-    confirmed(lambda meant: _remove(node, meant, data, admin, as_json), yes=yes)
+    asked = not yes and ask_before(AdminApi(admin_addresses(admin, data), LOOK), admin_addresses(admin, data), node)
+    confirmed(lambda meant: _remove(node, meant, data, admin, as_json), yes=yes or asked)
 
 
 def _remove(node: int, meant: bool, data: str | None, admin: str | None, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from cluster.errors import ExitCode, LocalError
 from cluster.members.quorum import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.common import console, print_json
+from raftmq.local import may_stop
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 
 
@@ -42,6 +43,25 @@ def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:
         )
     else:
         out.print(f"to do it: raftmq node remove {node}" + (" --yes" if asks else ""))
+
+
+def ask_before(api: AdminApi, addresses: Sequence[str], node: int) -> bool:
+    """Shows the voters before and after on stderr, and asks at a terminal: True if the answer was yes, False if nobody
+    could be asked. Raises LocalError if the cluster cannot do without the node now."""
+    may = may_stop.ask(addresses, node)
+    if may is None:
+        return False  # no leader answers: the removal waits for one, or says why
+    if not may["allowed"]:
+        why = f"{'; '.join(may['reasons'])} (--yes removes it all the same, if a majority is left)"
+        raise LocalError(f"node {node} must not be removed now", why, may["do_now"], ExitCode.REFUSED)
+    before, after = before_and_after(api.get("/v1/members"), node)
+    err = console(stderr=True)
+    err.print(f"now    {told(before)}", markup=False, soft_wrap=True)
+    err.print(f"after  {told(after)}", markup=False, soft_wrap=True)
+    if not sys.stdin.isatty():
+        return False
+    click.confirm(f"remove node {node}?", abort=True, err=True)
+    return True
 
 
 def confirmed(remove: Callable[[bool], None], *, yes: bool) -> None:

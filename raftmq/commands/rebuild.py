@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=NodeDirectory())
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done (the default without --yes).")
+@click.option(
+    "--plan",
+    "--dry-run",
+    "plan_only",
+    is_flag=True,
+    help="Only show what would be done (the default without --yes).",
+)
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.option(
     "--from",

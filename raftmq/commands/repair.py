@@ -16,7 +16,7 @@ _WAIT_S, _POLL_S = 60.0, 0.2
 
 @click.command()
 @click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
-@click.option("--plan", is_flag=True, help="Only show what is damaged and what would be done.")
+@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Only show what is damaged and what would be done.")
 @data_option
 @admin_option
 @json_option

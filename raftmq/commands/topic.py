@@ -129,12 +129,17 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 @topic.command("delete")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @data_option
 @admin_option
 @json_option
-def delete(name: str, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Delete the topic NAME with its queues and all groups' offsets for it."""
     api = AdminApi(admin_addresses(admin, data))
+    if dry_run:
+        plan = api.delete(f"/v1/topics/{quote(name, safe='')}?dry_run=true")
+        show(as_json, plan, f"nothing was changed; {name} would go with {plan['topic']['messages']} messages")
+        return
     if not yes:
         held = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["messages"]
         click.confirm(f"delete {name} with {held} messages?", abort=True, err=True)

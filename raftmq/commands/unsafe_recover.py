@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("unsafe-recover")
 @click.argument("directory", metavar="DIR", type=NodeDirectory())
-@click.option("--plan", is_flag=True, help="Only show what this node has and what may be lost.")
+@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Only show what this node has and what may be lost.")
 @click.option("--accept-data-loss", is_flag=True, help="Do it.")
 @click.option("--cluster-id", default="", metavar="UUID", help="The cluster's id, typed by hand from the plan.")
 @json_option

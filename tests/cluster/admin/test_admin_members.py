@@ -307,3 +307,11 @@ async def test_a_follower_asks_the_leader_whether_a_node_may_be_stopped(make_nod
     follower = await serve(make_node(2))
     assert (await error_of(await follower.get("/v1/members/3/can-stop")))[1] == "leader_unreachable"
     assert (await error_of(await (await serve(make_node(1))).get("/v1/members/9/can-stop")))[:2] == (404, "not_found")
+
+
+async def test_a_dry_run_of_a_removal_names_who_would_be_left(client: Any, node: Any) -> None:
+    answer = await client.delete("/v1/members/3?dry_run=true&below_three=true")
+    view = await answer.json()
+    assert (answer.status, view["voters"], view["dry_run"]) == (200, [1, 2], True)
+    assert sorted(node.membership.in_force.voter_ids) == [1, 2, 3]
+    assert (await client.delete("/v1/members/3?dry_run=true")).status == 409, "unconfirmed, as without it"

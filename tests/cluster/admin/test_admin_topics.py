@@ -136,3 +136,13 @@ async def test_the_configured_length_of_names(make_node: Any, serve: Any) -> Non
     status, answer = await create(client, name="orders2")
     assert (status, answer["error"]["code"]) == (400, "bad_field")
     assert set(node.state.topics) == {"orders"}
+
+
+async def test_a_dry_run_of_a_deletion_deletes_nothing(client: Any, node: Any) -> None:
+    await client.post("/v1/topics", json={"name": "a"})
+    node.add_messages("a", 0, 3)
+    answer = await client.delete("/v1/topics/a?dry_run=true")
+    view = await answer.json()
+    assert (answer.status, view["dry_run"], view["topic"]["messages"]) == (200, True, 3)
+    assert "a" in node.state.topics
+    assert (await client.delete("/v1/topics/a?dry_run=maybe")).status == 400

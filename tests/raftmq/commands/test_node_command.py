@@ -67,7 +67,13 @@ def api() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.answer(200, VIEW)
+            if self.path == "/v1/members/5/can-stop":
+                told = {"allowed": False, "passes": False, "reasons": ["node 5 has the only copy"], "do_now": "wait"}
+                self.answer(200, told)
+            elif self.path.endswith("/can-stop"):
+                self.answer(200, {"allowed": True})
+            else:
+                self.answer(200, VIEW)
 
         def do_DELETE(self) -> None:
             if self.path == "/v1/members/3":
@@ -125,7 +131,7 @@ def test_the_list_tells_how_each_node_is(api: str, capsys: pytest.CaptureFixture
 
 def test_a_refusal_is_three_lines(api: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["node", "remove", "2", "--admin", api]) == ExitCode.REFUSED
-    assert capsys.readouterr().err.splitlines() == [
+    assert capsys.readouterr().err.splitlines()[2:] == [
         "without node 2 there would be no majority",
         "because: of the voters 1, 3 that are left only 1 answers",
         "type:    raftmq restart 3",
@@ -172,6 +178,8 @@ def test_fewer_than_three_voters_are_asked_about(
     command = ["node", "remove", "3", "--admin", api]
     assert run(command) == ExitCode.REFUSED, "there is no terminal: nobody can be asked"
     assert capsys.readouterr().err.splitlines() == [
+        "now    voters 1, 2, 3 (2 away); 2 of 3 are a majority; no failure is survived",
+        "after  voters 1, 2 (2 away); 2 of 2 are a majority; no majority: no writes",
         "without node 3 no failure would be survived",
         "because: now: three",
         "type:    raftmq node remove 3 --yes",
@@ -184,8 +192,17 @@ def test_fewer_than_three_voters_are_asked_about(
         monkeypatch.setattr("sys.stdin", answers)
         assert (run(command) == ExitCode.OK) is (code == ExitCode.OK)
         captured = capsys.readouterr()
-        assert "no failure would be survived: now: three" in captured.err
+        assert "after  voters 1, 2 (2 away)" in captured.err
         assert ("node 3 is removed" in captured.out) is (code == ExitCode.OK)
+
+
+def test_a_node_that_the_cluster_cannot_do_without_is_not_removed_by_the_way(
+    api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "remove", "5", "--admin", api]) == ExitCode.REFUSED
+    what, why, fix = capsys.readouterr().err.splitlines()
+    assert (what, fix) == ("node 5 must not be removed now", "type:    wait")
+    assert "node 5 has the only copy (--yes" in why
 
 
 def test_a_plan_shows_the_voters_before_and_after(api: str, capsys: pytest.CaptureFixture[str]) -> None:
