@@ -12,6 +12,7 @@ from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.index_file.index_files import IndexFiles
 from cluster.tier.index_file.index_parts import LocalIndexParts
+from cluster.tier.scrub.index_of_tier import IndexOfTier
 from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import Scrubber, Source
 from cluster.tier.store.bandwidth import Bandwidth
@@ -130,13 +131,15 @@ def scrubs_of(
     """None without a tier."""
     if access is None:
         return None
+    folder = str(storage.directory.identity.cluster_uuid)
+    index = IndexOfTier(access.store, folder, storage.directory.log.genesis)
     scrubber = Scrubber(
         access.store,
-        str(storage.directory.identity.cluster_uuid),
+        folder,
         rows=lambda: storage.state.tier.rows,
         wall_ms=context.clock.wall_ms,
         leads=services.writes_open,
-        sources=[Source("this node", tier.content_of)],
+        sources=[Source("this node", tier.content_of), Source("the segment's objects", index.content_of)],
     )
     return TierScrubs(
         context.config.node.id,

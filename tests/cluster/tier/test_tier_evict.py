@@ -12,6 +12,7 @@ import pytest
 from cluster.broker.message_lookup import KeyQuery, QueryResult, Stored
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.refusal import Reason, Refused
+from cluster.tier.scrub.scrubber import Wishes
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from jepsen_like.sim.tier_store import CALM, Weather
@@ -19,7 +20,7 @@ from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from statemachine.trim import Kept
 from tests.support.sim_cluster import SimNode, codes
-from tests.support.tiered_cluster import EVICTING, Tiered
+from tests.support.tiered_cluster import EVICTING, FOLDER, Tiered
 
 
 @pytest.fixture
@@ -102,6 +103,24 @@ def test_h1_what_retention_takes_stays_in_the_tier(evicting: Callable[..., Tiere
     assert made.leader_state().trim_position > 2 << 14
     made.check()
     check_whole(made)
+
+
+def test_the_index_file_of_an_evicted_segment_is_repaired_from_the_store(evicting: Callable[..., Tiered]) -> None:
+    made = evicting(15)
+    made.send(80, keyed=True)
+    made.upload_all()
+    wait_evicted(made)
+    leader = made.sim.leader()
+    row = leader.state.tier.rows[0]
+    assert row.end <= leader.state.trim_position
+    name = f"{FOLDER}/{row.parts[-1].name}"
+    intact = made.store.inner.objects.pop(name)
+    scrubs = leader.running.tier_scrubs
+    assert scrubs is not None
+    made.sim.loop.call_outside(0.0, leader.run, lambda: scrubs.begin(Wishes(repairs=True)))
+    made.sim.loop.run_until(lambda: scrubs.view.number and not scrubs.view.running, 60, "the end of the scrub")
+    assert (scrubs.view.bad, scrubs.view.repaired) == (1, 1), scrubs.view
+    assert made.store.inner.objects[name] == intact
 
 
 def test_nothing_is_evicted_while_the_store_refuses(evicting: Callable[..., Tiered]) -> None:
