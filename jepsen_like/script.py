@@ -115,6 +115,8 @@ fail N CALL ERRNO               N's next CALL fails
 fill N BYTES                    N's disk takes so many more bytes
 slow N FACTOR | slow-apply N FACTOR  N's lanes, or its apply lane, take longer
 store away | store back         with tier=1 or tier=2: the object store refuses everything, or takes requests again
+store flip log|index K          a bit rots in the first half of an object of the tier's segment K; again: it is right
+store repair                    the leader compares the whole tier with its state, and repairs it
 rot N INDEX                     a bit of entry INDEX flips on the disk of N, which runs
 spoil N                         the state of N, which is down, cannot be opened by its next start
 join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from cluster.node.node import Node
+from cluster.tier.scrub.scrubber import Wishes
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.calm import Calm
 from jepsen_like.sim.clients import TOPIC, Foreign
@@ -19,6 +21,7 @@ from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
 from jepsen_like.sim.raw_client import Answer, RawConnection
 from jepsen_like.sim.tides import Tide
+from jepsen_like.sim.tier_check import FOLDER
 from jepsen_like.sim.tier_store import AWAY, STORMY
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
@@ -26,6 +29,8 @@ from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.pull import PullResult
 
 OPERATION_S = 6.0
+SCRUB_S, SCRUBS_MAX = 60.0, 10
+"""A store with faults may end one early."""
 LEAD_S = 10.0
 
 
@@ -393,9 +398,31 @@ class Stage(World, Interpreter):
     def do_slow_apply(self, name: str, factor: str) -> None:
         self._machine(name).apply_factor = float(factor)
 
-    def do_store(self, where: str) -> None:
+    def do_store(self, what: str, folder: str = "", number: str = "0") -> None:
         assert self.store is not None, "tier=1"
-        self.store.weather = {"away": AWAY, "back": STORMY}[where]
+        if what == "flip":
+            row = self._leading().state.tier.rows[int(number)]
+            (name, *_) = [part.name for part in row.parts if part.name.startswith(f"{folder}/")]
+            self.store.flip(f"{FOLDER}/{name}")
+        elif what == "repair":
+            self._repair()
+        else:
+            self.store.weather = {"away": AWAY, "back": STORMY}[what]
+
+    def _leading(self) -> Node:
+        return next(m.node for m in self.machines.values() if m.node is not None and m.node.proposals.open)
+
+    def _repair(self) -> None:
+        node = self._leading()
+        scrubs, machine = node.tier_scrubs, self.machines[NodeId(node.node_id)]
+        assert scrubs is not None
+        assert machine.process is not None
+        for _ in range(SCRUBS_MAX):
+            self.loop.call_outside(0.0, machine.process.run, scrubs.begin, Wishes(repairs=True))
+            self._pass_time(0.01)
+            if self._until(lambda: not scrubs.view.running, SCRUB_S) and not scrubs.view.failure:
+                return
+        raise ScriptError(f"the scrub does not end: {scrubs.view.failure}")
 
     def _host(self, name: str) -> str:
         return self.hand.address if name == "client" else host_of(int(name))

@@ -5,7 +5,7 @@
 - A VERIFIED segment has its index file, which lists every message of it in a queue, and every key, that the log has.
 - A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
-- In the end every sealed segment is VERIFIED and in the newest manifest.
+- In the end every sealed segment is VERIFIED and in the newest manifest, and its objects are still whole and right.
 """
 
 from __future__ import annotations
@@ -138,6 +138,13 @@ class TierCheck:
         rows = max((node.state.tier.rows for node in nodes), key=len, default=())
         listed = {(each.base, each.end) for each in self._segments(self._head)} if self._head is not None else set()
         return listed == {(row.base, row.end) for row in rows}
+
+    def judge_end(self, nodes: Sequence[Node]) -> None:
+        """Once nothing is uploaded and nothing removed."""
+        newest = max((node.state for node in nodes), key=lambda state: state.applied.index)
+        for row in newest.tier.rows:
+            if row.state is TierState.VERIFIED:
+                self._judge(row)
 
 
 def _what(row: TierSegment) -> str:

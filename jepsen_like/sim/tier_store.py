@@ -84,6 +84,12 @@ class SimStore:
         _run(self.inner.create(name, content))
         self.on_written(name, content)
 
+    def flip(self, name: str) -> None:
+        """A bit in the first half of an object rots; the second time it is what it was. Its tag stays."""
+        content = bytearray(self.inner.objects[name])
+        content[len(content) // 3] ^= 1
+        self.inner.objects[name] = bytes(content)
+
     async def get(self, name: str, size_max: int) -> Stored:
         """As `ObjectStore.get`."""
         return await self._call(lambda: _run(self.inner.get(name, size_max)))

@@ -293,6 +293,8 @@ class World:
             return
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
+        if self.monitor.tier is not None:
+            self.monitor.tier.judge_end(self._running())
         if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
             return
         self.reader.stopped = True

@@ -46,3 +46,7 @@ def witness_V08() -> None:
 
 def witness_V09() -> None:
     holds("V09")
+
+
+def witness_V10() -> None:
+    holds("V10")
