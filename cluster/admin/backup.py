@@ -80,9 +80,10 @@ def _check_url(to: str, config: Config) -> None:
         check_url(to)
     except LocalError as error:
         raise ApiError("bad_field", f"{error.what}: {error.why}", error.fix) from None
-    path = directory_of(to)
+    path, tier = directory_of(to), directory_of(config.tier.url)
     if path:
-        _check_root(path, config.backup)
+        if not tier or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(tier)):
+            _check_root(path, config.backup)
         return
     roots = [root.rstrip("/") for root in (*config.backup.allowed, config.tier.url) if is_url(root)]
     if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):

@@ -42,8 +42,8 @@ BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"
 STAGING = "backup-staging.tmp"
 """In DATA/checkpoints while a backup to a URL is made; means nothing afterwards."""
-CALLS_TOTAL_S = 120.0
-"""No attempt of one call begins later."""
+CALL_S, CALLS_TOTAL_S = 60.0, 120.0
+"""How long one attempt of a call may take, besides what its size allows; no attempt begins later than that."""
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def split(source: str) -> tuple[str, str]:
 async def opened(url: str, options: TierSection | None) -> AsyncIterator[ObjectStore]:
     """A store whose calls are tried again, each for a limited time. Raises LocalError."""
     inner = open_store(url, options)
-    store = RetryingStore(inner, RetryPolicy(total_s=CALLS_TOTAL_S), random.Random(), RequestCounts())
+    store = RetryingStore(inner, RetryPolicy(call_s=CALL_S, total_s=CALLS_TOTAL_S), random.Random(), RequestCounts())
     try:
         yield store
     finally:

@@ -205,6 +205,8 @@ async def test_a_backup_over_http(make_node: Any, serve: Any) -> None:
         ("s3://bucket/a", "s3://bucket/ab", False),
         ("s3://bucket/a", "s3://bucket/a/../b", False),
         ("{0}/backups", "s3://bucket/a", False),
+        ("", "file://{0}/tier", True),
+        ("", "file://{0}/tier/../x", False),
     ],
 )
 async def test_a_backup_goes_below_a_configured_root_or_nowhere(
@@ -213,7 +215,8 @@ async def test_a_backup_goes_below_a_configured_root_or_nowhere(
     (tmp_path / "backups").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "backups/link").symlink_to(tmp_path / "elsewhere")
-    node = make_node(1, backup__roots=roots.format(tmp_path), backup__to=str(tmp_path / "own"))
+    tier = (tmp_path / "tier").as_uri()
+    node = make_node(1, backup__roots=roots.format(tmp_path), backup__to=str(tmp_path / "own"), tier__url=tier)
     begun: list[str] = []
     node.backups.begin = lambda to, **_: begun.append(to)
     client = await serve(node)

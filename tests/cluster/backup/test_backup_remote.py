@@ -17,6 +17,9 @@ from cluster.backup.restore import restore
 from cluster.backup.sources import Source, found
 from cluster.errors import LocalError
 from cluster.tier.file_set import stored_files
+from cluster.tier.store import retries
+from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.object_store import Stored
 
 NOW_MS = 1_700_000_000_000
 
@@ -139,3 +142,20 @@ def test_bad_sources_and_targets(stopped: Any, url: str, tmp_path: Path) -> None
     with pytest.raises(LocalError, match="schemes"):
         made(stopped, "ftp://x/y")
     assert not (stopped.data / "checkpoints" / remote.STAGING).exists()
+
+
+class Hanging(MemoryStore):
+    """Never answers."""
+
+    async def get(self, name: str, size_max: int) -> Stored:
+        await asyncio.Event().wait()
+        raise AssertionError(name, size_max)
+
+
+def test_a_store_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CALL_S", 0.01)
+    monkeypatch.setattr(retries.RetryPolicy, "deadline_s", lambda self, size: self.call_s)
+    monkeypatch.setattr(remote, "open_store", lambda url, options: Hanging())
+    with pytest.raises(LocalError, match=r"(?s)the store s3://bucket/x failed.*no answer within"):
+        fetch_backup("s3://bucket/x/name", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

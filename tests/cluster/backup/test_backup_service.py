@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from cluster.backup.create import Request
+from cluster.backup.remote import STAGING, verify_backup
 from cluster.backup.service import Backups
 from cluster.backup.verify import verify
 from cluster.config.loading import load
@@ -90,6 +91,24 @@ async def test_a_backup_by_the_worker(stopped: Any, tmp_path: Path) -> None:
     assert not (stopped.data / "checkpoints" / "backup.tmp").exists()
     node.clock.ms += 90_000
     assert (node.age_s, node.raised) == (89.999, [])
+    await node.close()
+    kv.close()
+
+
+async def test_a_backup_to_a_store_by_the_worker(stopped: Any, tmp_path: Path) -> None:
+    kv = RocksKV(str(stopped.data / "state"))
+    identity = identities.decode((stopped.data / "IDENTITY").read_bytes(), stopped.data)
+    url = (tmp_path / "store").as_uri()
+    node = Node(stopped.data, kv, identity, **{"backup.to": url})
+    node.start()
+    while node.attempt is None:
+        await asyncio.sleep(0.005)
+    done = await node.finished()
+    assert (done.state, done.error, done.index) == ("done", None, stopped.expected["last_index"])
+    assert done.path.startswith(f"{url}/")
+    assert (await asyncio.to_thread(verify_backup, done.path, tmp_path / "scratch")).problems == []
+    assert not (stopped.data / "checkpoints" / STAGING).exists()
+    assert await node._newest(url) == node.last_good_ms
     await node.close()
     kv.close()
 
