@@ -46,6 +46,17 @@ class TierMetrics:
             "raftmq_tier_verified_position", "The tier holds the log up to this position", registry=registry
         )
 
+        self._state_index = Gauge(
+            "raftmq_tier_state_index",
+            "Applied index of the newest copy of the state that this leader knows of; -1 if it knows of none",
+            registry=registry,
+        )
+        self._state_index.set(-1)
+
+    def state_copy(self, index: int) -> None:
+        """The newest copy; -1: none is known."""
+        self._state_index.set(index)
+
     def moved(self, state: TierState) -> None:
         """A step is in the log."""
         self._moved.labels(state.name.lower()).inc()

@@ -331,6 +331,8 @@ class Tier:
         tier = self._state.tier
         self._metrics.pending(size, age_ms, tier.verified_to(self._state.trim_position))
         self._metrics.segments(Counter(row.state for row in tier.rows))
+        copies = self._copier.copies if self._copier is not None else []
+        self._metrics.state_copy(copies[-1].index if copies else -1)
 
     def segments(self, since: int, count: int) -> TierSegmentsView:
         """Rows from the one with the position `since` on, for people."""
@@ -366,7 +368,7 @@ class Tier:
             failures=self._failures,
             manifest_version=self._version,
             state_copy=copier.copies[-1].index if copier is not None and copier.copies else None,
-            copying_state=copier is not None and copier.wanted,
+            copying_state=copier is not None and copier.busy,
             last=[_view(row) for row in rows[-SHOWN:]],
         )
 

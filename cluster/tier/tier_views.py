@@ -75,7 +75,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     state_copy: int | None
     """Applied index of the newest copy of the state that this node knows of since it leads."""
     copying_state: bool
-    """The log was sealed, and a copy of the state has not been looked for since."""
+    """A copy is being written, or to be written because the log was sealed."""
     last: list[TierSegmentView]
     """The newest rows, lowest first."""
 

@@ -44,6 +44,8 @@ def _show(view: dict[str, Any]) -> None:
     click.echo(f"verified   up to {view['verified_to']}; {view['stored_bytes']} bytes stored")
     if view["url"]:
         click.echo(f"pending    {view['pending_bytes']} bytes, the oldest for {view['pending_age_ms'] / 1000:.0f} s")
+    if view["state_copy"] is not None:
+        click.echo(f"state      copied as of index {view['state_copy']}")
     if view["failing"]:
         click.echo(f"failing    for {view['failing_ms'] / 1000:.0f} s: {view['failing']}")
     if view["last"]:

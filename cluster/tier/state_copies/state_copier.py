@@ -25,6 +25,11 @@ from raftlog.types import LogTail
 
 logger = logging.getLogger(__name__)
 
+SETTLED_MS = 300_000
+"""A leader that leads for a shorter time copies nothing, unless copies are more frequent."""
+LOOK_EVERY_MS = 10_000
+"""Between two looks at the node's own checkpoints, while none of them can be copied."""
+
 
 class _Wish(NamedTuple):
     """What is known when a copy is to be chosen."""
@@ -46,6 +51,7 @@ class StateCopier:
         self._store = store
         self._folder = folder
         self._began_ms = context.clock.wall_ms()
+        self._next_look_ms = 0
         self._copies: dict[str, StateCopy] | None = None
         self._seen: set[str] = set()
         """Names of descriptions, also of those that cannot be read."""
@@ -56,6 +62,11 @@ class StateCopier:
     def want(self) -> None:
         """A copy is to be written although none is due."""
         self.wanted = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a copy is wanted or being written."""
+        return self.wanted or self._work is not None
 
     @property
     def copies(self) -> list[StateCopy]:
@@ -85,15 +96,16 @@ class StateCopier:
     def _is_time(self, tier_begins: int) -> bool:
         """Cheap: asked whenever there is nothing to upload."""
         now_ms, every_ms = self._context.clock.wall_ms(), self._context.config.tier.state_every_ms
+        led_ms = now_ms - self._began_ms
+        if led_ms < min(every_ms, SETTLED_MS) or now_ms < self._next_look_ms:
+            return False
         if self._copies is None:
-            return now_ms - self._began_ms >= min(every_ms, 1000) or tier_begins > 0
+            return True
         newest = self.copies[-1:]
-        if not newest:
-            # Without one, a restore begins with GENESIS; and only a copy names the clusters that came before this one.
-            return (
-                tier_begins > 0 or bool(self._storage.directory.identity.origin) or now_ms - self._began_ms >= every_ms
-            )
-        return now_ms - newest[0].made_ms >= every_ms
+        if newest:
+            return now_ms - newest[0].made_ms >= every_ms
+        # Without one, a restore begins with GENESIS; and only a copy names the clusters that came before this one.
+        return tier_begins > 0 or bool(self._storage.directory.identity.origin) or led_ms >= every_ms
 
     async def _copy(self, wish: _Wish, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
         """One copy; pauses after each file, so that segments go first."""
@@ -103,6 +115,7 @@ class StateCopier:
                 return
         checkpoint = await self._choose(wish.tier_end)
         self.wanted = False
+        self._next_look_ms = self._context.clock.wall_ms() + LOOK_EVERY_MS
         if checkpoint is None:
             return
         index = checkpoint.manifest.mark.index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -17,10 +18,12 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
-from raftlog.types import EMPTY_TAIL, Entry, LogTail
+from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.rocks import RocksKV
+from statemachine.trim import Trim
+from statemachine.trim import encode as encode_trim
 
 
 class Lost:
@@ -39,9 +42,40 @@ class Lost:
         """Before entry 0, after entry 0, and so on."""
         for entry in recorded:
             self._add(entry, roll=entry.index % per_segment == 0)
-        starts = [entry.index for entry in self.entries if entry.flags & 1]
-        self.segments = [*zip(starts, [*starts[1:], len(self.entries)], strict=True)]
+        self.origin: list[tuple[str, int]] = []
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
         """(first index, index after the last)."""
+        starts = [entry.index for entry in self.entries if entry.flags & 1]
+        return [*zip(starts, [*starts[1:], len(self.entries)], strict=True)]
+
+    def trim(self, segment: int) -> int:
+        """Appends a TRIM up to the beginning of that segment, and what follows it; returns the index of the TRIM."""
+        first = self.entries[self.segments[segment][0]]
+        trim = self.append(EntryType.TRIM, encode_trim(Trim(first.position, first.index, "test")))
+        self.append(EntryType.NOOP, b"", roll=True)
+        for _ in range(30):
+            self.append(EntryType.NOOP, b"")
+        return trim
+
+    def append(self, kind: EntryType, payload: bytes, *, roll: bool = False) -> int:
+        """One more entry; returns its index."""
+        last = self.entries[-1]
+        self._add(last._replace(index=last.index + 1, type=kind, payload=payload), roll=roll)
+        return last.index + 1
+
+    def fork(self, at: int, cluster_id: str) -> Lost:
+        """The cluster that was restored from this one at the index, in a term of its own."""
+        forked = copy.copy(self)
+        forked.entries, forked.tails = self.entries[: at + 1], self.tails[: at + 2]
+        forked.origin = [*self.origin, (self.cluster_id, at)]
+        forked.cluster_id = cluster_id
+        last = forked.entries[-1]
+        forked.entries[-1] = last._replace(term=last.term + 1)  # for what is appended
+        forked.append(EntryType.NOOP, b"of the restored cluster")
+        forked.entries[-2] = last
+        return forked
 
     def _add(self, entry: Entry, *, roll: bool) -> None:
         made = make_entry(
@@ -52,7 +86,7 @@ class Lost:
             timestamp_ms=max(entry.timestamp_ms, 1_000 * (entry.index // 3)),
             group_id=self.group_id,
             segment_size=1 << 30,
-            roll=roll and entry.index > 0,
+            roll=roll,
         )
         self.entries.append(made)
         self.tails.append(tail_after(self.tails[-1], made))
@@ -79,7 +113,7 @@ class Lost:
         return written
 
     def copy_state(self, indexes: Sequence[int], scratch: Path) -> list[StateCopy]:
-        """Writes copies of the state as of these indexes, ascending; the log begins at GENESIS."""
+        """Writes copies of the state as of these indexes, ascending."""
         kv = RocksKV(str(scratch))
         state, copies = BrokerState(kv), list[StateCopy]()
         for index in indexes:
@@ -87,17 +121,20 @@ class Lost:
             checkpoint = scratch.with_name(f"{scratch.name}-{index}")
             kv.checkpoint(str(checkpoint))
             sources = [_source(path) for path in sorted(checkpoint.iterdir())]
-            copies.append(asyncio.run(self._write(index, sources, copies[-1:])))
+            begins = next(tail for tail in self.tails if tail.end_position == state.trim_position)
+            copies.append(asyncio.run(self._write(index, sources, begins, copies[-1:])))
         kv.close()
         return copies
 
-    async def _write(self, index: int, sources: Sequence[FileSource], before: Sequence[StateCopy]) -> StateCopy:
+    async def _write(
+        self, index: int, sources: Sequence[FileSource], begins: LogTail, before: Sequence[StateCopy]
+    ) -> StateCopy:
         store = DirectoryStore(self.folder)
         writer = SetWriter(store, self.cluster_id, part_prefix(index), before[0].files if before else ())
         files = [await writer.write(source) for source in sources]
         tail: LogTail = self.tails[index + 1]
         genesis = self.entries[0]
-        copy = StateCopy(
+        made = StateCopy(
             cluster_id=self.cluster_id,
             checkpoint=f"{index:020d}-{tail.term}-00000000",
             index=index,
@@ -111,15 +148,15 @@ class Lost:
             cluster_name="DefaultCluster",
             broker_name="shop",
             segment_size=1 << 20,
-            log_begins=list(EMPTY_TAIL),
+            log_begins=list(begins),
             genesis=(genesis.header + genesis.payload).hex(),
-            origin=[],
+            origin=self.origin,
             files=files,
             versions={},
         )
-        await writer.write_description(copy.name, encode(copy))
+        await writer.write_description(made.name, encode(made))
         await store.close()
-        return copy
+        return made
 
     def model(self, index: int) -> dict[str, str]:
         """The digest of the rows as of the index."""

@@ -14,6 +14,7 @@ from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
 from cluster.errors import LocalError
+from raftlog.types import EntryType
 from tests.cluster.backup.lost_cluster import Lost
 
 NOW_MS = 1_800_000_000_000
@@ -131,6 +132,38 @@ def test_below_the_oldest_copy(lost: Lost, tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"(?s)index 499 lies below the oldest copy.*at index 500.*older backup"):
         rebuilt(lost, tmp_path / "new", index=499)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_log_that_was_trimmed(lost: Lost, tmp_path: Path) -> None:
+    trim = lost.trim(4)
+    lost.upload(lost.segments[4:])
+    lost.copy_state([trim + 3], tmp_path / "kv")
+    made = rebuilt(lost, tmp_path / "new", index=trim + 20)
+    check(lost, made, trim + 20)
+    assert made.manifest.segments[0].base_position == lost.entries[lost.segments[4][0]].position
+    restore(made.path, tmp_path / "cluster", count=1, base_port=21000, now_ms=NOW_MS)
+    for path in lost.upload(lost.segments[:4]):
+        assert path.exists()
+    check(lost, rebuilt(lost, tmp_path / "below", index=trim - 1), trim - 1)
+    again = rebuilt(lost, tmp_path / "above", index=trim, backup=tmp_path / "below")
+    check(lost, again, trim)
+    assert again.manifest.segments[0].base_position == lost.entries[lost.segments[4][0]].position
+
+
+def test_a_restored_cluster_that_is_lost_again(lost: Lost, tmp_path: Path) -> None:
+    """The log below the restore lies in the first cluster's folder, which goes on with another history."""
+    at = lost.segments[3][0] + 50
+    lost.upload()
+    fork = lost.fork(at, "00000000-0000-0000-0000-00000000000f")
+    fork.copy_state([at + 1], tmp_path / "kv")
+    with pytest.raises(LocalError, match=rf"(?s)ends below the state, .* index {at + 1}\n.* has index {at},"):
+        rebuilt(fork, tmp_path / "early", cluster_id=fork.cluster_id)
+    for _ in range(20):
+        fork.append(EntryType.NOOP, b"")
+    fork.append(EntryType.NOOP, b"", roll=True)
+    fork.upload(fork.segments[3:])
+    check(fork, rebuilt(fork, tmp_path / "new", cluster_id=fork.cluster_id), len(fork.entries) - 1)
+    check(lost, rebuilt(lost, tmp_path / "old", cluster_id=lost.cluster_id), len(lost.entries) - 1)
 
 
 def flip(path: Path) -> None:
