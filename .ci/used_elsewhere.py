@@ -61,7 +61,6 @@ origin_of  # cluster/remoting/intake.py
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
 _.DELIVERED, _.HALF  # statemachine/payload.py
 _.PERM_PRIORITY  # statemachine/topics.py
-_.committed_ms  # statemachine/staged_writes.py
 _._removal  # cluster/repair/installs.py: the task of a thread
 
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.

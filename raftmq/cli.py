@@ -62,6 +62,7 @@ COMMANDS = {
     "group": _here("group", "List and describe consumer groups."),
     "dlq": _here("dlq", "List, resend and purge what consumer groups gave up."),
     "transactions": _here("transactions", "List open transactions."),
+    "writes": _here("writes", "List and discard what Spark has staged."),
     "produce": _here("produce", "Send each line of stdin or a file as a message."),
     "consume": _here("consume", "Print the messages of a topic."),
     "export": _here("export", "Write the messages of a topic to a Parquet file."),

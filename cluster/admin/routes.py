@@ -26,6 +26,7 @@ from cluster.admin import (
     recovery,
     resets,
     retention,
+    staged,
     tier,
     topics,
 )
@@ -119,6 +120,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/transactions", open_transactions.list_transactions, open_transactions.TransactionsView, Serves.READ
     ),
+    Route("GET", "/v1/writes", staged.list_writes, staged.WritesView, Serves.READ),
+    Route("POST", "/v1/writes/abort", staged.abort_write, staged.WriteAborted, Serves.LEADER, staged.AbortRequest),
+    Route("POST", "/v1/writes/forget", staged.forget_write, staged.WriteForgotten, Serves.LEADER, staged.ForgetRequest),
     Route("GET", "/v1/members", member_requests.list_members, membership.MembersView, Serves.READ),
     Route("GET", "/v1/members/join", member_requests.describe_joining, membership.JoinView, Serves.READ),
     Route(

@@ -152,7 +152,7 @@ class _Query:
         attempt, sequence = int(answer.ext["attempt"]), 0
         shuffled = rng.sample(rows, len(rows))
         while shuffled:
-            size = rng.randint(1, 3)
+            size = rng.randint(1, min(3, self._all.host.options.batch_messages_max))
             part, shuffled = shuffled[:size], shuffled[size:]
             sequence += 1
             for _ in range(rng.choice((1, 1, 1, 2))):

@@ -1,0 +1,64 @@
+"""`raftmq writes`: what Spark has staged, and which writes are committed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+
+
+@click.group()
+def writes() -> None:
+    """List what Spark has staged; discard it, or forget what was committed."""
+
+
+@writes.command("list")
+@data_option
+@admin_option
+@json_option
+def list_(data: str | None, admin: str | None, as_json: bool) -> None:
+    """List the tries of tasks that are staged, and the newest committed write of each name."""
+    answer = AdminApi(admin_addresses(admin, data)).get("/v1/writes")
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    if answer["attempts"]:
+        titles = ["attempt", "name", "write", "state", "messages", "left", "bytes", "last staged"]
+        rows = [[*(one[title] for title in titles[:-1]), _time(one["staged_ms"])] for one in answer["attempts"]]
+        print_table(titles, rows, left={"name", "state", "last staged"})
+    if answer["committed"]:
+        names = [
+            [one["name"], one["write"], one["messages"], _time(one["committed_ms"])] for one in answer["committed"]
+        ]
+        print_table(["name", "committed up to", "messages", "at"], names, left={"name", "at"})
+    more = "; there are more than are shown" if answer["more"] else ""
+    click.echo(f"{answer['staged']} messages staged, {answer['bytes']} bytes{more}")
+
+
+@writes.command("abort")
+@click.argument("name")
+@click.argument("write", type=click.IntRange(0))
+@data_option
+@admin_option
+def abort(name: str, write: int, data: str | None, admin: str | None) -> None:
+    """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
+    api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
+    answer = api.post("/v1/writes/abort", {"name": name, "write": write})
+    click.echo(f"{answer['attempts']} attempts are discarded")
+
+
+@writes.command("forget")
+@click.argument("name")
+@data_option
+@admin_option
+def forget(name: str, data: str | None, admin: str | None) -> None:
+    """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
+    answer = AdminApi(admin_addresses(admin, data), "raftmq writes list").post("/v1/writes/forget", {"name": name})
+    click.echo(f"{name} was committed up to {answer['write']}, and is forgotten")
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")

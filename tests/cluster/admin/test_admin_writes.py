@@ -1,0 +1,33 @@
+"""/v1/writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.admin import staged
+from statemachine.commands import COMMIT_WRITE, OPEN_ATTEMPT
+
+
+async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.apply([[OPEN_ATTEMPT, "query q", 4, 5], [OPEN_ATTEMPT, "query q", 5, 6], [COMMIT_WRITE, "write w", 0, 7, []]])
+    found = await (await client.get("/v1/writes?consistency=linearizable")).json()
+    assert [(one["attempt"], one["name"], one["write"], one["state"]) for one in found["attempts"]] == [
+        (1, "query q", 4, "open"),
+        (2, "query q", 5, "open"),
+    ]
+    assert found["committed"] == [{"name": "write w", "write": 0, "messages": 0, "committed_ms": 7}]
+    assert (found["staged"], found["bytes"], found["more"], node.reads_confirmed) == (0, 0, False, 1)
+    monkeypatch.setattr(staged, "ATTEMPTS_SHOWN", 1)
+    assert (await (await client.get("/v1/writes")).json())["more"]
+
+    gone = await client.post("/v1/writes/abort", json={"name": "query q", "write": 4})
+    assert (gone.status, (await gone.json())["attempts"]) == (200, 1)
+    assert [one.number for one in node.state.writes.attempts()] == [2]
+    again = await client.post("/v1/writes/abort", json={"name": "query q", "write": 4})
+    assert again.status == 404
+    forgotten = await client.post("/v1/writes/forget", json={"name": "write w"})
+    assert (forgotten.status, (await forgotten.json())["write"]) == (200, 0)
+    assert node.state.writes.committed("write w") is None
+    assert (await client.post("/v1/writes/forget", json={"name": "write w"})).status == 404
