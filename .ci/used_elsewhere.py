@@ -7,7 +7,7 @@ Add a name only with the reason for which nothing in the tree uses it. Patterns 
 
 # Fields of JSON that the HTTP API or `--json` shows, or that is read by another process.
 _.bytes_done  # cluster/repair/progress.py
-_.committed_offset, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
+_.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next_check_ms  # cluster/admin
 # cluster/admin/samples.py: the names of the series
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
 _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
@@ -51,7 +51,7 @@ _.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stoppi
 _.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/client_views.py, cluster/admin/clients.py
 
 # Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
-_.streamReader, _.initialOffset, _.latestOffset, _.reportLatestOffset
+_.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestOffset
 _.getDefaultReadLimit, _.prepareForTriggerAvailableNow
 _.p50_bytes, _.p99_bytes, _.of_mean  # pyspark_raftmq/jobs: printed
 
