@@ -46,12 +46,19 @@ def _as_it_is(rng: random.Random, body: Any) -> Any:
     return body
 
 
+def _no_setting(rng: random.Random, body: Any) -> Any:
+    key = rng.choice(("retention.hous", "raft.tick_ms", "", "limits", "\x00", "retention.hours"))
+    return {**body, "values": {key: rng.choice(("", None, [1], {"a": 1}, -1, "soon"))}} if type(body) is dict else body
+
+
 UNACCEPTABLE: dict[str, Callable[[random.Random, Any], Any]] = {
     "POST /v1/leader/transfer": _nobody,
     "POST /v1/members": _no_member,
     "POST /v1/members/{id}/promote": _as_it_is,
     "DELETE /v1/members/{id}": _as_it_is,
     "POST /v1/members/{id}/drain": _as_it_is,
+    "POST /v1/members/{id}/maintenance": _as_it_is,
+    "PUT /v1/config": _no_setting,
     "POST /v1/backup": _no_folder,
     "PUT /v1/failpoints": _no_action,
 }

@@ -1,8 +1,9 @@
 """Faults made for real on three nodes: each is named within 15 s by every node that answers, nothing else is but its
 consequences, the metrics agree, and it clears after the repair.
 
-Thresholds that are lowered for it: see LOWERED. A clock that is off, damage and backups are planted in tests of their
-own: they need another clock, a changed file, a full directory.
+Thresholds that are lowered for it: see LOWERED. A clock that is off, damage, backups and a full disk are planted in
+tests of their own: they need another clock, a changed file, a full directory, a small file system
+(tests/cluster/retention/test_full_disk_live.py).
 """
 
 from __future__ import annotations
@@ -150,27 +151,6 @@ def test_a_setting_that_differs(cluster: LiveCluster) -> None:
             cluster.ask(node, "/v1/config/reload", "POST")
     finally:
         path.write_text(before)
-
-
-def test_a_full_disk(cluster: LiveCluster) -> None:
-    """The disk is as full as it is, and the bound below that: on every node, so that only this differs."""
-    calm(cluster)
-    node = follower(cluster)
-    path = next(each.config_path for each in cluster.nodes if each.id == node)
-    before = path.read_text()
-    lines = "disk_max_used_percent = 1\ndisk_force_clean_percent = 1\ndisk_refuse_writes_percent = 1\n"
-    path.write_text(f"{before}\n[retention]\n{lines}")
-    try:
-        cluster.ask(node, "/v1/config/reload", "POST")
-        for asked in alive(cluster):
-            said = wait_for(cluster, asked, lambda said: ("disk_full", f"node {node}") in said, NAMED_S)
-            assert said["disk_full", f"node {node}"]["severity"] == "critical"
-            others = {code for code, _ in said if said[code, _]["because_of"] is None}
-            assert others == {"disk_full", "config_differs"}
-    finally:
-        path.write_text(before)
-        cluster.ask(node, "/v1/config/reload", "POST")
-    calm(cluster)
 
 
 def test_a_group_that_nobody_consumes(cluster: LiveCluster) -> None:

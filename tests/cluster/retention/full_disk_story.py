@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -104,6 +105,20 @@ class Story:
                 found[node.id] = ["closed"]
         return found
 
+    def named(self) -> dict[int, list[list[str]]]:
+        """Node -> [code, object] of the findings of the cluster, at warning or above, as that node tells them."""
+        told = {}
+        for node in self.local.nodes:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/v1/health", timeout=5) as reply:
+                    body = json.load(reply)
+            except urllib.error.HTTPError as error:
+                body = json.load(error)
+            except OSError:
+                continue
+            told[node.id] = [[each["code"], each["object"]] for each in body["findings"] if each["severity"] != "info"]
+        return told
+
     def fill(self, nodes: list[NodeRecord], percent: int) -> None:
         for node in nodes:
             file = (node.home / "ballast").open("wb", buffering=0)
@@ -163,7 +178,7 @@ class Story:
         before = len(self.load.acked)
         self.wait("an alarm", lambda: all(self.alarms()[node.id] for node in chosen))
         time.sleep(4.0)
-        alarms, during = self.alarms(), len(self.load.acked) - before
+        alarms, named, during = self.alarms(), self.named(), len(self.load.acked) - before
         refusals = list(self.load.refusals)
         self.free()
         after = len(self.load.acked)
@@ -178,6 +193,7 @@ class Story:
         assert not any(lost.values()), f"acknowledged and not there: {lost}"
         return {
             "alarms": alarms,
+            "named": named,
             "acked": len(self.load.acked),
             "during": during,
             "resumed_s": round(resumed, 1),

@@ -32,6 +32,10 @@ def test_a_disk_fills_up_and_is_freed(tmp_path: Path, who: str, percent: int) ->
     seen = json.loads(done.stdout)
     told = {key for node in seen["chosen"] for key in seen["alarms"][str(node)]}
     assert told & {"disk_full", "log_waits_for_space", "closed"}
+    full = {"disk_full", "log_waits_for_space", "node_stopped", "node_down"}
+    for node, findings in seen["named"].items():
+        about = {about for code, about in findings if code in full}
+        assert {f"node {each}" for each in seen["chosen"]} <= about, f"node {node} says {findings}"
     if percent < 100:
         assert "retention.disk_refuse_writes_percent = 90" in seen["refusal"]
         assert "Refused" in seen["errors"]
