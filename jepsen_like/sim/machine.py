@@ -267,8 +267,7 @@ class Machine:
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
         reason = "; ".join(self.fs.failed) or str(failure)
         reboots = self.rng.random() < 0.5
-        ended = "stopped" if failure is None and not self.fs.failed else f"failed: {reason}"
-        self._end(ended, power=reboots)
+        self._end("stopped" if failure is None and not self.fs.failed else f"failed: {reason}", power=reboots)
         if not expected and failure is not None:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
