@@ -36,7 +36,7 @@ from statemachine.settings import Settings
 from statemachine.stage import Stage
 from statemachine.staged_writes import StagedWrites
 from statemachine.sums import MARKERS, RunningSums
-from statemachine.tier import TierSegments
+from statemachine.tier import TierSegment, TierSegments
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
 from statemachine.trim import Kept, Slice, Sweep, TrimMark, TrimState, highest, runs_of
@@ -188,6 +188,12 @@ class BrokerState:
     def kept(self) -> Kept:
         """The beginning of the log that is kept anywhere: below `trim_position` if segments were evicted."""
         return self._trim.kept
+
+    @property
+    def kept_segments(self) -> tuple[TierSegment, ...]:
+        """Those in the tier from which something is kept: without those that a TRIM took from everybody, whose objects
+        may be going."""
+        return self.tier.above(self.kept.position)
 
     def lowest_pinned_position(self) -> int | None:
         """No row of this state refers to the log below this position; None if none refers to it at all. One refers to

@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -131,6 +132,11 @@ class TierSegments:
             if row.base == position and row.state is TierState.VERIFIED:
                 position = row.end
         return position
+
+    def above(self, position: int) -> tuple[TierSegment, ...]:
+        """Rows of segments that end above it."""
+        rows = self.rows
+        return rows[bisect_right(rows, position, key=lambda row: row.end) :]
 
     def at(self, position: int) -> TierSegment | None:
         """The row of the segment with the byte at `position`."""

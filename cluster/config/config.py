@@ -286,6 +286,14 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """How long `raftmq down` waits until all of the log is in the tier."""
     evict: bool = False
     """What retention takes from the nodes stays in the tier."""
+    retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0
+    """How long the tier keeps what has left the nodes, log time; 0: for ever."""
+    retention_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Instead of `retention_hours`, unless it is 0."""
+    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of objects in the tier, as long as older ones have left the nodes; 0: as many as there are."""
+    delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
+    """Between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
     endpoint: str = ""
     """Of an S3-compatible store: http://host:port."""
     region: str = ""
@@ -310,6 +318,11 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """How often the leader copies the state into the tier; 0: never."""
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=87_600)] = 168
     """How often the leader reads the whole tier and repairs it; 0: only when told."""
+
+    @property
+    def keep_ms(self) -> int:
+        """How long messages are kept in the tier; 0: for ever."""
+        return self.retention_ms or self.retention_hours * 3_600_000
 
 
 class RepairSection(_Section, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def access_of(
         except (StorageError, OutOfRangeError):
             return None
 
-    reading = TierReading(context.loop, store, folder, lambda: storage.state.tier.rows, cache, from_log)
+    reading = TierReading(context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log)
     metrics.watch(counts, reading)
     return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state), uploads)
 

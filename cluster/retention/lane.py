@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection
+from cluster.config.config import RetentionSection, TierSection
 from cluster.retention import consumers, pinned, topic_ages
 from cluster.retention.pinned import Gather, Pin, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
+from cluster.retention.tier_policy import TierDecision, facts_of
+from cluster.retention.tier_policy import decide as decide_tier
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.fs import FileSystem
@@ -80,6 +82,8 @@ class Survey(NamedTuple):
     """The lowest message that waits."""
     held: Held | None = None
     """On the leader: set if that message is in the way."""
+    tier: TierDecision | None = None
+    """On the leader: what is to go from the tier for good."""
 
 
 class Removed(NamedTuple):
@@ -104,16 +108,16 @@ class RetentionLane:
         checkpoints: Checkpoints,
         rules: RetentionSection,
         *,
-        tiered: bool = False,
+        tier: TierSection | None = None,
     ) -> None:
-        """`directory` is DATA. `tiered`: nothing goes that the tier does not hold."""
+        """`directory` is DATA. With a `tier` nothing goes that it does not hold."""
         self._fs = fs
         self._directory = directory
         self._log = log
         self._state = state
         self._checkpoints = checkpoints
         self._rules = rules
-        self._tiered = tiered
+        self._tier = tier
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
 
@@ -184,7 +188,9 @@ class RetentionLane:
             return found
         state, rules = self._state, self._rules
         floors = [Floor(counts.end_position, CHECKPOINT)]
-        if self._tiered:
+        if self._tier is not None:
+            facts_of_tier = facts_of(state, self._tier, job.now_ms, protect_unconsumed=rules.protect_unconsumed)
+            found = found._replace(tier=decide_tier(facts_of_tier, self._tier))
             floors.append(Floor(state.tier.verified_to(state.trim_position), TIER))
         facts = Facts(
             now_ms=job.now_ms,

@@ -93,7 +93,7 @@ class Retention:
             state,
             storage.checkpointer.checkpoints,
             rules,
-            tiered=bool(context.config.tier.url),
+            tier=context.config.tier if context.config.tier.url else None,
         )
         self._make_runner, self._fail = context.environment.runner, context.fail
         self._looking = False
@@ -221,7 +221,8 @@ class Retention:
         """Proposes what was decided."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
-        if not (decision.count or found.queues) or not self._leads():
+        expired = found.tier is not None and found.tier.count > 0
+        if not (decision.count or found.queues or expired) or not self._leads():
             return None
         trim = self._wanted(found, decision)
         if trim.evicts and not self._tier_known():
@@ -232,7 +233,7 @@ class Retention:
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("the log is not trimmed now: %s", error)
             return None
-        self._proposed, self._more = entry, decision.more or (trim.evicts and bool(found.queues))
+        self._proposed, self._more = entry, decision.more or (trim.evicts and (expired or bool(found.queues)))
         self._wake()
         if trim.evicts:
             logger.info(
@@ -243,11 +244,11 @@ class Retention:
             )
             return entry
         logger.info(
-            "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
+            "nothing is to be kept below position %d (index %d): %s; %d segments and %d queues by their topics' time",
             trim.position,
             trim.first_index,
             trim.reason,
-            decision.count,
+            decision.count or (found.tier.count if found.tier is not None else 0),
             len(found.queues),
         )
         for (group, topic), count in sorted(found.unread.items()):
@@ -258,11 +259,13 @@ class Retention:
         return entry
 
     def _wanted(self, found: Survey, decision: Decision) -> Trim:
-        """What is to be proposed. An EVICT names no queues: those whose topics keep messages for a shorter time lose
-        theirs at the next look, for everybody."""
-        state = self._state
+        """What is to be proposed. An EVICT names no queues and leaves the tier alone: what is to go from everybody goes
+        at the next look."""
+        state, tier = self._state, found.tier
         reason = decision.reason or "age of topics"
         if not decision.count or decision.position <= state.trim_position:
+            if tier is not None and tier.count:
+                return Trim(tier.position, tier.first_index, tier.reason, tuple(found.queues))
             return Trim(*state.kept, reason, tuple(found.queues))
         if self._evicts:
             return Trim(decision.position, decision.first_index, reason, sliced=True, evicts=True)

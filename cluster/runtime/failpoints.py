@@ -32,6 +32,9 @@ POINTS: Final[Mapping[str, str]] = {
     "tier.read_back": "the parts of a segment are read back",
     "tier.verified": "a segment is recorded as verified",
     "tier.manifest": "a manifest is published",
+    "tier.deleting": "segments are recorded as about to lose their objects",
+    "tier.remove": "an object of a segment that is no longer kept is removed",
+    "tier.deleted": "segments are recorded as having no objects any more",
 }
 """Every point and what happens there."""
 

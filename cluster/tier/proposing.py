@@ -47,19 +47,26 @@ class Steps:
         parts: Sequence[TierPart] | None = None,
     ) -> None:
         """Returns when the state has applied the step. Raises DeposedError and NotRecordedError."""
+        told_parts = None if parts is None else [list(part) for part in parts]
+        told_span = None if span is None else list(span)
+        await self._record([[TIER_STATE, base, int(state), term, told_span, told_parts]], term)
+
+    async def record_all(self, bases: Sequence[int], state: TierState, term: int) -> None:
+        """One step of several segments, as one entry. Raises as `record`; some may be recorded all the same."""
+        await self._record([[TIER_STATE, base, int(state), term, None, None] for base in bases], term)
+
+    async def _record(self, steps: list[list[object]], term: int) -> None:
         if not self.leads(term):
             raise DeposedError(f"this node does not lead in term {term} any more")
         try:
-            run = list(raising(self._services, TIER_LEVEL, "the tier"))
+            run = [*raising(self._services, TIER_LEVEL, "the tier"), *steps]
         except Refused as refused:
             raise NotRecordedError(refused.remark) from None
-        told_parts = None if parts is None else [list(part) for part in parts]
-        run.append([TIER_STATE, base, int(state), term, None if span is None else list(span), told_parts])
         result = await self._propose(run)
         if result.outcome is not Outcome.OK:
             raise NotRecordedError(result.remark)
-        if not result.results[-1].ok:
-            raise NotRecordedError(str(result.results[-1].value))
+        for refused_step in (step for step in result.results[-len(steps) :] if not step.ok):
+            raise NotRecordedError(str(refused_step.value))
 
     async def _propose(self, run: list[list[object]]) -> ProposeResult:
         decided: asyncio.Future[ProposeResult] = self._loop.create_future()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
+from cluster.tier.deletions import Deletions
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
@@ -105,6 +106,16 @@ class Tier:
                 index=index,
             )
             self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id)
+            self._deletions = Deletions(
+                context,
+                self._state,
+                store,
+                self._cluster_id,
+                self._steps,
+                metrics=metrics,
+                publish=self._publish,
+                point=self._point,
+            )
 
     @property
     def known(self) -> bool:
@@ -135,6 +146,7 @@ class Tier:
         if (self._task is None or self._task.done()) and self._writes_open():
             self._failing, self._failures, self._published_rows = "", 0, None
             self._copier = StateCopier(self._context, self._storage, self._checkpoints, self._store, self._cluster_id)
+            self._deletions.begin()
             self._task = self._context.loop.create_task(self._lead(self._raw.term), name="tier")
         if now_ms >= self._note_due_ms:
             self._note_due_ms = now_ms + 1000
@@ -165,6 +177,7 @@ class Tier:
             await asyncio.sleep(PAUSE_MAX_S)
         finally:
             self._leases.release(LEASE)
+            self._deletions.end()
             self._context.alarms.clear(STUCK)
 
     async def _idle(self) -> None:
@@ -184,23 +197,19 @@ class Tier:
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
+        removed = await self._deletions.step(term)
+        return (
+            await self._upload_next(term) or removed or await self._publish(term) or await self._copy_state(term)
+        )
+
+    async def _upload_next(self, term: int) -> bool:
+        """False if there is nothing to upload."""
         tier, begins = self._state.tier, self._state.trim_position
         for row in tier.rows:
-            if row.state is TierState.DELETING:
-                await self._delete(row, term)
-                return True
-            if row.state is not TierState.VERIFIED:
-                if row.end <= begins:  # a TRIM of a time without tiering overtook the upload
-                    await self._steps.record(row.base, TierState.DELETING, term)
-                else:
-                    await self._upload(row.base, row, term)
-                return True
+            if row.state in (TierState.UPLOADING, TierState.UPLOADED) and row.end > begins:
+                return await self._upload(row.base, row, term)
         end = tier.end
-        return (
-            await self._upload(begins if end is None or end < begins else end, None, term)
-            or await self._publish(term)
-            or await self._copy_state(term)
-        )
+        return await self._upload(begins if end is None or end < begins else end, None, term)
 
     async def _copy_state(self, term: int) -> bool:
         """Whether a part of a copy of the state was written."""
@@ -224,14 +233,6 @@ class Tier:
             span = found.span
         await self._uploader.upload(base, span, row, term)
         return True
-
-    async def _delete(self, row: TierSegment, term: int) -> None:
-        """The manifest forgets the segment first."""
-        assert self._store is not None
-        await self._publish(term)
-        for part in row.parts:
-            await self._store.delete(f"{self._cluster_id}/{part.name}")
-        await self._steps.record(row.base, TierState.DELETED, term)
 
     async def _publish(self, term: int) -> bool:
         """Whether there was anything to publish."""

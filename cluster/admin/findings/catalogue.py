@@ -70,6 +70,7 @@ CODES: Final[dict[str, Code]] = {
     "backup_failed": Code("warning", "raftmq backup create --help"),
     "backup_old": Code("warning", "raftmq backup create --help"),
     "tier_stuck": Code("warning", "raftmq tier status"),
+    "tier_deletes_stuck": Code("warning", "raftmq tier status"),
     "tier_damaged": Code("warning", "raftmq tier repair"),
     # clients
     "group_without_consumers": Code("warning", "raftmq group list"),

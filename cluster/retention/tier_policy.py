@@ -1,0 +1,118 @@
+"""What goes from the tier for good: a pure function of the tier's rows and the configuration (docs/adr/0066).
+
+`[retention]` says how long the nodes keep messages, `[tier]` how long the tier keeps what has left them. So only
+segments that were evicted can go, oldest first, as long as there is a reason for the next one:
+
+- **age**: its last entry is older than `tier.retention_hours`, and than the time of every topic that keeps its messages
+  longer and has any in the tier;
+- **size**: the objects from this one on have more than `tier.bytes_max` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from statemachine.tier import TierSegment
+
+if TYPE_CHECKING:
+    from cluster.config.config import TierSection
+    from statemachine.broker_state import BrokerState
+
+
+class TierFacts(NamedTuple):
+    """What is decided from."""
+
+    now_ms: int
+    """Log time."""
+    begins: int
+    """Position where the log of the nodes begins."""
+    segments: Sequence[TierSegment]
+    """In the tier, lowest first, without those that nobody keeps any more."""
+    keep_ms: int
+    """How long at least, because a topic wants it; 0: for ever."""
+    unconsumed: str = ""
+    """What is to be kept for a group that has not consumed it; "" if nothing is."""
+
+
+class TierDecision(NamedTuple):
+    """What is kept is to begin at `position`, with the entry `first_index`; `count` segments go."""
+
+    position: int
+    first_index: int
+    reason: str
+    count: int  # type: ignore[assignment]
+    held: str = ""
+    """What stands in the way of more; "" if there is no reason for more."""
+
+
+def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:
+    """What goes now; None if there is no reason for anything."""
+    left = sum(row.stored_bytes for row in facts.segments)
+    going: list[TierSegment] = []
+    reasons: list[str] = []
+    held = ""
+    for row in facts.segments:
+        reason = _reason(row, left, facts, section)
+        if not reason:
+            break
+        if row.end > facts.begins:
+            held = "the nodes still have it ([retention])"
+            break
+        if facts.unconsumed:
+            held = facts.unconsumed
+            break
+        left -= row.stored_bytes
+        going.append(row)
+        if reason not in reasons:
+            reasons.append(reason)
+    if not going:
+        return TierDecision(0, 0, "", 0, held) if held else None
+    last = going[-1]
+    return TierDecision(last.end, last.span.last_index + 1, f"{', '.join(reasons)} in the tier", len(going), held)
+
+
+def _reason(row: TierSegment, left: int, facts: TierFacts, section: TierSection) -> str:
+    if section.bytes_max and left > section.bytes_max:
+        return "size"
+    if section.keep_ms and facts.keep_ms and row.span.last_ms + facts.keep_ms <= facts.now_ms:
+        return "age"
+    return ""
+
+
+def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_unconsumed: bool) -> TierFacts:
+    """As the node knows them. Any thread; without a limit in `section`, or without evicted messages, it reads nothing
+    more."""
+    begins = state.trim_position
+    rows = state.kept_segments
+    if state.kept.position >= begins or not (section.keep_ms or section.bytes_max):
+        return TierFacts(now_ms, begins, (), 0)
+    unconsumed = _unconsumed(state) if protect_unconsumed else ""
+    return TierFacts(now_ms, begins, rows, _keep_ms(state, section.keep_ms), unconsumed)
+
+
+def _keep_ms(state: BrokerState, keep_ms: int) -> int:
+    """The longest time that is asked for, 0 for ever: of the tier, or of a topic that has messages there."""
+    for topic in state.topics.values():
+        own = topic.retention_ms
+        if own is None or 0 < own <= keep_ms:
+            continue
+        if any(
+            state.kept_offset(topic.id, queue_id) < state.min_offset(topic.id, queue_id)
+            for queue_id in range(topic.queues)
+        ):
+            if own == 0:
+                return 0
+            keep_ms = own
+    return keep_ms
+
+
+def _unconsumed(state: BrokerState) -> str:
+    """Where a group is that has yet to consume what the nodes have no more: the position of its message is known to
+    nobody here, so all of the tier waits."""
+    for group in state.groups:
+        for topic_id, queue_id, offset in state.offsets_of_group(group):
+            topic = state.topics_by_id.get(topic_id)
+            if topic is not None and offset < state.min_offset(topic_id, queue_id):
+                return f"group {group} has not consumed {topic.name} queue {queue_id} offset {offset}"
+    return ""

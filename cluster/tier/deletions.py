@@ -1,0 +1,149 @@
+"""Objects that nobody needs any more go from the store (docs/adr/0066).
+
+A segment goes once the beginning of what is kept anywhere lies above it: a TRIM took its messages from everybody. Each
+step begins when the one before is applied, or done::
+
+    TRIM -> DELETING -> a manifest without the segment -> tier.delete_delay_ms -> objects removed -> DELETED
+
+So whoever finds an object through the rows or the manifest finds it there, or is told that the segment is gone. All
+that is remembered is the row: the next leader begins again with the manifest, and what was removed already is no error.
+
+A DELETE that the network delays does no harm, unlike one of an upload: the log goes on above these segments, so no
+leader will ever write these names again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cluster.tier.proposing import DeposedError, Steps
+from cluster.tier.store.errors import StoreError
+from statemachine.tier import TierSegment, TierState
+
+if TYPE_CHECKING:
+    from cluster.runtime.context import NodeContext
+    from cluster.tier.store.object_store import ObjectStore
+    from cluster.tier.tier_metrics import TierMetrics
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+ENTRY_SEGMENTS_MAX = 64
+"""Steps of so many segments are one entry, and one manifest."""
+STEP_SEGMENTS_MAX = 4
+"""So many lose their objects before the next upload."""
+PAUSE_FIRST_MS, PAUSE_MAX_MS = 1000, 60_000
+STUCK_MS = 60_000
+STUCK = "tier_deletes_stuck"
+
+
+class Deletions:
+    """Of the leader; event loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        state: BrokerState,
+        store: ObjectStore,
+        folder: str,
+        steps: Steps,
+        *,
+        metrics: TierMetrics,
+        publish: Callable[[int], Awaitable[object]],
+        point: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`folder`: of the cluster in the store. `publish` (term): has the newest manifest say what the rows say.
+        `point`: where a test may hold or fail it."""
+        self._clock = context.clock
+        self._alarms = context.alarms
+        self._delay_ms = context.config.tier.delete_delay_ms
+        self._state = state
+        self._store = store
+        self._folder = folder
+        self._steps = steps
+        self._metrics = metrics
+        self._publish = publish
+        self._point = point
+        self._due_ms: dict[int, int] = {}
+        """Base of a segment that no manifest names any more -> when its objects may go."""
+        self._paused_until_ms = 0
+        self._pause_ms = PAUSE_FIRST_MS
+        self._failing_since_ms: int | None = None
+
+    def begin(self) -> None:
+        """This node has just become the leader: what another one has published is not known."""
+        self._due_ms.clear()
+        self._paused_until_ms, self._pause_ms, self._failing_since_ms = 0, PAUSE_FIRST_MS, None
+
+    def end(self) -> None:
+        """This node does not lead any more."""
+        self._alarms.clear(STUCK)
+
+    async def step(self, term: int) -> bool:
+        """Does what is to be done next; False if there is nothing now. A store that removes nothing holds up no
+        upload: that is tried again later. Raises NotRecordedError, and StoreError if no manifest can be published."""
+        rows = self._state.tier.rows
+        kept = self._state.kept.position
+        going = [row for row in rows if row.state is TierState.DELETING]
+        gone = [row for row in rows if row.state is not TierState.DELETING and row.end <= kept]
+        if gone:
+            await self._record(gone[:ENTRY_SEGMENTS_MAX], TierState.DELETING, term)
+            return True
+        now_ms = self._clock.monotonic_ms()
+        if not going or now_ms < self._paused_until_ms:
+            return False
+        if any(row.base not in self._due_ms for row in going):
+            await self._publish(term)
+            now_ms = self._clock.monotonic_ms()
+            self._due_ms = {row.base: self._due_ms.get(row.base, now_ms + self._delay_ms) for row in going}
+        due = [row for row in going if self._due_ms[row.base] <= now_ms][:STEP_SEGMENTS_MAX]
+        if not due:
+            return False
+        try:
+            for row in due:
+                await self._remove(row, term)
+        except (StoreError, OSError) as error:
+            self._failed(error)
+            return False
+        self._succeeded()
+        await self._record(due, TierState.DELETED, term)
+        return True
+
+    async def _record(self, rows: list[TierSegment], state: TierState, term: int) -> None:
+        await self._point(f"tier.{state.name.lower()}")
+        await self._steps.record_all([row.base for row in rows], state, term)
+        for row in rows:
+            self._metrics.moved(state)
+            logger.info("tier: the segment at %d is %s", row.base, state.name, extra=_fields(row.base, state))
+
+    async def _remove(self, row: TierSegment, term: int) -> None:
+        for part in row.parts:
+            if not self._steps.leads(term):
+                raise DeposedError("the objects are the next leader's business")
+            await self._point("tier.remove")
+            await self._store.delete(f"{self._folder}/{part.name}")
+
+    def _failed(self, error: Exception) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._paused_until_ms = now_ms + self._pause_ms
+        self._pause_ms = min(PAUSE_MAX_MS, 2 * self._pause_ms)
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        self._metrics.failed(type(error).__name__)
+        logger.warning("tier: objects cannot be removed, which is tried again: %s: %s", type(error).__name__, error)
+        if now_ms - self._failing_since_ms >= STUCK_MS:
+            self._alarms.raise_alarm(
+                STUCK,
+                f"no object has gone from the tier for {(now_ms - self._failing_since_ms) // 1000} s: {error}. The "
+                f"node keeps trying. Nothing is lost, and the store grows. May the node's keys delete there?",
+            )
+
+    def _succeeded(self) -> None:
+        self._failing_since_ms, self._pause_ms = None, PAUSE_FIRST_MS
+        self._alarms.clear(STUCK)
+
+
+def _fields(base: int, state: TierState) -> dict[str, object]:
+    return {"base": base, "state": state.name}
