@@ -46,7 +46,7 @@ from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
 from cluster.node.services import NodeServices
-from cluster.node.tier_wiring import access_of, index_files_of, scrubs_of, tier_of
+from cluster.node.tier_wiring import access_of, connect, index_files_of, scrubs_of, tier_of
 from cluster.peer import links
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
@@ -330,7 +330,7 @@ class Node:
         self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)
         access, metrics, points = self.tier_access, self.metrics.tier, self.failpoints
         self.tier = tier_of(context, storage, self.services, self.leases, metrics, points, index_files, access)
-        self.retention.watch_tier(lambda: self.tier.known)
+        connect(self.tier, self.retention, storage.state, access)
         self.tier_scrubs = scrubs_of(context, storage, self.services, access, self.tier)
         self._lanes = NodeLanes(
             context,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.config.source import ConfigError
 from cluster.errors import LocalError
+from cluster.tier.expiry import Expiry
 from cluster.tier.fetch.old_keys import OldKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_reading import TierReading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cluster.config.config import TierSection
     from cluster.node.services import NodeServices
     from cluster.retention.leases import Leases
+    from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from cluster.tier.index_file.index_metrics import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
     from cluster.tier.tier_metrics import TierMetrics
+    from statemachine.broker_state import BrokerState
 
 CALL_TOTAL_S = 20.0
 """No attempt of one call begins later: between calls the uploader looks whether it still leads."""
@@ -117,6 +120,13 @@ def tier_of(
     store = None if access is None else access.store
     parts = LocalIndexParts(index_files)
     return Tier(context, storage, services, leases, store, metrics=metrics, failpoints=failpoints, index=parts)
+
+
+def connect(tier: Tier, retention: Retention, state: BrokerState, access: TierAccess | None) -> None:
+    """Retention decides what leaves the nodes and the tier; the tier says what it has, and forgets what it is told."""
+    retention.watch_tier(lambda: tier.known)
+    if access is not None:
+        tier.expire_by(Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut))
 
 
 def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMetrics) -> IndexFiles:

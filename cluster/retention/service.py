@@ -25,6 +25,7 @@ from cluster.retention.pin_alarm import PinAlarm
 from cluster.retention.pinned import Gather, Slice
 from cluster.retention.policy import Decision
 from cluster.retention.sweeper import Raising, Sweeper
+from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
@@ -221,8 +222,7 @@ class Retention:
         """Proposes what was decided."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
-        expired = found.tier is not None and found.tier.count > 0
-        if not (decision.count or found.queues or expired) or not self._leads():
+        if not (decision.count or found.queues) or not self._leads() or not self._settled():
             return None
         trim = self._wanted(found, decision)
         if trim.evicts and not self._tier_known():
@@ -233,7 +233,7 @@ class Retention:
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("the log is not trimmed now: %s", error)
             return None
-        self._proposed, self._more = entry, decision.more or (trim.evicts and (expired or bool(found.queues)))
+        self._proposed, self._more = entry, decision.more or (trim.evicts and bool(found.queues))
         self._wake()
         if trim.evicts:
             logger.info(
@@ -244,11 +244,11 @@ class Retention:
             )
             return entry
         logger.info(
-            "nothing is to be kept below position %d (index %d): %s; %d segments and %d queues by their topics' time",
+            "the log is to begin at position %d (index %d): %s; %d segments and %d queues by their topics' time",
             trim.position,
             trim.first_index,
             trim.reason,
-            decision.count or (found.tier.count if found.tier is not None else 0),
+            decision.count,
             len(found.queues),
         )
         for (group, topic), count in sorted(found.unread.items()):
@@ -259,17 +259,33 @@ class Retention:
         return entry
 
     def _wanted(self, found: Survey, decision: Decision) -> Trim:
-        """What is to be proposed. An EVICT names no queues and leaves the tier alone: what is to go from everybody goes
-        at the next look."""
-        state, tier = self._state, found.tier
+        """What is to be proposed. An EVICT names no queues: those whose topics keep messages for a shorter time lose
+        theirs at the next look, for everybody."""
+        state = self._state
         reason = decision.reason or "age of topics"
         if not decision.count or decision.position <= state.trim_position:
-            if tier is not None and tier.count:
-                return Trim(tier.position, tier.first_index, tier.reason, tuple(found.queues))
             return Trim(*state.kept, reason, tuple(found.queues))
         if self._evicts:
             return Trim(decision.position, decision.first_index, reason, sliced=True, evicts=True)
         return Trim(decision.position, decision.first_index, reason, tuple(found.queues))
+
+    @property
+    def expired_in_tier(self) -> TierDecision | None:
+        """What the tier is to keep no longer, as of the last look; None if nothing, or on a node that does not lead."""
+        return self._found.tier if self._found is not None and self._leads() else None
+
+    def cut(self, trim: Trim) -> bool:
+        """Proposes a TRIM that was decided elsewhere; False while another one is under way, or on a node that does not
+        lead."""
+        if not self._leads() or not self._settled():
+            return False
+        try:
+            self._proposed = self._sweeper.cut(trim)
+        except (NotLeaderError, ProposalDroppedError) as error:
+            logger.info("the tier is not trimmed now: %s", error)
+            return False
+        self._wake()
+        return True
 
     def _carry(self, held: Held | None) -> None:
         """Has what waits stored further on, if it is in the way and that frees more than it writes."""

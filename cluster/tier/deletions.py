@@ -52,9 +52,11 @@ class Deletions:
         *,
         metrics: TierMetrics,
         publish: Callable[[int], Awaitable[object]],
+        restored_from: Callable[[], int | None],
         point: Callable[[str], Awaitable[None]],
     ) -> None:
         """`folder`: of the cluster in the store. `publish` (term): has the newest manifest say what the rows say.
+        `restored_from`: where the log begins that a restore from the tier needs; None if there will be none.
         `point`: where a test may hold or fail it."""
         self._clock = context.clock
         self._alarms = context.alarms
@@ -65,6 +67,7 @@ class Deletions:
         self._steps = steps
         self._metrics = metrics
         self._publish = publish
+        self._restored_from = restored_from
         self._point = point
         self._due_ms: dict[int, int] = {}
         """Base of a segment that no manifest names any more -> when its objects may go."""
@@ -85,7 +88,9 @@ class Deletions:
         """Does what is to be done next; False if there is nothing now. A store that removes nothing holds up no
         upload: that is tried again later. Raises NotRecordedError, and StoreError if no manifest can be published."""
         rows = self._state.tier.rows
-        kept = self._state.kept.position
+        kept, needed = self._state.kept.position, self._restored_from()
+        if needed is not None:
+            kept = min(kept, needed)
         going = [row for row in rows if row.state is TierState.DELETING]
         gone = [row for row in rows if row.state is not TierState.DELETING and row.end <= kept]
         if gone:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
 from cluster.tier.deletions import Deletions
+from cluster.tier.expiry import Expiry
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
@@ -91,6 +92,7 @@ class Tier:
         self._failing, self._failing_since_ms = "", 0
         self._failures = 0
         self._note_due_ms = 0
+        self._expiry: Expiry | None = None
         self._version: int | None = None
         self._published_rows: tuple[TierSegment, ...] | None = None
         self._publish_due_ms = 0
@@ -114,6 +116,7 @@ class Tier:
                 self._steps,
                 metrics=metrics,
                 publish=self._publish,
+                restored_from=self._restored_from,
                 point=self._point,
             )
 
@@ -121,6 +124,10 @@ class Tier:
     def known(self) -> bool:
         """Whether this node, since its start, has found the store to be the right one. Nothing is evicted before."""
         return self._probed
+
+    def expire_by(self, expiry: Expiry) -> None:
+        """Before `start`: what trims the tier."""
+        self._expiry = expiry
 
     def start(self) -> None:
         """Begins."""
@@ -147,6 +154,8 @@ class Tier:
             self._failing, self._failures, self._published_rows = "", 0, None
             self._copier = StateCopier(self._context, self._storage, self._checkpoints, self._store, self._cluster_id)
             self._deletions.begin()
+            if self._expiry is not None:
+                self._expiry.begin()
             self._task = self._context.loop.create_task(self._lead(self._raw.term), name="tier")
         if now_ms >= self._note_due_ms:
             self._note_due_ms = now_ms + 1000
@@ -198,9 +207,9 @@ class Tier:
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
         removed = await self._deletions.step(term)
-        return (
-            await self._upload_next(term) or removed or await self._publish(term) or await self._copy_state(term)
-        )
+        if self._expiry is not None:
+            removed |= await self._expiry.step()
+        return await self._upload_next(term) or removed or await self._publish(term) or await self._copy_state(term)
 
     async def _upload_next(self, term: int) -> bool:
         """False if there is nothing to upload."""
@@ -217,7 +226,15 @@ class Tier:
         if self._copier is None or not rows:
             return False
         end = self._state.tier.verified_to(self._state.trim_position)
-        return await self._copier.step(rows[0].base, end, lambda: self._steps.leads(term))
+        return await self._copier.step(self._state.kept.position, end, lambda: self._steps.leads(term))
+
+    def _restored_from(self) -> int | None:
+        """Where the log begins that a restore from the tier needs, beside the newest copy of the state that can be
+        used; None if no copies are made."""
+        if not self._context.config.tier.state_every_ms or self._copier is None:
+            return None
+        end = self._state.tier.verified_to(self._state.trim_position)
+        return max((copy.position for copy in self._copier.copies if copy.position <= end), default=0)
 
     async def _upload(self, base: int, row: TierSegment | None, term: int) -> bool:
         """False if no sealed segment that is applied here begins at `base`."""

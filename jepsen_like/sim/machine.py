@@ -536,5 +536,13 @@ def config_of(node_id: int, options: Options) -> Config:
             delete_gap_ms=20,
             every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
         ),
-        tier=TierSection(url="sim:" if options.tier else "", evict=options.tier == 2),
+        tier=TierSection(
+            url="sim:" if options.tier else "",
+            evict=options.tier == 2,
+            bytes_max=options.tier_bytes,
+            delete_delay_ms=2000,
+            state_every_ms=0
+            if options.tier_bytes
+            else 3_600_000,  # an idle node makes no copy, and deletions wait for it
+        ),
     )

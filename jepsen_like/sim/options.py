@@ -47,6 +47,8 @@ ADDED_KINDS = ("stop", "half-open", "acks-lost")
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """And those that `Options.later` counts."""
 
+TIER_BYTES_FROM = 2_500_000
+"""From here on some tiers keep only so many bytes."""
 TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 CONFIG_FROM = 3_000_000
@@ -152,6 +154,8 @@ class Options(NamedTuple):
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
+    tier_bytes: int = 0
+    """Of objects that the tier keeps; 0: all."""
     tier: int = 0
     """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
     takes from the nodes stays there."""
@@ -231,7 +235,10 @@ def draw(seed: int) -> Options:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return carried
-    return carried._replace(tier=stream(seed, "evict").choice((1, 2)))
+    tiered = carried._replace(tier=stream(seed, "evict").choice((1, 2)))
+    if seed < TIER_BYTES_FROM or tiered.tier != 2:
+        return tiered
+    return tiered._replace(tier_bytes=stream(seed, "tier bytes").choice((0, 2, 6)) * tiered.segment_size)
 
 
 _CALM: dict[str, Any] = {

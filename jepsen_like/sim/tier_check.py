@@ -3,6 +3,8 @@
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - The log begins nowhere above what is VERIFIED.
 - A VERIFIED segment has its index file, which lists every message of it in a queue, and every key, that the log has.
+- A segment is DELETING only when what is kept begins above it. An object goes only once its row says so, and the newest
+  manifest does not name it. In the end nothing is left of segments that nobody keeps: no row, no object.
 - A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
 - In the end every sealed segment is VERIFIED and in the newest manifest, and its objects are still whole and right.
@@ -34,53 +36,80 @@ Report = Callable[[str, str], None]
 class TierCheck:
     """Fed with what nodes apply and with what is written; `report` takes the checker's name and what is wrong."""
 
-    def __init__(self, store: SimStore, report: Report) -> None:
+    def __init__(self, store: SimStore, report: Report, *, copies: bool) -> None:
+        """`copies`: of the state are made; what a restore from one needs stays."""
+        self._copies = copies
         self._objects = store.inner.objects
         self._report = report
         self._seen: dict[NodeId, tuple[TierSegment, ...]] = {}
         self._judged: set[TierSegment] = set()
-        self._verified: set[tuple[int, int]] = set()
-        """(base, end) of every segment that a node knows to be VERIFIED."""
+        self._verified: dict[int, int] = {}
+        """Base -> end of every segment that a node knows, or knew, to be VERIFIED."""
         self._compared: set[TierSegment] = set()
         """VERIFIED rows that were compared with a node's log."""
+        self._going: set[str] = set()
+        """Names of the parts of every segment that a node knows, or knew, to be DELETING."""
+        self._removed: set[str] = set()
+        """Names that went; a request that the network delayed may have written one again, as an orphan."""
         self._head: Head | None = None
+        self._listed: Sequence[Segment] = ()
+        """By the newest manifest."""
         store.on_written = self._written
+        store.on_removed = self._was_removed
 
     def applied(self, machine: Machine) -> None:
         """A node has applied something."""
         assert machine.node is not None
         state = machine.node.state
         rows = state.tier.rows
-        if state.trim_position > state.tier.verified_to(0):
+        if rows is not self._seen.get(machine.node_id):
+            self._seen[machine.node_id] = rows
+            for row in rows:
+                if row not in self._judged:
+                    self._judged.add(row)
+                    self._judge(machine.node, row)
+                if row.state is TierState.VERIFIED and row not in self._compared:
+                    self._compare_with_log(machine.node, row)
+        held = self._held_to()
+        if state.trim_position > held:
             self._report(
                 "tier",
-                f"node {machine.node_id} gives up its log below {state.trim_position}, the tier holds it to "
-                f"{state.tier.verified_to(0)}",
+                f"node {machine.node_id} gives up its log below {state.trim_position}, the tier held it to {held}",
             )
-        if rows is self._seen.get(machine.node_id):
-            return
-        self._seen[machine.node_id] = rows
-        for row in rows:
-            if row not in self._judged:
-                self._judged.add(row)
-                self._judge(row)
-            if row.state is TierState.VERIFIED and row not in self._compared:
-                self._compare_with_log(machine.node, row)
 
-    def _judge(self, row: TierSegment) -> None:
+    def _held_to(self) -> int:
+        """The tier holds, or held, the log from its first byte up to here."""
+        position = 0
+        while position in self._verified:
+            position = self._verified[position]
+        return position
+
+    def _judge(self, node: Node, row: TierSegment) -> None:
         what = _what(row)
+        if row.state is TierState.DELETING:
+            kept = node.state.kept.position
+            if row.end > kept:
+                self._report("tier", f"{what}, and node {node.node_id} keeps the log from {kept} on")
+            if row.parts:
+                self._verified.setdefault(row.base, row.end)  # nobody may have looked before
+            self._going |= {part.name for part in row.parts}
+            return
         for part in row.parts:
+            if part.name in self._removed:
+                return  # a node that is behind
             data = self._objects.get(f"{FOLDER}/{part.name}")
             if data is None:
                 self._report("tier", f"{what}, and {part.name} is not in the store")
             elif row.state is TierState.VERIFIED and sha256(data).digest() != part.sha256:
                 self._report("tier", f"{what}, and {part.name} is not what was written")
         if row.state is TierState.VERIFIED:
-            self._verified.add((row.base, row.end))
+            self._verified[row.base] = row.end
 
     def _compare_with_log(self, node: Node, row: TierSegment) -> None:
         """Unless the node has trimmed the segment, or its disk holds other bytes than were written: then the next one
-        that knows the row is asked."""
+        that knows the row is asked. Not if the segment went meanwhile: the node is behind."""
+        if any(part.name in self._removed for part in row.parts):
+            return
         try:
             log = node.storage.directory.log.read_at(row.base, row.end - row.base)
             entries = list(decode_entries(log))
@@ -102,6 +131,16 @@ class TierCheck:
 
     # --- manifests ---------------------------------------------------------------------------------------------------
 
+    def _was_removed(self, name: str) -> None:
+        part = name.removeprefix(f"{FOLDER}/")
+        if not part.startswith(("log/", "index/")):
+            return
+        self._removed.add(part)
+        if part not in self._going:
+            self._report("tier", f"{part} was removed, and no row says that it may go")
+        if any(part == each.name for segment in self._listed for each in (*segment.parts, *segment.index)):
+            self._report("tier", f"{part} was removed, and the newest manifest names it")
+
     def _written(self, name: str, data: bytes) -> None:
         if name != f"{FOLDER}/{HEAD}":
             return
@@ -115,9 +154,9 @@ class TierCheck:
                 "tier",
                 f"manifest {head.version} of term {head.term} replaces {known.version} of term {known.term}",
             )
-        self._head = head
-        for segment in self._segments(head):
-            if (segment.base, segment.end) not in self._verified:
+        self._head, self._listed = head, self._segments(head)
+        for segment in self._listed:
+            if self._verified.get(segment.base) != segment.end:
                 self._report("tier", f"manifest {head.version} names the segment at {segment.base}: nobody verified it")
 
     def _segments(self, head: Head) -> Sequence[Segment]:
@@ -130,14 +169,22 @@ class TierCheck:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def is_complete(self, nodes: Sequence[Node]) -> bool:
-        """Whether every sealed segment is verified, on every node that runs, and published."""
+        """Whether every sealed segment is verified, on every node that runs, and published; and what nobody keeps is
+        gone."""
         for node in nodes:
             state = node.state
             if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:
                 return False
-        rows = max((node.state.tier.rows for node in nodes), key=len, default=())
-        listed = {(each.base, each.end) for each in self._segments(self._head)} if self._head is not None else set()
-        return listed == {(row.base, row.end) for row in rows}
+            if not self._copies and len(state.kept_segments) < len(state.tier.rows):
+                return False
+        rows = max((node.state for node in nodes), key=lambda state: state.applied).tier.rows if nodes else ()
+        named = {part.name for row in rows for part in row.parts}
+        left = sorted(name for name in self._going - self._removed - named if f"{FOLDER}/{name}" in self._objects)
+        if left:
+            self._report("tier", f"{left[0]} is still in the store, and its row is gone")
+        return {(each.base, each.end) for each in self._listed} == {
+            (row.base, row.end) for row in rows if row.state is TierState.VERIFIED
+        }
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
         """Once nothing is uploaded and nothing removed."""

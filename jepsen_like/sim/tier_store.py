@@ -52,6 +52,8 @@ class SimStore:
         self.inner = MemoryStore(lambda: int(loop.now * 1000))
         self.on_written: Callable[[str, bytes], None] = lambda name, data: None
         """Told of each object that comes into being or is replaced."""
+        self.on_removed: Callable[[str], None] = lambda name: None
+        """Told of each object that goes."""
         self.torn: set[str] = set()
         """Names of objects that are not whole."""
 
@@ -114,7 +116,14 @@ class SimStore:
 
     async def delete(self, name: str) -> None:
         """As `ObjectStore.delete`."""
-        await self._call(lambda: _run(self.inner.delete(name)), writes=True)
+
+        def do() -> None:
+            was_there = name in self.inner.objects
+            _run(self.inner.delete(name))
+            if was_there:
+                self.on_removed(name)
+
+        await self._call(do, writes=True)
 
     async def sweep(self, older_than_ms: int) -> int:
         """As `ObjectStore.sweep`."""

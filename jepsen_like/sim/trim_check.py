@@ -1,7 +1,7 @@
 """Retention takes what it may and nothing else: judged from the entries of the log, not from what a node says of it.
 
 - A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
-  first byte, or all of it older than `keep_ms` (log time), or a disk that fills up.
+  first byte, or all of it older than `keep_ms` (log time), or a disk that fills up. In the tier: too many bytes there.
 - After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
   carried out in slices, a queue begins there or where it began before; a node whose sweep is over is judged by the end.
 - An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.pin_check import PinCheck
@@ -60,6 +60,7 @@ class _Tiered(NamedTuple):
     end: int
     state: int
     term: int
+    stored_bytes: int = 0
 
 
 class _Still(NamedTuple):
@@ -241,10 +242,10 @@ class TrimCheck:
         elif entry.type == EntryType.COMMAND:
             for command in commands.unpack(entry.payload):
                 if command[0] == commands.TIER_STATE:
-                    self._tier(*command[1:5])
+                    self._tier(*command[1:])
         self._tail = entry
 
-    def _tier(self, base: int, state: int, term: int, span: list[int] | None) -> None:
+    def _tier(self, base: int, state: int, term: int, span: list[int] | None, parts: list[list[Any]] | None) -> None:
         """A step of a segment; steps back, and those of a former term, change nothing."""
         known = self._tiered.get(base)
         if known is None:
@@ -255,7 +256,8 @@ class TrimCheck:
             and term >= known.term
             and (state != TierState.VERIFIED or known.state >= TierState.UPLOADED)
         ):
-            self._tiered[base] = known._replace(state=state, term=term)
+            size = known.stored_bytes if parts is None else sum(part[1] for part in parts)
+            self._tiered[base] = known._replace(state=state, term=term, stored_bytes=size)
 
     def _verified_to(self, position: int) -> int:
         while (known := self._tiered.get(position)) is not None and known.state == TierState.VERIFIED:
@@ -295,5 +297,11 @@ class TrimCheck:
         rules = machine.config.retention
         large = rules.bytes_max and entry.position - base > rules.bytes_max
         old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
+        if not trim.evicts and self._known and position < self._known[-1].position:
+            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # of the tier alone
         if not (large or old or "disk" in reason):  # how full the leader's was then is not known here
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
+
+    def _is_much(self, bytes_max: int, base: int) -> bool:
+        """Whether the tier had more from `base` on, as far as it was uploaded."""
+        return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

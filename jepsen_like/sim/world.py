@@ -116,7 +116,7 @@ class World:
         self.store: SimStore | None = None
         if options.tier:
             self.store = SimStore(self.loop, stream(options.seed, "store"), STORMY)
-            self.monitor.tier = TierCheck(self.store, self.monitor.report)
+            self.monitor.tier = TierCheck(self.store, self.monitor.report, copies=not options.tier_bytes)
         self.machines: dict[NodeId, Machine] = {}
         for node_id in ids:
             self._add_machine(node_id)

@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeVar
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.store.errors import BadAnswer, NotFound
-from statemachine.index_file.index_format import IndexFileError, QueueRun
+from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
+from statemachine.trim import QueueMin
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,21 @@ class TierQueues:
         number = await self._segment(rows, topic_id, queue_id, 0)
         run = None if number is None else await self._run(rows[number], topic_id, queue_id)
         return None if run is None else run.first_offset
+
+    async def ends(self, rows: Sequence[TierSegment]) -> list[QueueMin]:
+        """The offsets after the last of each queue that has messages in these segments. One whose index file is damaged
+        says nothing."""
+        found: dict[tuple[int, int], int] = {}
+        for row in rows:
+            try:
+                runs = await self._steps(row, _runs)
+            except DamagedError as error:
+                logger.warning("tier: where queues go on above %d is not known: %s", row.end, error)
+                continue
+            for run in runs:
+                queue = run.topic_id, run.queue_id
+                found[queue] = max(found.get(queue, 0), run.first_offset + run.count)
+        return [(*queue, end) for queue, end in sorted(found.items())]
 
     async def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int | None:
         """The first offset that was stored at or after the time; None if the tier has none."""
@@ -183,6 +199,15 @@ class TierQueues:
 
 def _by_time(run: QueueRun, timestamp_ms: int, index: IndexFile) -> Steps[int]:
     return index.offset_by_time(run, timestamp_ms)
+
+
+def _runs(index: IndexFile) -> Steps[list[QueueRun]]:
+    """Of every queue in the file."""
+    found: list[QueueRun] = []
+    for block in index.blocks(QUEUES):
+        data = yield from block
+        found += [QueueRun(*row) for row in QUEUE_FORM.iter_unpack(data)]
+    return found
 
 
 def _index_of(row: TierSegment) -> TierPart:

@@ -13,7 +13,7 @@ from cluster.tier.store.errors import Denied
 from jepsen_like.sim.tier_store import CALM, Weather
 from tests.support.tiered_cluster import EVICTING, FOLDER, Tiered
 
-SHORT: dict[str, Any] = {**EVICTING, "tier.bytes_max": 3 << 15, "tier.delete_delay_ms": 500}
+SHORT: dict[str, Any] = {**EVICTING, "tier.bytes_max": 3 << 15, "tier.delete_delay_ms": 500, "tier.state_every_ms": 0}
 """The tier keeps five segments or six, with their index files."""
 STORM = Weather(refused=0.2, lost=0.15, late=0.1, torn=0.2)
 
@@ -145,3 +145,19 @@ def test_objects_that_cannot_go_raise_an_alarm_and_hold_up_no_upload(tiered: Cal
     del made.store.delete
     wait_deleted(made)
     assert not leader.running.alarms.raised("tier_deletes_stuck")
+
+
+@pytest.mark.slow
+def test_what_a_restore_needs_stays(tiered: Callable[..., Tiered]) -> None:
+    """The log from the newest copy of the state on: without it, the copy is of no use."""
+    made = tiered(27, **{**SHORT, "tier.evict": False, "tier.bytes_max": 0, "tier.state_every_ms": 5000})
+    for _ in range(6):
+        made.send(50)
+        made.upload_all()
+        made.sim.loop.run_for(2)
+        leader = made.sim.leader()
+        copier = leader.running.tier._copier
+        copies = [] if copier is None else copier.copies
+        begins = min(bases(made), default=0)
+        assert begins <= max((copy.position for copy in copies), default=0)
+    assert begins > 0, "something went"
