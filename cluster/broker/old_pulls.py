@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
@@ -13,13 +13,21 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 Reply = Callable[[Pull, Found], None]
+Moved = Callable[[Pull, int], None]
 Fail = Callable[[Pull, str], None]
+
+
+class Gone(NamedTuple):
+    """No message is kept at the pull's offset any more: a TRIM took it while the pull waited."""
+
+    next_offset: int
+    """Where the queue goes on."""
 
 
 class OldMessages(Protocol):
     """Where messages are that have left this node's log and are still kept (`cluster.tier.fetch.old_messages`)."""
 
-    def find(self, pull: Pull, stop: int, done: Callable[[Found | Exception], None]) -> None:
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done`, later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with
         why they cannot be had now."""
 
@@ -43,10 +51,11 @@ class OldPulls:
         """Of the pull's queue, in the tier too."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id)
 
-    def answer(self, pull: Pull, low: int, found: Reply, failed: Fail) -> bool:
-        """Has the pull answered by one of the two if its offset is kept; `low` is where the rows of this node begin.
+    def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
+        """Has the pull answered by one of the three if its offset is kept; `low` is where the rows of this node begin.
 
-        `found` is called with messages, or with where to go on if none is wanted.
+        `found` is called with messages, or with where to go on if none is wanted; `moved` with where the queue begins
+        now.
         """
         if pull.offset < self.first_offset(pull):
             return False
@@ -56,10 +65,12 @@ class OldPulls:
             )
             return True
 
-        def done(result: Found | Exception) -> None:
+        def done(result: Found | Gone | Exception) -> None:
             if pull.puller.client.closed:
                 return
-            if isinstance(result, Exception):
+            if isinstance(result, Gone):
+                moved(pull, result.next_offset)
+            elif isinstance(result, Exception):
                 failed(pull, f"offset {pull.offset} is in the tier, which does not give it: {result}")
             else:
                 found(pull, result)

@@ -213,9 +213,12 @@ class Pulls:
     def _answer_old(self, pull: Pull, low: int) -> None:
         """An offset below the rows of this node, which begin at `low`: its message is in the tier, or gone."""
         if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
-            pull, low, self._reply_old, self._reply_busy
+            pull, low, self._reply_old, self._reply_gone, self._reply_busy
         ):
-            self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", self._old.first_offset(pull))
+            self._reply_gone(pull, self._old.first_offset(pull))
+
+    def _reply_gone(self, pull: Pull, first: int) -> None:
+        self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", first)
 
     def _reply_old(self, pull: Pull, found: Found) -> None:
         if found.messages:

@@ -40,7 +40,7 @@ STUCK = "tier_deletes_stuck"
 
 
 class Deletions:
-    """Of the leader; event loop only."""
+    """One for each leadership: what a former leader has published is not known. Event loop only."""
 
     def __init__(
         self,
@@ -74,11 +74,6 @@ class Deletions:
         self._paused_until_ms = 0
         self._pause_ms = PAUSE_FIRST_MS
         self._failing_since_ms: int | None = None
-
-    def begin(self) -> None:
-        """This node has just become the leader: what another one has published is not known."""
-        self._due_ms.clear()
-        self._paused_until_ms, self._pause_ms, self._failing_since_ms = 0, PAUSE_FIRST_MS, None
 
     def end(self) -> None:
         """This node does not lead any more."""

@@ -108,17 +108,6 @@ class Tier:
                 index=index,
             )
             self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id)
-            self._deletions = Deletions(
-                context,
-                self._state,
-                store,
-                self._cluster_id,
-                self._steps,
-                metrics=metrics,
-                publish=self._publish,
-                restored_from=self._restored_from,
-                point=self._point,
-            )
 
     @property
     def known(self) -> bool:
@@ -153,23 +142,36 @@ class Tier:
         if (self._task is None or self._task.done()) and self._writes_open():
             self._failing, self._failures, self._published_rows = "", 0, None
             self._copier = StateCopier(self._context, self._storage, self._checkpoints, self._store, self._cluster_id)
-            self._deletions.begin()
             if self._expiry is not None:
                 self._expiry.begin()
-            self._task = self._context.loop.create_task(self._lead(self._raw.term), name="tier")
+            work = self._lead(self._raw.term, self._build_deletions(self._store))
+            self._task = self._context.loop.create_task(work, name="tier")
         if now_ms >= self._note_due_ms:
             self._note_due_ms = now_ms + 1000
             self._note(now_ms)
 
+    def _build_deletions(self, store: ObjectStore) -> Deletions:
+        return Deletions(
+            self._context,
+            self._state,
+            store,
+            self._cluster_id,
+            self._steps,
+            metrics=self._metrics,
+            publish=self._publish,
+            restored_from=self._restored_from,
+            point=self._point,
+        )
+
     # --- the leader --------------------------------------------------------------------------------------------------
 
-    async def _lead(self, term: int) -> None:
+    async def _lead(self, term: int, deletions: Deletions) -> None:
         """Until this node does not lead in that term any more."""
         pause_s = PAUSE_FIRST_S
         try:
             while self._steps.leads(term):
                 try:
-                    busy = await self._step(term)
+                    busy = await self._step(term, deletions)
                 except DeposedError:
                     return
                 except FAILURES as error:
@@ -186,7 +188,7 @@ class Tier:
             await asyncio.sleep(PAUSE_MAX_S)
         finally:
             self._leases.release(LEASE)
-            self._deletions.end()
+            deletions.end()
             self._context.alarms.clear(STUCK)
 
     async def _idle(self) -> None:
@@ -197,7 +199,7 @@ class Tier:
         except TimeoutError:
             pass
 
-    async def _step(self, term: int) -> bool:
+    async def _step(self, term: int, deletions: Deletions) -> bool:
         """Does what is to be done next; False if there is nothing."""
         if not self._probed:
             assert self._store is not None
@@ -206,7 +208,7 @@ class Tier:
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
-        removed = await self._deletions.step(term)
+        removed = await deletions.step(term)
         if self._expiry is not None:
             removed |= await self._expiry.step()
         return await self._upload_next(term) or removed or await self._publish(term) or await self._copy_state(term)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.old_pulls import Gone
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
 from cluster.broker.stored_bodies import POSITION_SIZE, position_of
@@ -59,7 +60,7 @@ class OldReads:
         self._next: OrderedDict[tuple[int, int], int] = OrderedDict()
         """(topic_id, queue_id) -> where its last answer said to go on."""
 
-    def find(self, pull: Pull, stop: int, done: Callable[[Found | Exception], None]) -> None:
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
         share = self._room.share()
 
@@ -68,7 +69,7 @@ class OldReads:
             self._start(answer())
 
         async def answer() -> None:
-            found: Found | Exception
+            found: Found | Gone | Exception
             try:
                 found = await self.found(pull, stop)
             except StoreError as error:
@@ -92,16 +93,27 @@ class OldReads:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def found(self, pull: Pull, stop: int) -> Found:
+    async def found(self, pull: Pull, stop: int) -> Found | Gone:
         """What the pull gets. Raises StoreError."""
+        while True:
+            begins = self._queues.begins
+            try:
+                return await self._read(pull, stop)
+            except StoreError:
+                if self._queues.begins == begins:
+                    raise
+                # Its segment is kept no longer, and so its objects may be gone: what follows is looked for.
+
+    async def _read(self, pull: Pull, stop: int) -> Found | Gone:
         queue = pull.topic_id, pull.queue_id
         try:
-            items = await self._queues.items(*queue, pull.offset, ITEMS_MAX)
+            items = _below(await self._queues.items(*queue, pull.offset, ITEMS_MAX), stop)
         except NotTieredError:
-            return Found(0, b"", stop)  # trimmed from the tier, or below no segment: what is there begins at `stop`
-        items = _below(items, stop)
+            return Gone(stop)
         if not items.packed:
-            return Found(0, b"", stop)
+            return Gone(stop)
+        if items.first_offset > pull.offset:
+            return Gone(items.first_offset)
         chosen = _choose(items, pull)
         if not chosen.packed:
             return Found(0, b"", chosen.next_offset)

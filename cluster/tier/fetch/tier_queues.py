@@ -54,6 +54,12 @@ class TierQueues:
         self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
         """Base of the segment where each queue was last read."""
 
+    @property
+    def begins(self) -> int:
+        """Position where the tier begins."""
+        rows = self._rows()
+        return rows[0].base if rows else 0
+
     async def items(self, topic_id: int, queue_id: int, offset: int, count: int) -> Items:
         """Up to `count` items of the queue from `offset` on, at least one, those of one segment. Raises NotTieredError
         if the tier has none from there on."""

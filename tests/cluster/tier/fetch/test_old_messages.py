@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from cluster.broker.old_pulls import Gone
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
 from cluster.tier.fetch.errors import DamagedError
@@ -19,6 +20,7 @@ from cluster.tier.fetch.old_messages import OldReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.store.errors import StoreError
 from tests.support.tier_kit import FOLDER, Message, TierKit
 
 QUEUE = (1, 0)
@@ -60,6 +62,13 @@ def pull(offset: int, *, messages_max: int = 32, bytes_max: int = 10_000, tags: 
     return cast(Pull, wish)
 
 
+async def messages_of(old: OldReads, pull: Pull, stop: int) -> Found:
+    """The messages of a pull that is to get some."""
+    found = await old.found(pull, stop)
+    assert isinstance(found, Found)
+    return found
+
+
 def joined(messages: list[Message]) -> bytes:
     return b"".join(each.body for each in messages)
 
@@ -70,7 +79,7 @@ async def test_a_consumer_reads_all_of_a_queue_in_order(kit: TierKit, reads: Obj
     at, got = 0, b""
     while at < len(wanted):
         messages_max, bytes_max = chance.randrange(1, 40), chance.randrange(1, 20_000)
-        found = await old.found(pull(at, messages_max=messages_max, bytes_max=bytes_max), len(wanted))
+        found = await messages_of(old, pull(at, messages_max=messages_max, bytes_max=bytes_max), len(wanted))
         assert 1 <= found.messages == found.next_offset - at <= messages_max
         assert len(found.body) <= bytes_max or found.messages == 1
         assert found.last_position == wanted[found.next_offset - 1].position
@@ -82,13 +91,13 @@ async def test_a_consumer_reads_all_of_a_queue_in_order(kit: TierKit, reads: Obj
 
 async def test_who_reads_in_order_finds_the_next_answer_in_the_cache(kit: TierKit, reads: ObjectReads) -> None:
     old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
-    first = await old.found(pull(0, messages_max=4), 1 << 40)
-    second = await old.found(pull(first.next_offset, messages_max=4), 1 << 40)
+    first = await messages_of(old, pull(0, messages_max=4), 1 << 40)
+    second = await messages_of(old, pull(first.next_offset, messages_max=4), 1 << 40)
     await asyncio.gather(*old._tasks)
     while reads.in_flight_bytes:
         await asyncio.sleep(0.001)
     del kit.store.ranges[:]
-    third = await old.found(pull(second.next_offset, messages_max=4), 1 << 40)
+    third = await messages_of(old, pull(second.next_offset, messages_max=4), 1 << 40)
     await old.close()
     assert third.body == joined(wanted[8:12])
     asked = [kit.rows[0].base + start for name, start, _ in kit.store.ranges if name == first_log(kit)]
@@ -102,7 +111,7 @@ def first_log(kit: TierKit) -> str:
 async def test_nothing_is_read_ahead_of_who_jumps(kit: TierKit, reads: ObjectReads) -> None:
     old = old_reads(kit, reads)
     for offset in (50, 3, 80, 20):
-        found = await old.found(pull(offset, messages_max=1, bytes_max=1), 1 << 40)
+        found = await messages_of(old, pull(offset, messages_max=1, bytes_max=1), 1 << 40)
         assert found.body == kit.of_queue(*QUEUE)[offset].body
     while reads.in_flight_bytes:
         await asyncio.sleep(0.001)
@@ -114,17 +123,44 @@ async def test_nothing_is_read_ahead_of_who_jumps(kit: TierKit, reads: ObjectRea
 
 async def test_an_answer_ends_where_the_local_log_begins(kit: TierKit, reads: ObjectReads) -> None:
     old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
-    found = await old.found(pull(0, messages_max=1000, bytes_max=1 << 20), 3)
+    found = await messages_of(old, pull(0, messages_max=1000, bytes_max=1 << 20), 3)
     assert found == Found(3, joined(wanted[:3]), 3, wanted[2].position)
-    assert await old.found(pull(len(wanted)), len(wanted) + 7) == Found(0, b"", len(wanted) + 7)
+    assert await old.found(pull(len(wanted)), len(wanted) + 7) == Gone(len(wanted) + 7)
+
+
+async def test_a_segment_that_goes_while_it_is_read_is_no_damage(kit: TierKit, reads: ObjectReads) -> None:
+    """A TRIM takes the first segments, and their objects go, after the pull has found where its messages lie."""
+    old, wanted = old_reads(kit, reads), kit.of_queue(*QUEUE)
+    get_range = kit.store.get_range
+    first = next(number for number, each in enumerate(wanted) if each.position >= kit.rows[1].base)
+
+    async def trimmed_before(name: str, start: int, stop: int) -> bytes:
+        if len(kit.rows) == 4 and "/log/" in name:
+            for part in kit.rows.pop(0).parts:
+                await kit.store.delete(f"{FOLDER}/{part.name}")
+        return await get_range(name, start, stop)
+
+    kit.store.get_range = trimmed_before  # type: ignore[method-assign]
+    assert await old.found(pull(0), len(wanted)) == Gone(first)
+    found = await messages_of(old, pull(first, messages_max=3), len(wanted))
+    assert isinstance(found, Found)
+    assert found.body == joined(wanted[first : first + 3])
+
+
+async def test_damage_is_still_told(kit: TierKit, reads: ObjectReads) -> None:
+    old = old_reads(kit, reads)
+    for part in kit.rows[0].parts:
+        await kit.store.delete(f"{FOLDER}/{part.name}")
+    with pytest.raises(StoreError):
+        await old.found(pull(0), 1 << 40)
 
 
 async def test_tags_that_are_not_wanted_are_passed_over(kit: TierKit, reads: ObjectReads) -> None:
     old = old_reads(kit, reads)
-    found = await old.found(pull(0, tags=frozenset([77])), 1 << 40)
+    found = await messages_of(old, pull(0, tags=frozenset([77])), 1 << 40)
     assert (found.messages, found.body) == (0, b"")
     assert 0 < found.next_offset <= len(kit.of_queue(*QUEUE))
-    assert (await old.found(pull(0, tags=frozenset([0, 77])), 1 << 40)).messages > 0
+    assert (await messages_of(old, pull(0, tags=frozenset([0, 77])), 1 << 40)).messages > 0
 
 
 async def test_damage_ends_an_answer_and_is_then_said(kit: TierKit, reads: ObjectReads) -> None:
@@ -134,7 +170,7 @@ async def test_damage_ends_an_answer_and_is_then_said(kit: TierKit, reads: Objec
     data = bytearray(kit.store.objects[name])
     data[bad.position - kit.rows[0].base] ^= 1
     kit.store.overwrite(name, data)
-    found = await old.found(pull(0), 1 << 40)
+    found = await messages_of(old, pull(0), 1 << 40)
     assert (found.messages, found.next_offset, found.body) == (5, 5, joined(wanted[:5]))
     with pytest.raises(DamagedError, match=f"position {bad.position}"):
         await old.found(pull(5), 1 << 40)
@@ -152,7 +188,7 @@ async def test_answers_are_called_back_within_their_room(
     most = now = 0
     original = old.found
 
-    async def counted(pull: Pull, stop: int) -> Found:
+    async def counted(pull: Pull, stop: int) -> Found | Gone:
         nonlocal most, now
         now += 1
         most = max(most, now)
@@ -162,7 +198,7 @@ async def test_answers_are_called_back_within_their_room(
             now -= 1
 
     monkeypatch.setattr(old, "found", counted)
-    answers: list[Found | Exception] = []
+    answers: list[Found | Gone | Exception] = []
     for offset in range(20):
         old.find(pull(offset, messages_max=1), 1 << 40, answers.append)
     while len(answers) < 20:
