@@ -188,10 +188,10 @@ class TierCheck:
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
         """Once nothing is uploaded and nothing removed."""
-        newest = max((node.state for node in nodes), key=lambda state: state.applied.index)
-        for row in newest.tier.rows:
+        newest = max(nodes, key=lambda node: node.state.applied.index)
+        for row in newest.state.tier.rows:
             if row.state is TierState.VERIFIED:
-                self._judge(row)
+                self._judge(newest, row)
 
 
 def _what(row: TierSegment) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cluster.broker.pull_scan import Found
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.old_messages import OldReads
@@ -84,6 +85,7 @@ class Damaged:
                 except DamagedError:
                     told = True
                     break
+                assert isinstance(found, Found)
                 body += found.body
                 at = found.next_offset
             got.append(body)
