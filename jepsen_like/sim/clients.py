@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from jepsen_like.checkers.weak import WEAK
 from jepsen_like.history import Op
+from jepsen_like.sim.clock import START_WALL_MS
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, START_WALL_MS, Machine, host_of
+from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine, host_of
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
 from jepsen_like.sim.recorder import Recorder

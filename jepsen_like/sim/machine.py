@@ -40,6 +40,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.lanes import Lane
 from cluster.state.opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
+from jepsen_like.sim.clock import START_WALL_MS, SimClock
 from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
 from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, WatchedAppends
 from jepsen_like.sim.loop import Process, SimLoop
@@ -58,7 +59,6 @@ from statemachine.kv import KVCorruptError
 DATA = Path("/data")
 LIVE_ROWS = b"live"
 """In the state's CURRENT: its rows are in `Machine.kv`. A checkpoint that was put in place says something else."""
-START_WALL_MS = 1_700_000_000_000
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
 SWEEP_ROWS = 8
@@ -88,26 +88,6 @@ def peer_of(node_id: int) -> PeerNode:
     return PeerNode(
         id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
     )
-
-
-class SimClock:
-    """`cluster.runtime.clock.Clock` over virtual time; `offset_ms` is the wall clock's error."""
-
-    def __init__(self, loop: SimLoop, offset_ms: int) -> None:
-        self._loop = loop
-        self.offset_ms = offset_ms
-
-    def wall_ms(self) -> int:
-        """See Clock."""
-        return START_WALL_MS + int(self._loop.now * 1000) + self.offset_ms
-
-    def monotonic_ms(self) -> int:
-        """See Clock."""
-        return int(self._loop.now * 1000)
-
-    def monotonic_s(self) -> float:
-        """See Clock."""
-        return self._loop.now
 
 
 class Watcher(Protocol):

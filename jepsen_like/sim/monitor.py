@@ -12,10 +12,11 @@ from cluster.node.node import Node
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.state.state_case import StateCase
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
+from jepsen_like.sim.clock import START_WALL_MS
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import START_WALL_MS, Machine
+from jepsen_like.sim.machine import Machine
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.tier_check import TierCheck
