@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cluster.remoting.forward import Forwarder
 from cluster.remoting.order_line import OrderLine
 from cluster.wire.codes import RequestCode
@@ -50,6 +52,7 @@ def test_what_was_held_until_this_node_led_overtakes_too() -> None:
     assert line.overtaken(4, COMMIT)
 
 
+@pytest.mark.slow
 def test_seed_1400103() -> None:
     """A follower becomes the leader while commits of a connection are stuck at the former one, out of its reach."""
     assert run_seed(1400103).violations == ()

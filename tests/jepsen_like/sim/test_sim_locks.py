@@ -86,6 +86,7 @@ def test_log_time_that_was_far_off_ends_the_judgement() -> None:
     assert not World.clocks_are_close(world)
 
 
+@pytest.mark.slow
 def test_seed_1600186() -> None:
     """Two voters, one with a wrong clock, elect it while a third is away: log time is behind until it leaves."""
     assert run_seed(1600186).violations == ()

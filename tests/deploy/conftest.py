@@ -1,0 +1,7 @@
+"""What the tests of deploy/ share: `live_cluster`."""
+
+from __future__ import annotations
+
+from tests.support.live_nodes import live_cluster
+
+__all__ = ["live_cluster"]

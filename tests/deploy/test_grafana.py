@@ -1,0 +1,104 @@
+"""deploy/grafana/raftmq.json: each panel names metrics that exist, and a real Prometheus has data for all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftmq.client import connect
+from raftmq.local.process import free_base_port
+from tests.support.live_nodes import LiveCluster
+
+ROOT = Path(__file__).parents[2]
+BOARD = json.loads((ROOT / "deploy/grafana/raftmq.json").read_text())
+PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+OF_PROMETHEUS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+PATIENCE_S = 90.0
+
+
+def test_every_metric_of_a_panel_is_documented() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE))
+    named = {
+        word.removesuffix("_bucket")
+        for expression in EXPRESSIONS
+        for word in re.findall(r"\b(?:raftmq_|rocketmq_|ha_|process_|up\b)\w*", expression)
+    }
+    assert len(named) > 25
+    assert named - documented == OF_PROMETHEUS
+
+
+def test_panels_are_told_apart_and_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+    assert all(panel["description"] and panel["targets"] for panel in PANELS)
+    taken = [
+        (x, y)
+        for panel in BOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert {x for x, _ in taken} == set(range(24))
+
+
+@contextmanager
+def prometheus(folder: Path, targets: list[str]) -> Iterator[str]:
+    """A Prometheus that scrapes them every second as job raftmq; its URL."""
+    port = free_base_port(1)
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: raftmq, static_configs: [{{targets: {json.dumps(targets)}}}]}}]\n"
+    )
+    command = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
+    with (folder / "prometheus.log").open("wb") as log:
+        running = subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait(30)
+
+
+def answer(url: str, expression: str) -> Any:
+    """What an instant query returns: the vector, also an empty one; None while Prometheus does not answer yet."""
+    query = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "1m")})
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=10) as reply:
+            return json.load(reply)["data"]["result"]
+    except (ConnectionError, urllib.error.URLError) as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code == 400:
+            pytest.fail(f"{expression}: {error.read().decode()}")
+        return None
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)")
+def test_a_real_prometheus_has_data_for_every_panel(live_cluster: LiveCluster, tmp_path: Path) -> None:
+    nodes = [f"127.0.0.1:{node.admin_port}" for node in live_cluster.nodes]
+    with prometheus(tmp_path, nodes) as url, connect(live_cluster.servers) as mq:
+        mq.send("panels", b"first")
+        with mq.consumer("readers", "panels", max_wait_s=20, follow=False) as consumer:
+            assert next(iter(consumer)).body == b"first"
+        deadline = time.monotonic() + PATIENCE_S
+        empty = EXPRESSIONS
+        while empty and time.monotonic() < deadline:
+            mq.send("panels", b"load")
+            empty = [expression for expression in empty if not answer(url, expression)]
+    assert empty == []
