@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.message_batch import TopicSlot
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
     from cluster.wire.message_format import Message
     from statemachine.timers import TimerRow
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 DROP_ROWS = 256
 """Rows that one command removes."""
 EXPIRE_EVERY_MS = 10_000
+WRITE_LEFT = "write_left"
+"""Key of the alarm about attempts that wait for a commit for half of the time after which they are discarded."""
 EXPIRED_MAX = 1_024
 """Attempts that one command discards because nobody committed them."""
 
@@ -117,10 +120,11 @@ class _Term:
 class StagedDelivery:
     """Event loop only, but for what its lane reads. Does something only on the node that leads."""
 
-    def __init__(self, services: Services, proposals: Proposals, make_lane: MakeLane) -> None:
+    def __init__(self, services: Services, proposals: Proposals, alarms: Alarms, make_lane: MakeLane) -> None:
         """`make_lane` puts the reads where they may wait for the disk; it is called for the first commit."""
         self._services = services
         self._proposals = proposals
+        self._alarms = alarms
         self._make_lane = make_lane
         self._lane: LaneRunner[StagedAsk] | None = None
         self._client = NoClient()
@@ -141,24 +145,35 @@ class StagedDelivery:
     def tick(self, now_ms: int) -> None:
         """Goes on with what is to be ended. While there is nothing, this costs two comparisons."""
         services = self._services
-        if not services.writes_open():
-            return
         if now_ms >= self._expire_ms:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
             self._expire()
+        if not services.writes_open():
+            return
         if services.state.writes.draining and not self._proposals.refusing and not services.fenced():
             self._look(self._term, services.monotonic_ms())
 
     # -- what nobody commits
 
     def _expire(self) -> None:
+        """Discards what is idle for too long; the leader warns when half of that time has passed."""
         services = self._services
-        before_ms = services.log_time_ms() - services.config.writes.expire_ms
-        old = [
-            attempt.number
-            for attempt in services.state.writes.attempts()
-            if attempt.state is AttemptState.OPEN and attempt.staged_ms < before_ms
-        ]
+        leads = services.writes_open()
+        now_ms, expire_ms = services.log_time_ms() if leads else 0, services.config.writes.expire_ms
+        attempts = services.state.writes.attempts() if leads else []
+        idle = [attempt for attempt in attempts if attempt.state is AttemptState.OPEN and attempt.left]
+        left = {(one.name, one.write) for one in idle if one.staged_ms < now_ms - expire_ms // 2}
+        if not left:
+            self._alarms.clear(WRITE_LEFT)
+        elif not self._alarms.raised(WRITE_LEFT):
+            name, write = min(left)
+            self._alarms.raise_alarm(
+                WRITE_LEFT,
+                f"{len(left)} staged writes wait for their commit, and nothing was staged for {expire_ms // 120_000} "
+                f"minutes: write {write} of {name!r} is one. They keep their part of the log, and are discarded after "
+                f"writes.expire_ms = {expire_ms}. raftmq writes list shows them; raftmq writes abort discards one",
+            )
+        old = [one.number for one in attempts if one.state is AttemptState.OPEN and one.staged_ms < now_ms - expire_ms]
         if old:
             logger.warning("%d attempts at staged writes are discarded: nobody committed them in time", len(old))
             services.propose([[DISCARD_ATTEMPTS, old[:EXPIRED_MAX]]], lambda _: None)

@@ -38,4 +38,6 @@ def staged_of(
     def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
         return context.environment.runner("staged", reads, context.loop, answered, context.fail)
 
-    return StagedDelivery(services, proposals, lane), StagedWriteRequests(services, proposals, sends.split_batch)
+    return StagedDelivery(services, proposals, context.alarms, lane), StagedWriteRequests(
+        services, proposals, sends.split_batch
+    )

@@ -24,6 +24,7 @@ from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
 from cluster.broker.group_lag import LagMetrics
 from cluster.broker.relay_metrics import RelayMetrics
+from cluster.broker.staged_metrics import StagedMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
@@ -76,6 +77,7 @@ class NodeMetrics:
         self.ha: Final = HaMetrics(self.registry)
         self.group_lag: Final = LagMetrics(self.registry)
         self.transactions: Final = TransactionMetrics(self.registry)
+        self.staged: Final = StagedMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
@@ -265,6 +267,7 @@ class NodeMetrics:
         self.catalog(topics=len(state.topics), groups=len(state.groups))
         self.group_lag.update(state, leads=status.writes_open)
         self.transactions.update(state.halves)
+        self.staged.update(state.writes)
         self.timers.update(state.timers, state.applied_mark.timestamp_ms)
         self.recovery.update(status.recovery)
         self.alarms(alarm.key for alarm in status.alarms)

@@ -193,6 +193,15 @@ def test_an_open_attempt_is_not_dropped_and_not_recalled(broker: Broker) -> None
     assert broker.commit([number, 2]).ok
 
 
+def test_no_expiry_forgets_what_was_committed(broker: Broker) -> None:
+    broker.commit(write=7)
+    broker.log.now_ms += 10**12
+    broker.run(["expire", 2**62])
+    broker.state = BrokerState(broker.kv)
+    assert broker.commit(write=7).code == "committed"
+    assert broker.run(["open_attempt", "q", 7, 9])[0].code == "committed"
+
+
 def test_a_forgotten_name_begins_anew(broker: Broker) -> None:
     broker.commit(write=7)
     assert [each.write for each in broker.state.writes.committed_writes(10)] == [7]

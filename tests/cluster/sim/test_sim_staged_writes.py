@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.staged_delivery import WRITE_LEFT
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem, build_batch
@@ -147,8 +148,12 @@ def test_what_nobody_commits_expires_and_a_deleted_topic_takes_its_messages(sim:
     late = writer.open(7)
     assert writer.stage(late, 1, b"late")[0] == 0
     sim.loop.run_for(45)
+    alarms = sim.leader().running.alarms
+    assert alarms.raised(WRITE_LEFT)
     assert writer.stage(late, 2, b"later")[0] == 0
-    sim.loop.run_for(45)
+    sim.loop.run_for(15)
+    assert not alarms.raised(WRITE_LEFT)
+    sim.loop.run_for(30)
     assert sim.leader().state.writes.get(late) is not None, "counted from what was staged last"
     ended(sim)
     assert sim.leader().bodies("T") == [b"t"]
