@@ -122,6 +122,8 @@ spoil N                         the state of N, which is down, cannot be opened 
 join N | leave N | lose N [later]   a machine with an empty disk becomes a voter; a member is removed and switched
                                 off; a machine is gone for good, with its disk
 oldest N                        somebody pulls the oldest message that there is from node N, and must get it
+pull N                          our client pulls the first queue through node N, from its first offset to its end, or
+                                to the first error; no answer may leave out a message
 copying N STAGE                 until node N copies the STAGE of a snapshot: state, log, backfill
 half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead nowhere from now on, heal or not,
                                 and nobody is told: all, or those that A dialled (control, bulk); new ones work

@@ -26,6 +26,7 @@ from jepsen_like.sim.tier_store import AWAY, STORMY
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.types import FLAG_ROLL, NodeId, Role
+from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.pull import PullResult
 
 OPERATION_S = 6.0
@@ -312,6 +313,27 @@ class Stage(World, Interpreter):
                 self.monitor.report(
                     "consumer", f"offset {lowest} is there, node {name} gave {offsets or found[0].status}"
                 )
+
+    def do_pull(self, name: str) -> None:
+        address = f"{self._machine(name).host}:{BROKER_PORT}"
+        ended: list[RaftMQError | None] = []
+
+        async def pull(at: int) -> None:
+            client = self.auditor.client()
+            try:
+                while (found := await client.pull(TOPIC, 0, at, node=address)).messages:
+                    at = found.next_offset
+            except RaftMQError as error:
+                ended.append(error)
+            else:
+                ended.append(None)
+            await client.close()
+
+        self.auditor.spawn(partial(pull, self.floors().get((TOPIC, 0), 0)))
+        if self.wait_for(lambda: ended, "a pull is not answered"):
+            (error,) = ended
+            if type(error) is Failed and not error.code:  # the node says that all is well, the client does not
+                self.monitor.report("consumer", str(error))
 
     def do_wait(self, seconds: str) -> None:
         self._pass_time(float(seconds))

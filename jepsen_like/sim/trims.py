@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from jepsen_like.history import Op
 from jepsen_like.sim.machine import Machine
+from statemachine.broker_state import BrokerState
 
 Floors = dict[tuple[str, int], int]
 """(topic, queue id) -> the highest first offset that any node has applied."""
@@ -21,8 +22,16 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
             known = state.topics.get(topic)
             for queue in range(known.queues if known is not None else 0):
                 assert known is not None
-                found[topic, queue] = max(found.get((topic, queue), 0), state.min_offset(known.id, queue))
+                found[topic, queue] = max(found.get((topic, queue), 0), _first(state, known.id, queue))
     return found
+
+
+def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
+    """What was evicted to the tier counts as there. Once segments go from the tier too, the row of a queue may name too
+    low an offset: then only what the nodes have must be there."""
+    if state.kept.position:
+        return state.min_offset(topic_id, queue_id)
+    return state.kept_offset(topic_id, queue_id)
 
 
 def above(ops: Iterable[Op], floor: Floors) -> list[Op]:

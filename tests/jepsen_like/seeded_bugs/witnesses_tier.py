@@ -66,3 +66,7 @@ def witness_V09() -> None:
 
 def witness_V10() -> None:
     holds("V10")
+
+
+def witness_V11() -> None:
+    holds("V11")
