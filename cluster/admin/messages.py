@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from cluster.admin.body import number_of
-from cluster.admin.call import Call, ReadView
+from cluster.admin.call import Call, ReadView, told
 from cluster.admin.errors import ApiError
 from cluster.admin.topics import find_topic
 from cluster.broker.message_lookup import (
@@ -21,6 +22,7 @@ from cluster.broker.message_lookup import (
     UnreadableError,
     message_at,
 )
+from cluster.broker.old_keys import is_evicted
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import encode_message_id, parse_properties
 
@@ -122,6 +124,11 @@ async def get_message(call: Call) -> MessageDetail:
         why = "it is in no queue any more"
     except UnreadableError as error:
         stored, why = None, str(error)
+    if stored is None and port.old_keys is not None and is_evicted(port.state, int(text)):
+        older: Stored | Exception | None = await told(partial(port.old_keys.at, int(text)))
+        if isinstance(older, Exception):
+            raise ApiError("failed", f"the message at position {text} is in the tier", str(older))
+        stored = older
     if stored is None:
         raise ApiError("not_found", f"there is no message at position {text}", why)
     view = _view(stored, body_bytes)

@@ -21,6 +21,8 @@ from raftlog.types import NodeId
 if TYPE_CHECKING:
     from cluster.admin.client_views import ClientView
     from cluster.backup.service import Backups
+    from cluster.broker.old_bounds import OldBounds
+    from cluster.broker.old_keys import OldKeys
     from cluster.broker.services import Services
     from cluster.config.config import Config
     from cluster.config.reload import KeyChange, ReloadView
@@ -233,6 +235,9 @@ class AdminPort:
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]
     """Connected consumers of a group; [] if there are none or no such group."""
+    old_keys: OldKeys | None = None
+    """What finds messages that were evicted; None if no tier is configured."""
+    old_bounds: OldBounds | None = None
     samples: Samples = field(default_factory=Samples)
     """The last hour, for plots."""
 

@@ -67,7 +67,7 @@ async def reset_group(call: Call) -> GroupReset:
         )
     wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
     # The node answers at the latest after [send] deadline_ms.
-    resets, state = OffsetResets(call.port.services), call.port.state
+    resets, state = OffsetResets(call.port.services, call.port.old_bounds), call.port.state
     before = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(wish.group)}
     found: list[QueueOffset] | Refused = await told(partial(resets.plan if wanted.dry_run else resets.reset, wish))
     if isinstance(found, Refused):

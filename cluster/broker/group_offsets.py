@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.named_commits import Name, NamedCommits
 from cluster.broker.names import group_named, topic_named
+from cluster.broker.old_bounds import OldBounds, earliest_store_ms, offset_by_time
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
@@ -27,8 +28,10 @@ RETRIES = 30
 class Offsets:
     """Consumer offsets of all groups. Bounds of queues are for callers who hold a ReadIndex round."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, old: OldBounds | None = None) -> None:
+        """`old`: what was evicted; None if this node has no tier."""
         self._services = services
+        self._old = old
         self._named = NamedCommits(services)
 
     def query(
@@ -109,15 +112,18 @@ class Offsets:
         """The offset of the queue's first message, in the tier too. Raises Refused."""
         return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """See `BrokerState.offset_by_time`. Raises Refused."""
-        return self._services.state.offset_by_time(self._queue(topic, queue_id).id, queue_id, time_ms, upper)
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, done: Callable[[int | Refused], None], *, upper: bool
+    ) -> None:
+        """Calls `done` with the first offset stored at or after the time, or with `upper` the last one stored at or
+        before it, in the tier too. Raises Refused."""
+        queue = self._queue(topic, queue_id).id, queue_id
+        offset_by_time(self._services.state, self._old, queue, time_ms, done, upper=upper)
 
-    def earliest_store_ms(self, topic: str, queue_id: int) -> int | None:
-        """When the queue's first message was stored; None if the queue is empty. Raises Refused."""
-        config, state = self._queue(topic, queue_id), self._services.state
-        first = state.fetch(config.id, queue_id, state.min_offset(config.id, queue_id), 1)
-        return first[0].store_time_ms if first else None
+    def earliest_store_ms(self, topic: str, queue_id: int, done: Callable[[int | Refused | None], None]) -> None:
+        """Calls `done` with the time when the queue's first message was stored, in the tier too; None if the queue is
+        empty. Raises Refused."""
+        earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
         config = topic_named(self._services.state, topic)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.names import no_topic
-from cluster.broker.old_keys import OldKeys, complete
+from cluster.broker.old_keys import OldKeys, complete, is_evicted, told
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 
@@ -66,8 +66,11 @@ class MessageQueries:
             except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
                 failed(error)
                 return
-            remark = f"can not find message by the offset, {position}: {why}"
-            done(stored or _none(Refused(Reason.ERROR, remark), confirmed))
+            none = _none(Refused(Reason.ERROR, f"can not find message by the offset, {position}: {why}"), confirmed)
+            if stored is None and self._old is not None and is_evicted(self._services.state, position):
+                self._old.at(position, lambda found: done(told(found) or none))
+            else:
+                done(stored or none)
 
         if position < self._services.state.applied_mark.end_position:
             look(True)  # what is applied stays applied

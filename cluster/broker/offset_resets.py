@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.command_levels import raising
 from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.old_bounds import OldBounds, offset_by_time
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -63,8 +64,10 @@ ResetDone = Callable[[list[QueueOffset] | Refused], None]
 class OffsetResets:
     """Makes resets, and ends those that consumers know of."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, old: OldBounds | None = None) -> None:
+        """`old`: what was evicted; None if this node has no tier."""
         self._services = services
+        self._old = old
         self._ending: set[tuple[str, Queue, int]] = set()
         """Resets whose end is proposed: (group, queue, number)."""
 
@@ -76,23 +79,49 @@ class OffsetResets:
 
     def plan(self, wish: ResetWish, done: ResetDone) -> None:
         """Calls `done` with where `reset` would go; changes nothing."""
-        when_confirmed(self._services, lambda: done(self._found(wish, self._checked(wish))), done)
+        when_confirmed(self._services, lambda: self._find(wish, self._checked(wish), done), done)
 
-    def _found(self, wish: ResetWish, topic: TopicConfig) -> list[QueueOffset]:
+    def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
+        """Calls `done` with where each queue is to be reset to. Raises Refused."""
         queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
-        return [QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues]
+        if wish.to is not ResetTo.TIME:
+            done([QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues])
+            return
+        found: dict[int, int] = {}
+        refused: list[Refused] = []
+
+        def told(queue_id: int, offset: int | Refused) -> None:
+            if refused:
+                return
+            if isinstance(offset, Refused):
+                refused.append(offset)
+                done(offset)
+                return
+            found[queue_id] = offset
+            if len(found) == len(queues):
+                done([QueueOffset(*each) for each in sorted(found.items())])
+
+        for queue_id in queues:
+            answer = partial(told, queue_id)
+            offset_by_time(self._services.state, self._old, (topic.id, queue_id), wish.value, answer, upper=False)
 
     def _propose(self, wish: ResetWish, done: ResetDone) -> None:
         services = self._services
         topic = self._checked(wish)
-        found = self._found(wish, topic)
         before = raising(services, RESETS_LEVEL, "resets")
-        rows = [[topic.id, queue_id, offset] for queue_id, offset in found]
 
-        def applied(result: ProposeResult) -> None:
-            done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
+        def propose(found: list[QueueOffset] | Refused) -> None:
+            if isinstance(found, Refused):
+                done(found)
+                return
 
-        services.propose([*before, [RESET_OFFSETS, wish.group, services.log_time_ms(), rows]], applied)
+            def applied(result: ProposeResult) -> None:
+                done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
+
+            rows = [[topic.id, queue_id, offset] for queue_id, offset in found]
+            services.propose([*before, [RESET_OFFSETS, wish.group, services.log_time_ms(), rows]], applied)
+
+        self._find(wish, topic, propose)
 
     def _checked(self, wish: ResetWish) -> TopicConfig:
         """The topic of a wish that can be met. Raises Refused."""
@@ -112,8 +141,6 @@ class OffsetResets:
             return low
         if wish.to is ResetTo.LATEST:
             return high
-        if wish.to is ResetTo.TIME:
-            return state.offset_by_time(topic.id, queue_id, wish.value, upper=False)
         if not low <= wish.value <= high:
             remark = f"topic {topic.name} queue {queue_id} has offsets {low} to {high}, not {wish.value}"
             raise Refused(Reason.INVALID, remark)

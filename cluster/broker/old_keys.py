@@ -23,6 +23,10 @@ class OldKeys(Protocol):
         """Calls `done`, later, unless the node stops: with the newest messages that the query wants, newest first, or
         with why the tier cannot be read now."""
 
+    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+        """Calls `done`, later, unless the node stops: with the message in the tier whose first byte is at the position,
+        with None if there is none, or with why the tier cannot be read now."""
+
 
 def complete(
     state: BrokerState,
@@ -54,6 +58,16 @@ def complete(
             done(_unknown(str(older)))
 
     old.find(topic, query, merge)
+
+
+def is_evicted(state: BrokerState, position: int) -> bool:
+    """Whether the log's byte there is only in the tier."""
+    return state.kept.position <= position < state.trim_position
+
+
+def told(found: Stored | Exception | None) -> Stored | Refused | None:
+    """What the tier says of one message, as an answer."""
+    return _unknown(str(found)) if isinstance(found, Exception) else found
 
 
 def _unknown(why: str) -> Refused:

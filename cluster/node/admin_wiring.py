@@ -40,6 +40,8 @@ def port_of(node: OwnPort) -> AdminPort:
         retention=node.retention,
         tier=node.tier,
         tier_scrubs=node.tier_scrubs,
+        old_keys=None if node.tier_access is None else node.tier_access.keys,
+        old_bounds=None if node.tier_access is None else node.tier_access.bounds,
         membership=node.membership,
         changes=node.changes,
         services=node.services,

@@ -267,7 +267,8 @@ class Node:
         self.clients = members = Members(services)
         self.early_routes = EarlyRoutes(services, members, self.links.unreached)
         self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
-        self.resets = OffsetResets(services)
+        self._old_bounds = None if self.tier_access is None else self.tier_access.bounds
+        self.resets = OffsetResets(services, self._old_bounds)
         old = None if self.tier_access is None else self.tier_access.reading.old
         self.pulls = Pulls(services, members, self.resets, self.modes.reads, old)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
@@ -292,6 +293,7 @@ class Node:
             lambda: node_view.figures(self),
             self.metrics,
             None if self.tier_access is None else self.tier_access.keys,
+            self._old_bounds,
         )
 
     def _build_timers(self) -> Recalls:

@@ -22,7 +22,7 @@ def put_in_force(node: OwnPort, config: Config) -> None:
     node.reconfigure(config)
     node.links.reload(config.ha)
     node.retention.reload(config.retention)
-    node.retention.set_evict(config.tier.evict)
+    node.retention.reload_tier(config.tier)
     node.disk.reload(config.retention)
     node.repairs.server.reload(config.repair.bytes_per_second)
     node.consistency.reload(config.consistency.digest_every_ms)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from cluster.config.source import ConfigError
 from cluster.errors import LocalError
 from cluster.tier.expiry import Expiry
+from cluster.tier.fetch.old_bounds import OldBoundReads
 from cluster.tier.fetch.old_keys import OldKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_reading import TierReading
@@ -49,10 +50,12 @@ class TierAccess(NamedTuple):
     store: ObjectStore
     reading: TierReading
     keys: OldKeyReads
+    bounds: OldBoundReads
     uploads: Bandwidth
 
     async def close(self) -> None:
         """Gives up what is under way; the store stays open."""
+        await self.bounds.close()
         await self.keys.close()
         await self.reading.close()
 
@@ -97,7 +100,8 @@ def access_of(
 
     reading = TierReading(context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log)
     metrics.watch(counts, reading)
-    return TierAccess(store, reading, OldKeyReads(reading.queues, reading.log, storage.state), uploads)
+    keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
+    return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads)
 
 
 def _cache(section: TierSection, data: Path) -> RangeCache | None:
@@ -147,6 +151,7 @@ def scrubs_of(
         access.store,
         folder,
         rows=lambda: storage.state.tier.rows,
+        kept_from=lambda: storage.state.kept.position,
         wall_ms=context.clock.wall_ms,
         leads=services.writes_open,
         sources=[Source("this node", tier.content_of), Source("the segment's objects", index.content_of)],

@@ -21,6 +21,7 @@ from cluster.remoting.topics_admin import TopicsAdmin
 if TYPE_CHECKING:
     from cluster.broker.early_routes import EarlyRoutes
     from cluster.broker.group_members import Members
+    from cluster.broker.old_bounds import OldBounds
     from cluster.broker.old_keys import OldKeys
     from cluster.broker.queue_locks import QueueLocks
     from cluster.broker.recalls import Recalls
@@ -53,15 +54,17 @@ def handlers_of(
     figures: Figures,
     metrics: RequestFigures | None = None,
     old_keys: OldKeys | None = None,
+    old_bounds: OldBounds | None = None,
 ) -> dict[int, Handler]:
-    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries."""
+    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries,
+    `old_bounds`: see Offsets."""
     groups = Groups(services, members)
     return {
         **route.handlers(services, unreached, early),
         **TopicsAdmin(services, groups).handlers(),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks).handlers(),
-        **offsets.handlers(services, members),
+        **offsets.handlers(services, members, old_bounds),
         **pulls.handlers(),
         **OrderConf(services).handlers(),
         **BrokerFigures(services, members, figures).handlers(),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from cluster.broker.group_members import Members
 from cluster.broker.group_offsets import Offsets
 from cluster.broker.named_commits import Name
+from cluster.broker.old_bounds import OldBounds
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
@@ -17,6 +18,8 @@ from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.codes import RequestCode, ResponseCode
+
+Told = Callable[[int | Refused | None], None]
 
 
 class OffsetRequests:
@@ -34,8 +37,8 @@ class OffsetRequests:
             RequestCode.UPDATE_CONSUMER_OFFSET: refusing(self._update),
             RequestCode.GET_MAX_OFFSET: self._bound("offset", self._max_offset),
             RequestCode.GET_MIN_OFFSET: self._bound("offset", self._min_offset),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._bound("offset", self._offset_by_time),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._bound("timestamp", self._earliest_store_time),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._told("offset", self._offset_by_time),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._told("timestamp", self._earliest_store_time),
         }
 
     def _query(self, request: Request) -> None:
@@ -87,19 +90,31 @@ class OffsetRequests:
     def _min_offset(self, request: Request, topic: str, queue_id: int) -> int:
         return self._offsets.min_offset(topic, queue_id)
 
-    def _offset_by_time(self, request: Request, topic: str, queue_id: int) -> int:
+    def _told(self, field: str, ask: Callable[[Request, str, int, Told], None]) -> Handler:
+        """One that may have to read the tier first."""
+
+        def answered(request: Request) -> None:
+            def told(number: int | Refused | None) -> None:
+                if isinstance(number, Refused):
+                    refuse(request, number)
+                else:  # -1 for an empty queue, as RocketMQ says it
+                    request.reply(ResponseCode.SUCCESS, None, {field: str(-1 if number is None else number)})
+
+            ask(request, text(request, "topic"), integer(request, "queueId"), told)
+
+        return lambda request: after_read_index(self._services, request, answered)
+
+    def _offset_by_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
         upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
-        return self._offsets.offset_by_time(topic, queue_id, integer(request, "timestamp"), upper=upper)
+        self._offsets.offset_by_time(topic, queue_id, integer(request, "timestamp"), told, upper=upper)
 
-    def _earliest_store_time(self, request: Request, topic: str, queue_id: int) -> int:
-        """-1 for an empty queue, as RocketMQ says it."""
-        store_ms = self._offsets.earliest_store_ms(topic, queue_id)
-        return -1 if store_ms is None else store_ms
+    def _earliest_store_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
+        self._offsets.earliest_store_ms(topic, queue_id, told)
 
 
-def handlers(services: Services, members: Members) -> dict[int, Handler]:
-    """Request code -> handler of consumer offsets and queue bounds."""
-    return OffsetRequests(services, members, Offsets(services)).handlers()
+def handlers(services: Services, members: Members, old: OldBounds | None = None) -> dict[int, Handler]:
+    """Request code -> handler of consumer offsets and queue bounds. `old`: see Offsets."""
+    return OffsetRequests(services, members, Offsets(services, old)).handlers()
 
 
 def name_of(request: Request) -> Name | None:

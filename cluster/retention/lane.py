@@ -125,6 +125,11 @@ class RetentionLane:
         """The next look goes by other rules. Any thread."""
         self._rules = rules
 
+    def reload_tier(self, section: TierSection) -> None:
+        """Other limits of the tier, if there is one. Any thread."""
+        if self._tier is not None:
+            self._tier = section
+
     def drain(self, batch: Sequence[Ask | Remove | Gather]) -> list[Survey | Removed | Slice]:
         """Does one after the other."""
         return [self._do(job) for job in batch]

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection
+from cluster.config.config import RetentionSection, TierSection
 from cluster.retention.carry import Carrier
 from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
@@ -85,7 +85,7 @@ class Retention:
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._tiered = bool(context.config.tier.url)
-        self.set_evict(context.config.tier.evict)
+        self._evicts = context.config.tier.evict and self._tiered
         self._tier_known: Callable[[], bool] = lambda: True
         self._lane = RetentionLane(
             context.fs,
@@ -117,9 +117,11 @@ class Retention:
         """`known`: whether the store is known to be the one that has what is evicted. Nothing is evicted before."""
         self._tier_known = known
 
-    def set_evict(self, wanted: bool) -> None:
-        """Whether what is given up stays in the tier, from the next TRIM on; without a tier it never does."""
-        self._evicts = wanted and self._tiered
+    def reload_tier(self, section: TierSection) -> None:
+        """Whether what is given up stays in the tier, and for how long, from the next TRIM on; without a tier it never
+        does."""
+        self._evicts = section.evict and self._tiered
+        self._lane.reload_tier(section)
 
     def start(self) -> None:
         """Begins; the first look is after `every_ms`."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 from cluster.broker.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
 from cluster.tier.fetch.errors import NotTieredError
@@ -23,6 +24,8 @@ from statemachine.topics import TopicConfig
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 FIRST_READ = 4096
 """Bytes of a message that are fetched before its size is known."""
 
@@ -30,7 +33,8 @@ FIRST_READ = 4096
 class OldKeyReads:
     """Implements `cluster.broker.old_keys.OldKeys`. Event loop only."""
 
-    def __init__(self, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
+        self._loop = loop
         self._queues = queues
         self._log = log
         self._state = state
@@ -38,17 +42,23 @@ class OldKeyReads:
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
         """See OldKeys."""
+        self._start(self.found(topic, query), f"a query for the key {query.key} of {topic.name}", done)
 
+    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+        """See OldKeys."""
+        self._start(self._at(position), f"a query for the position {position}", done)
+
+    def _start(self, look: Coroutine[None, None, T], what: str, done: Callable[[T | Exception], None]) -> None:
         async def answer() -> None:
-            found: list[Stored] | Exception
+            found: T | Exception
             try:
-                found = await self.found(topic, query)
+                found = await look
             except StoreError as error:
-                logger.warning("tier: a query for the key %s of %s: %s", query.key, topic.name, error)
+                logger.warning("tier: %s: %s", what, error)
                 found = error
             done(found)
 
-        task = asyncio.ensure_future(answer())
+        task = self._loop.create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -79,6 +89,21 @@ class OldKeyReads:
         """The message at the position, None if the query does not want it."""
         message = await self._unchecked(position)
         if message is None or not is_wanted(message, topic.name, query):
+            return None
+        return await self._intact(topic, message, position)
+
+    async def _at(self, position: int) -> Stored | None:
+        """The message at the position, None if it is in no queue of a topic that there is."""
+        try:
+            message = await self._unchecked(position)
+        except NotTieredError:
+            return None
+        topic = None if message is None else self._state.topics.get(message.topic)
+        return None if message is None or topic is None else await self._intact(topic, message, position)
+
+    async def _intact(self, topic: TopicConfig, message: Message, position: int) -> Stored | None:
+        """The message, of which only unchecked bytes speak so far; None if no queue of the topic has it there."""
+        if not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
             return None
         try:
             items = await self._queues.items(topic.id, message.queue_id, message.queue_offset, 1)

@@ -90,16 +90,18 @@ class Scrubber:
         rows: Callable[[], Sequence[TierSegment]],
         wall_ms: Callable[[], int],
         leads: Callable[[], bool],
+        kept_from: Callable[[], int] = lambda: 0,
         sources: Sequence[Source] = (),
         pace: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """`leads`: whether this node may change the store. `pace` (bytes): waits so that reading does not take more
-        bandwidth than it may."""
+        """`kept_from`: see `survey`. `leads`: whether this node may change the store. `pace` (bytes): waits so that
+        reading does not take more bandwidth than it may."""
         self._store = store
         self._folder = folder
         self._rows = rows
         self._wall_ms = wall_ms
         self._leads = leads
+        self._kept_from = kept_from
         self._sources = sources
         self._pace = pace
         self._read_bytes = 0
@@ -110,7 +112,7 @@ class Scrubber:
         findings: list[str] = []
         listed = [info async for info in self._listed()]
         rows = self._rows()  # after the listing: what was written and recorded meanwhile has a row
-        seen = survey(rows, listed, self._wall_ms())
+        seen = survey(rows, listed, self._wall_ms(), self._kept_from())
         bad = repaired = 0
         for row in rows:
             for part in row.parts:

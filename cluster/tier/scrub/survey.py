@@ -32,8 +32,9 @@ class Survey(NamedTuple):
     """Whatever else is there: not this program's, so never removed."""
 
 
-def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int) -> Survey:
-    """`listed`: everything below the cluster's folder but its manifests, with names below that folder."""
+def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> Survey:
+    """`listed`: everything below the cluster's folder but its manifests, with names below that folder. `kept_from`:
+    position where the log begins that is kept anywhere."""
     named = {part.name for row in rows for part in row.parts}
     expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
     sizes: dict[str, int] = {}
@@ -44,7 +45,7 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
             sizes[info.name] = info.size
         elif part is None and probe is None:
             found.strange.append(info.name)
-        elif _is_settled(rows, int(part[1])) if part is not None else info.modified_ms + PROBE_MS <= now_ms:
+        elif _is_settled(rows, int(part[1]), kept_from) if part is not None else info.modified_ms + PROBE_MS <= now_ms:
             found.orphans.append(info)
         else:
             found.unsettled.append(info)
@@ -55,12 +56,11 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
     return found
 
 
-def _is_settled(rows: Sequence[TierSegment], base: int) -> bool:
+def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
     """Whether no upload will ever name an object of the segment there: its names are VERIFIED and stay as they are, or
-    it lies below all rows. Not the age of an object decides: a removal that a slow network delays could otherwise hit
-    what an upload has found to be there, and has verified, meanwhile."""
-    if not rows:
-        return False
-    if base < rows[0].base:
-        return True
-    return any(row.base <= base < row.end and row.state >= TierState.VERIFIED for row in rows)
+    it lies below all rows, or below what is kept: uploads go on above both. Not the age of an object decides: a removal
+    that a slow network delays could otherwise hit what an upload has found to be there, and has verified, meanwhile."""
+    row = next((row for row in rows if row.base <= base < row.end), None)
+    if row is not None:
+        return row.state >= TierState.VERIFIED
+    return base < kept_from or bool(rows and base < rows[0].base)

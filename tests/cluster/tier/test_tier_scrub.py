@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes
+from cluster.tier.scrub.survey import survey
 from cluster.tier.store.errors import Unreachable
 from cluster.tier.store.memory import MemoryStore
+from cluster.tier.store.object_store import ObjectInfo
 from statemachine.tier import TierPart, TierSegment, TierState
 from tests.support.tier_kit import FOLDER, TierKit
 
@@ -141,6 +143,15 @@ async def test_the_sweep_takes_what_no_row_will_ever_name(kit: TierKit) -> None:
     assert (swept.swept, swept.bad) == (4, 0)
     assert set(kit.store.objects) == {*before, *(f"{FOLDER}/{name}" for name in kept), "another-cluster/log/a"}
     assert (await scrubber(kit).scrub(SWEEP)).orphans == 0
+
+
+def test_leftovers_of_what_nobody_keeps_are_orphans_without_any_row() -> None:
+    """The last segment was deleted, or given up before its parts had a name, and an object of it came late."""
+    below, above = (f"log/{base:020d}-{base + 100:020d}.{'0' * 16}.seg" for base in (100, 200))
+    listed = [ObjectInfo(name, 1, 0) for name in (below, above)]
+    found = survey((), listed, NOW_MS, 200)
+    assert ([info.name for info in found.orphans], [info.name for info in found.unsettled]) == ([below], [above])
+    assert not survey((), listed, NOW_MS, 0).orphans
 
 
 async def test_a_young_probe_is_left_alone(kit: TierKit) -> None:
