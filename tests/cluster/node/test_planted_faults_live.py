@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,14 +43,22 @@ LOWERED = {
 }
 Key = tuple[str, str]
 Said = dict[Key, Any]
+NOT_TO_BE_WRITTEN = "/proc"
+"""Not even by root."""
+
+
+def backups_of(local: LocalCluster) -> Path:
+    """Where the nodes may put backups."""
+    return local.data.with_name("backups")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     """A cluster with LOWERED thresholds and failpoints."""
     local = LocalCluster(tmp_path_factory.mktemp("faults"))
+    roots = f"{NOT_TO_BE_WRITTEN};{backups_of(local)}"
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in LOWERED.items():
+        for name, value in (LOWERED | {"RAFTMQ_BACKUP__ROOTS": roots}).items():
             patch.setenv(name, value)
         try:
             local.up(3, free_base_port(12), failpoints=True)
@@ -86,12 +95,13 @@ def follower(cluster: LiveCluster) -> int:
 
 
 @contextlib.contextmanager
-def planted(cluster: LiveCluster, *causes: Key, away: int = 0) -> Iterator[None]:
-    """Enter with all well; plant the fault before; on the way out it is repaired, and everything clears."""
+def planted(cluster: LiveCluster, *causes: Key, away: int = 0, faults: int = 1) -> Iterator[None]:
+    """Enter with all well; plant the fault before; on the way out it is repaired, and everything clears. The last
+    `faults` of the causes are what was planted, the others follow from them."""
     for node in alive(cluster, away):
         said = wait_for(cluster, node, lambda said: set(causes) <= set(said), NAMED_S)
         explained = {key for key, each in said.items() if each["because_of"] is not None}
-        assert set(said) - explained == {causes[-1]}, "nothing but the fault and its consequences"
+        assert set(said) - explained == set(causes[-faults:]), "nothing but the fault and its consequences"
         with urllib.request.urlopen(f"{cluster.admin(node)}/metrics", timeout=10) as reply:
             counted = set(re.findall(r'raftmq_findings\{code="(\w+)"', reply.read().decode()))
         assert {code for code, _ in causes} <= counted
@@ -186,3 +196,57 @@ def test_a_crash_loop(cluster: LiveCluster) -> None:
         cluster.restart(node)
     with planted(cluster, ("crash_loop", f"node {node}")):
         pass
+
+
+def test_a_node_that_is_killed_leaves_no_margin(cluster: LiveCluster) -> None:
+    calm(cluster)
+    node = follower(cluster)
+    cluster.kill(node)
+    try:
+        with planted(cluster, ("no_quorum_margin", "cluster"), ("node_down", f"node {node}"), away=node):
+            cluster.restart(node)
+    finally:
+        cluster.heal()
+
+
+def test_all_disks_are_slow(cluster: LiveCluster) -> None:
+    """It is no longer about a disk: what they share is slow."""
+    calm(cluster)
+    nodes = alive(cluster)
+    try:
+        for node in nodes:
+            cluster.failpoint(node, "append.fdatasync", "delay:600ms")
+        with connect(cluster.servers) as mq:
+            for number in range(20):
+                mq.send("slow-disks", str(number).encode())
+        why = [("failpoint_set", f"node {node}") for node in nodes]
+        with planted(cluster, ("disk_slow", "cluster"), *why, faults=1 + len(why)):
+            for node in nodes:
+                cluster.failpoint(node, "append.fdatasync", "off")
+    finally:
+        for node in nodes:
+            cluster.failpoint(node, "append.fdatasync", "off")
+
+
+def test_a_queue_that_is_stuck(cluster: LiveCluster) -> None:
+    """Its consumer is connected, has one message in its hands and does not come back for the next."""
+    calm(cluster)
+    with connect(cluster.servers) as mq:
+        mq.admin.create_topic("stuck", 1)
+        for number in range(5):
+            mq.send("stuck", str(number).encode())
+        with contextlib.ExitStack() as stack:
+            messages = iter(stack.enter_context(mq.consumer("thinkers", "stuck", max_wait_s=5, follow=False)))
+            assert next(messages).body == b"0"
+            with planted(cluster, ("queue_stuck", "queue stuck/0 of thinkers")):
+                assert [message.body for message in messages] == [b"1", b"2", b"3", b"4"]
+                stack.close()
+
+
+def test_a_backup_that_fails(cluster: LiveCluster) -> None:
+    """Its directory cannot be made; the next one goes where it can."""
+    calm(cluster)
+    node = follower(cluster)
+    cluster.ask(node, "/v1/backup", "POST", {"to": f"{NOT_TO_BE_WRITTEN}/backups"})
+    with planted(cluster, ("backup_failed", f"node {node}")):
+        cluster.ask(node, "/v1/backup", "POST", {"to": str(backups_of(cluster.local))})
