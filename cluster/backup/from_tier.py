@@ -227,7 +227,7 @@ def _nothing_to_begin_with(wish: Wish, objects: TierObjects, problems: list[str]
 
 async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Stage) -> bool:
     """Takes entries up to the target, or to the end of what is there; whether it is known to be reached. Raises
-    DamagedObjectError, StoreError."""
+    LocalError, StoreError."""
     while wish.target.index is None or replay.log.tail.index < wish.target.index:
         position = replay.log.tail.end_position
         on_stage(f"applying the log from index {replay.log.tail.index + 1}")
@@ -243,9 +243,18 @@ async def _go_on(replay: Replay, objects: TierObjects, wish: Wish, on_stage: Sta
                 break
         else:
             if problems:
-                raise DamagedObjectError("; ".join(problems))
+                raise _damaged_log(wish, replay.log.tail, problems)
             return wish.target.time_ms is not None and replay.log.tail.timestamp_ms == wish.target.time_ms
     return True
+
+
+def _damaged_log(wish: Wish, tail: LogTail, problems: list[str]) -> LocalError:
+    return LocalError(
+        f"the log in {wish.url} is damaged after index {tail.index}, log time {tail.timestamp_ms} ms",
+        "; ".join(problems),
+        f"restore what lies below: --to-index {tail.index}; or mend the object, and try again",
+        ExitCode.REFUSED,
+    )
 
 
 def _take(replay: Replay, wanted: LogObject, data: bytes, target: Target) -> bool:

@@ -1,0 +1,67 @@
+"""`raftmq restore`: what it is told, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.loading import load
+from raftmq.cli import run as raftmq
+from raftmq.commands.restore import PointInTime
+from tests.cluster.backup.lost_cluster import Lost
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.5", 1_700_000_000_500),
+        ("2023-11-15T00:13:20+02:00", 1_700_000_000_000),
+    ],
+)
+def test_a_time_is_utc_unless_it_says_otherwise(text: str, ms: int) -> None:
+    assert PointInTime().convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--from BACKUP, --from-tier URL, or both"),
+        (["--from-tier", "file:///x", "--to-index", "1", "--to-time", "1"], "exclude each other"),
+        (["--from-tier", "file:///x", "--to-time", "yesterday"], "yesterday is no time"),
+        (["--from-tier", "file:///x", "--to-index", "-1"], "-1"),
+        (["--from", "/backup", "--to-index", "1"], "--from-tier URL"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raftmq(["restore", *options, "--into", str(tmp_path / "new")]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_what_is_in_it_and_what_is_not(
+    stopped: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = Lost(stopped.data, tmp_path / "store")
+    lost.upload(lost.segments[:3])
+    lost.copy_state([300, 700], tmp_path / "kv")
+    options = ["restore", "--from-tier", lost.url, "--nodes", "1", "--base-port", "21000"]
+    assert raftmq([*options, "--into", str(tmp_path / "new")]) == 0
+    told = capsys.readouterr().out
+    assert f"it continues cluster {lost.cluster_id} from index 599 " in told
+    assert "it began with the state copied at index 300; its last entry has log time 20" in told
+    assert "not in it: 101 entries or more, from index 600 on; the cluster had applied 700" in told
+    config = load(tmp_path / "new" / "n1" / "raftmq.toml")
+    assert (config.tier.url, config.cluster.broker_name) == (lost.url, "shop")
+    time_ms = lost.entries[400].timestamp_ms
+    assert raftmq([*options, "--to-time", str(time_ms), "--json", "--into", str(tmp_path / "newer")]) == 0
+    view = json.loads(capsys.readouterr().out)
+    last = max(entry.index for entry in lost.entries if entry.timestamp_ms <= time_ms)
+    assert (view["index"], view["timestamp_ms"], view["known_index"]) == (last, time_ms, 700)
+    assert sorted(path.name for path in tmp_path.iterdir() if "new" in path.name) == ["new", "newer"]
