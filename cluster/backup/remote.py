@@ -29,7 +29,7 @@ from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
 from cluster.errors import ExitCode, LocalError
 from cluster.tier.file_set.set_reader import DamagedObjectError, check_files, fetch
-from cluster.tier.file_set.set_writer import FileSource, SetWriter
+from cluster.tier.file_set.set_writer import Chunk, FileSource, SetWriter, chunk_of
 from cluster.tier.file_set.stored_files import DESCRIPTION_BYTES_MAX, BadDescriptionError, StoredFile, decode, encode
 from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
 from cluster.tier.store.object_store import ObjectStore
@@ -148,13 +148,13 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
 
 
 def _source(local: Path, path: str) -> FileSource:
-    async def read(start: int, size: int) -> bytes:
+    async def read(start: int, size: int) -> Chunk:
         with (local / path).open("rb") as file:  # in a process of its own, where nothing else waits
             file.seek(start)
             data = file.read(size)
         if len(data) != size:
             raise EOFError(f"{local / path} became shorter")
-        return data
+        return chunk_of(data)
 
     return FileSource(path, (local / path).stat().st_size, read)
 

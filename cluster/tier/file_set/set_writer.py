@@ -18,13 +18,27 @@ COPIES_MAX = 4
 """Names tried for one part in a row."""
 
 
+class Chunk(NamedTuple):
+    """Bytes of a file, and their sums. Who reads them computes these: on a node, off the event loop."""
+
+    data: bytes
+    sha256: str
+    """Hexadecimal."""
+    crc32c: int
+
+
+def chunk_of(data: bytes) -> Chunk:
+    """30 ms for a part."""
+    return Chunk(data, sha256(data).hexdigest(), crc32c(data))
+
+
 class FileSource(NamedTuple):
     """A file to be written."""
 
     path: str
     """Below the set's root."""
     size: int
-    read: Callable[[int, int], Awaitable[bytes]]
+    read: Callable[[int, int], Awaitable[Chunk]]
     """(start, size) -> exactly as many bytes. Raises OSError, EOFError."""
 
 
@@ -45,19 +59,19 @@ class SetWriter:
         """Raises StoreError, and what the source raises."""
         parts = []
         for start in range(0, source.size, PART_BYTES):
-            data = await source.read(start, min(PART_BYTES, source.size - start))
-            parts.append(await self._put(data))
-            del data  # before the next one is read
+            chunk = await source.read(start, min(PART_BYTES, source.size - start))
+            parts.append(await self._put(chunk))
+            del chunk  # before the next one is read
         return StoredFile(source.path, source.size, parts)
 
-    async def _put(self, data: bytes) -> StoredPart:
-        digest = sha256(data).hexdigest()
+    async def _put(self, chunk: Chunk) -> StoredPart:
+        data, digest, crc = chunk
         known = self._known.get((digest, len(data)))
         if known is not None and await self._holds(known):
             return known
         for copy in range(COPIES_MAX):
             name = f"{self._prefix}-{digest[:32]}{f'-{copy}' if copy else ''}.part"
-            part = StoredPart(name, len(data), digest, crc32c(data))
+            part = StoredPart(name, len(data), digest, crc)
             try:
                 await self._store.create(self._folder + name, data)
                 self.bytes_new += len(data)

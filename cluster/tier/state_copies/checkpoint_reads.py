@@ -14,7 +14,7 @@ from cluster.runtime.lanes import LaneRunner
 from cluster.state.checkpoints import Checkpoint
 from cluster.state.manifest import CheckpointFile
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.file_set.set_writer import FileSource
+from cluster.tier.file_set.set_writer import Chunk, FileSource, chunk_of
 from raftlog.errors import RaftLogError
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.genesis_copy import read_copy
@@ -102,26 +102,28 @@ class CheckpointReads:
         return [self._source(checkpoint, file) for file in checkpoint.manifest.files]
 
     def _source(self, checkpoint: Checkpoint, file: CheckpointFile) -> FileSource:
-        crc = 0
+        path, crc = checkpoint.path / file.name, 0
 
-        async def read(start: int, size: int) -> bytes:
+        def take(start: int, size: int) -> Chunk:
+            """On the lane, which takes one job after the other."""
             nonlocal crc
-            self._checkpointer.hold(checkpoint.path.name)
-            data = await self._ask(lambda: self._read(checkpoint, file.name, start, size))
-            assert isinstance(data, bytes)
-            crc = extend(crc, data)
+            opened = self._fs.open(path)
+            try:
+                data = opened.pread(size, start)
+            finally:
+                opened.close()
+            crc = extend(crc if start else 0, data)
             if len(data) != size or (start + size == file.size and crc != file.crc32c):
-                raise DamagedCheckpointError(f"{checkpoint.path / file.name} is not what its manifest says")
-            return data
+                raise DamagedCheckpointError(f"{path} is not what its manifest says")
+            return chunk_of(data)
+
+        async def read(start: int, size: int) -> Chunk:
+            self._checkpointer.hold(checkpoint.path.name)
+            found = await self._ask(lambda: take(start, size))
+            assert isinstance(found, Chunk)
+            return found
 
         return FileSource(file.name, file.size, read)
-
-    def _read(self, checkpoint: Checkpoint, name: str, start: int, size: int) -> bytes:
-        file = self._fs.open(checkpoint.path / name)
-        try:
-            return file.pread(size, start)
-        finally:
-            file.close()
 
     async def _ask(self, do: Callable[[], object]) -> object:
         assert self._runner is not None

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from cluster.backup.manifest import hex_sums
-from cluster.tier.file_set.set_writer import FileSource, SetWriter
+from cluster.tier.file_set.set_writer import Chunk, FileSource, SetWriter, chunk_of
 from cluster.tier.file_set.stored_files import encode
 from cluster.tier.object_names import LOG, PartName
 from cluster.tier.state_copies.copy_format import StateCopy, part_prefix
@@ -168,7 +168,7 @@ class Lost:
 def _source(path: Path) -> FileSource:
     data = path.read_bytes()
 
-    async def read(start: int, size: int) -> bytes:
-        return data[start : start + size]
+    async def read(start: int, size: int) -> Chunk:
+        return chunk_of(data[start : start + size])
 
     return FileSource(path.name, len(data), read)

@@ -155,6 +155,23 @@ def test_none_is_written_where_it_is_switched_off(tiered: Callable[..., Tiered])
     assert copies_in(made) == []
 
 
+@pytest.mark.slow
+def test_a_checkpoint_that_rotted_on_the_disk_does_not_leave_it(tiered: Callable[..., Tiered]) -> None:
+    made = tiered(6, **{"tier.state_every_ms": 90_000})
+    made.send(40)
+    made.upload_all()
+    made.sim.loop.run_for(70)
+    for node in made.sim.running:
+        checkpoints = node.running.storage.checkpointer.checkpoints
+        for checkpoint in checkpoints.all():
+            for each in checkpoint.manifest.files:
+                file = node.fs.open(checkpoint.path / each.name)
+                file.pwritev([bytes([file.pread(1, each.size // 2)[0] ^ 1])], each.size // 2)
+    tier = made.sim.leader().running.tier
+    made.sim.loop.run_until(lambda: "is not what its manifest says" in tier.view("").failing, 200, "a refusal")
+    assert copies_in(made) == []
+
+
 def copy_at(index: int, position: int, *parts: str) -> StateCopy:
     stored = [stored_files.StoredPart(name, 1, "", 0) for name in parts]
     facts: dict[str, Any] = dict.fromkeys(("term", "header_crc", "timestamp_ms", "made_ms", "node", "group_id"), 1)
