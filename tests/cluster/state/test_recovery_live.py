@@ -61,6 +61,7 @@ def test_a_lost_state_comes_from_a_peer_before_the_node_joins(live_cluster: Any)
     assert bodies == {node: list(range(105)) for node in bodies}
 
 
+@pytest.mark.slow
 def test_a_state_above_the_own_log_comes_with_the_entries_between(live_cluster: Any) -> None:
     send(live_cluster.servers, 105, 20)
     live_cluster.wait_equal()

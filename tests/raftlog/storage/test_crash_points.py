@@ -96,8 +96,10 @@ def check_after(life: Life, seed: int, context: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_call_fails_once(kind: str, genesis: Genesis, frames: Frames) -> None:
-    lives = failed_lives(kind, lambda fs: Life(fs, genesis, frames), first=2, calls_min=100, seeds=seeds_of(kind))
+@pytest.mark.parametrize("seeds_max", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_call_fails_once(kind: str, seeds_max: int, genesis: Genesis, frames: Frames) -> None:
+    seeds = min(seeds_max, seeds_of(kind))
+    lives = failed_lives(kind, lambda fs: Life(fs, genesis, frames), first=2, calls_min=100, seeds=seeds)
     for life, seed, context in lives:
         check_after(life, seed, context)
 
