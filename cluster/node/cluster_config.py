@@ -36,7 +36,7 @@ class ClusterConfig:
         self._version = node.state.settings.version
         self._complete = not node.environment.gives_config
         self._maintenance = node.state.settings.maintenance
-        node.changes.maintain(node.node_id in self._maintenance)
+        node.changes.maintain(self._maintained())
         self._due_ms = 0
         self._proposed = False
 
@@ -57,7 +57,13 @@ class ClusterConfig:
             says = "maintenance has ended" if row is None else f"maintenance begins ({row.author}): {row.reason}"
             logger.info("node %d: %s", each, says)
             node.events.note("members", f"node {each}", says)
-        node.changes.maintain(node.node_id in now)
+        node.changes.maintain(self._maintained())
+
+    def _maintained(self) -> bool:
+        """Whether this node must not lead for its maintenance. The only voter leads all the same: there is nobody else
+        who could, or who could end the maintenance (a survivor of `raftmq unsafe-recover`)."""
+        node = self._node
+        return node.node_id in self._maintenance and set(node.membership.in_force.voter_ids) != {node.node_id}
 
     def _follow(self) -> None:
         node, config = self._node, self._node.layers.in_force()
@@ -71,6 +77,7 @@ class ClusterConfig:
 
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap. The leader gives the cluster the keys that it has no value for."""
+        self._node.changes.maintain(self._maintained())
         if self._complete or self._proposed or now_ms < self._due_ms or not self._node.services.writes_open():
             return
         node, settings = self._node, self._node.state.settings
