@@ -5,11 +5,14 @@
 Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed, so
 that a machine that is busy elsewhere disturbs all alike: look at the ratios. CPU is that of the reading process with
 its children, and beside it that of the leader. `--spark` adds Spark's source and `spark.read.parquet` of the same rows.
+Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
 import sys
@@ -23,7 +26,13 @@ import psutil
 
 import raftmq
 from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, plan_topic
 from raftmq.arrow.tables import read_batches, select
+from raftmq.cli import run
+from raftmq.copies.log_copy import FILES, TIER, CopySource, cut
+from raftmq.copies.opening import opened
+from raftmq.copies.part_rows import part_batches
+from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 
@@ -71,7 +80,28 @@ def as_arrow(mq: raftmq.Client, read_from: str, columns: tuple[str, ...]) -> int
     return sum(batch.num_rows for batch in read_batches(mq, select(mq, TOPIC, columns=columns, read_from=read_from)))
 
 
-def spark_cases(servers: str, folder: Path) -> dict[str, Case]:
+def copies_of(folder: Path) -> dict[str, CopySource]:
+    """A backup of the cluster in `folder`/data, and its tier, which holds all that is stored now."""
+    api = AdminApi(admin_addresses(None, str(folder / "data")))
+    sealed = api.post("/v1/tier/seal", {})["position"]
+    while api.local("/v1/tier")["verified_to"] < sealed:
+        time.sleep(0.1)
+    to = folder / "backups"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run(["backup", "create", "--to", str(to), "--data", str(folder / "data")]) == 0
+    (backup,) = to.iterdir()
+    return {"files": CopySource(FILES, str(backup)), "tier": CopySource(TIER, (folder / "tier").as_uri())}
+
+
+def as_parts(source: CopySource, columns: tuple[str, ...]) -> int:
+    """Arrow batches from a copy, one part after the other."""
+    with opened(source) as copy:
+        ranges = plan_topic(copy, TOPIC, Bounds(EARLIEST), Bounds(LATEST), words=("start", "end"))
+        parts = cut(copy.segments(ranges), None, None)
+        return sum(batch.num_rows for part in parts for batch in part_batches(copy, part, columns, 8192))
+
+
+def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> dict[str, Case]:
     """Spark's source, and Parquet files of the same rows; both hand every column to Spark."""
     from pyspark_raftmq.spark_session import session
 
@@ -79,6 +109,10 @@ def spark_cases(servers: str, folder: Path) -> dict[str, Case]:
 
     def source(read_from: str) -> Any:
         return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
+
+    def of_copy(copy: CopySource, tasks: int) -> Any:
+        reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=tasks)
+        return reader.load(copy.path)
 
     source("follower").write.parquet(str(folder / "parquet"))
     rows = source("follower").count()
@@ -90,6 +124,10 @@ def spark_cases(servers: str, folder: Path) -> dict[str, Case]:
     return {
         "spark, follower": lambda: drained(source("follower")),
         "spark, leader": lambda: drained(source("leader")),
+        "spark, files, 1 task": lambda: drained(of_copy(copies["files"], 1)),
+        "spark, files, 2 tasks": lambda: drained(of_copy(copies["files"], 2)),
+        "spark, files, 8 tasks": lambda: drained(of_copy(copies["files"], 8)),
+        "spark, tier, 2 tasks": lambda: drained(of_copy(copies["tier"], 2)),
         "spark, parquet": lambda: drained(spark.read.parquet(str(folder / "parquet"))),
     }
 
@@ -120,7 +158,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         live = LocalCluster(Path(folder) / "data")
-        live.up(3, free_base_port(12))
+        live.up(3, free_base_port(12), tier=(Path(folder) / "tier").as_uri())
         try:
             with raftmq.connect(live.servers) as mq:
                 fill(mq, given.messages, given.bytes)
@@ -143,6 +181,7 @@ def main() -> int:
 
 def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The median of each case."""
+    copies = copies_of(folder)
     everything, narrow = tuple(COLUMNS), ("queue_id", "queue_offset", "store_ms")
     cases: dict[str, Case] = {
         "objects, leader": lambda: as_objects(mq),
@@ -150,9 +189,11 @@ def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, fo
         "arrow, leader": lambda: as_arrow(mq, "leader", everything),
         "arrow, follower": lambda: as_arrow(mq, "follower", everything),
         "arrow, 3 columns": lambda: as_arrow(mq, "follower", narrow),
+        "arrow, files": lambda: as_parts(copies["files"], everything),
+        "arrow, tier": lambda: as_parts(copies["tier"], everything),
     }
     if given.spark:
-        cases |= spark_cases(live.servers, folder)
+        cases |= spark_cases(live.servers, folder, copies)
     pid = next(node.pid for node in live.nodes if node.id == live.wait_leader())
     leader = psutil.Process(pid)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in cases}

@@ -72,7 +72,7 @@ class TierCopy:
         """`cluster`: its uuid, needed where a store has several. `store`: instead of the URL's. Raises CopyError."""
         self.name = url
         self._cluster = cluster
-        self._loop = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
         self._indexes: dict[str, IndexFile] = {}
         self._found: _Listing | None = None
         with self._told():
@@ -224,7 +224,9 @@ class TierCopy:
         self._loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(coroutine)
+        """Not by asyncio.Runner: it sets a signal handler each time, for which CPython writes out the task with its
+        result, and that is megabytes of the log."""
+        return self._loop.run_until_complete(coroutine)
 
     def _steps(self, segment: Segment, steps: Callable[[IndexFile], Steps[T]]) -> T:
         async def read() -> T:

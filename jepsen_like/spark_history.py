@@ -1,0 +1,363 @@
+"""Judges histories that are too large for one process, with Spark: joins by message, windows by queue, a search by key.
+
+    python -m jepsen_like.spark_history history.jsonl [--master local[2]]
+
+The kinds of anomalies are those of `jepsen_like.checkers`, which judges what fits into memory and says more about each.
+Work grows with the number of steps, times its logarithm for sorting. Registers are searched key by key by the very code
+of the other checker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from jepsen_like.checkers import registers
+from jepsen_like.checkers.kinds import KINDS, gravity
+from jepsen_like.checkers.steps import Operations
+from jepsen_like.checkers.workload import Workload, workload_named
+from jepsen_like.history import HistoryError, HistoryFile, Op, Operation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXAMPLES = 20
+"""Of each kind that are told; all are counted."""
+_STEP = "index BIGINT, process BIGINT, type STRING, f STRING, value STRING"
+_VALUE = (
+    "topic STRING, id STRING, producer STRING, queue_id INT, queue_offset BIGINT, node INT, offset BIGINT, "
+    "messages ARRAY<ARRAY<STRING>>, end BOOLEAN"
+)
+_REGISTERS = ("group", "key", "topic", "queue_id")
+"""Fields of a value that name a register."""
+
+
+class Example(NamedTuple):
+    """An anomaly. `step`: the index of the last step that shows it; `node` is -1 where it is not about one replica."""
+
+    kind: str
+    subject: str
+    topic: str
+    queue_id: int
+    offset: int
+    node: int
+    step: int
+
+
+class BigVerdict(NamedTuple):
+    """`counts`: kind -> how many, the gravest first; `doubts`: what could not be judged."""
+
+    operations: int
+    keys: int
+    counts: dict[str, int]
+    examples: list[Example]
+    doubts: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 1 invalid, 3 unknown, as `raftmq chaos check`."""
+        return 1 if self.counts else 3 if self.doubts else 0
+
+
+def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) -> BigVerdict:
+    """Judges sends against the final reads of the replicas, their order, and every register, by the workload that the
+    file names.
+
+    The file is walked once here for its chained checksums, then read by the tasks; both see the path. `max_steps`: of
+    the search for one key. Raises HistoryError if the file is no whole history.
+    """
+    from pyspark.sql import functions as f
+
+    file = HistoryFile(path)
+    for _ in file.batches():
+        pass
+    workload = workload_named(file.meta.get("workload", "log"))._replace(max_steps=max_steps)
+    operations = _operations(spark, path).cache()
+    try:
+        sends, rows = _sends(operations).cache(), _rows(operations).cache()
+        found = _losses(sends, rows, operations)
+        found = found.unionByName(_origins(sends, rows)).unionByName(_places(rows)).unionByName(_order(sends, workload))
+        keys, wrong, doubts = _registers(operations, workload)
+        doubts += _unread(sends, operations)
+        counts, examples = _told(found.where(~f.col("kind").isin(*workload.allowed)) if workload.allowed else found)
+        counts |= {"nonlinearizable": len(wrong)} if wrong else {}
+        return BigVerdict(
+            operations.count(),
+            keys,
+            {kind: counts[kind] for kind in sorted(counts, key=gravity)},
+            [*wrong[:EXAMPLES], *examples],
+            doubts,
+        )
+    finally:
+        operations.unpersist()
+
+
+def _operations(spark: SparkSession, path: Path) -> DataFrame:
+    """One row per operation: its invocation, and its completion beside it. A process does one thing at a time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    steps = spark.read.text(str(path)).select(f.from_json("value", _STEP).alias("step")).select("step.*")
+    of_process = Window.partitionBy("process").orderBy("index")
+    following = {name: f.lead(name).over(of_process) for name in ("index", "type", "value")}
+    return (
+        steps.where("index IS NOT NULL")
+        .withColumns({f"next_{name}": column for name, column in following.items()})
+        .where("type = 'invoke'")
+        .select(
+            "f",
+            "process",
+            f.col("index").alias("invoked"),
+            f.when(f.col("next_type") != "invoke", f.col("next_index")).alias("completed"),
+            f.when(f.col("next_type") != "invoke", f.col("next_type")).otherwise("info").alias("outcome"),
+            f.col("value").alias("asked"),
+            f.when(f.col("next_type") != "invoke", f.col("next_value")).alias("answer"),
+        )
+    )
+
+
+def _sends(operations: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    told = operations.where("f = 'send'").withColumns(
+        {"asked": f.from_json("asked", _VALUE), "answer": f.from_json("answer", _VALUE)}
+    )
+    is_ok = f.col("outcome") == "ok"
+    return told.select(
+        f.col("asked.id").alias("id"),
+        f.col("asked.topic").alias("topic"),
+        f.col("asked.producer").alias("producer"),
+        "outcome",
+        "invoked",
+        "completed",
+        f.when(is_ok, f.col("answer.queue_id")).alias("queue_id"),
+        f.when(is_ok, f.col("answer.queue_offset")).alias("offset"),
+    )
+
+
+def _reads(operations: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    told = operations.where("f = 'read' AND outcome = 'ok'").withColumns(
+        {"asked": f.from_json("asked", _VALUE), "answer": f.from_json("answer", _VALUE)}
+    )
+    return told.select(
+        f.col("asked.node").alias("node"),
+        f.col("asked.topic").alias("topic"),
+        f.col("asked.queue_id").alias("queue_id"),
+        f.col("completed").alias("step"),
+        f.col("answer.end").alias("end"),
+        f.col("answer.messages").alias("messages"),
+    )
+
+
+def _rows(operations: DataFrame) -> DataFrame:
+    """One row per message in a place on a replica, however often it was answered."""
+    from pyspark.sql import functions as f
+
+    each = _reads(operations).select("node", "topic", "queue_id", "step", f.explode("messages").alias("message"))
+    return (
+        each.select(
+            "node",
+            "topic",
+            "queue_id",
+            f.col("message")[0].cast("bigint").alias("offset"),
+            f.col("message")[1].alias("id"),
+            "step",
+        )
+        .groupBy("node", "topic", "queue_id", "offset", "id")
+        .agg(f.min("step").alias("step"))
+    )
+
+
+def _losses(sends: DataFrame, rows: DataFrame, operations: DataFrame) -> DataFrame:
+    """Acknowledged, and missing on replicas whose queue was read to its end or beyond the place."""
+    from pyspark.sql import functions as f
+
+    queue = ["topic", "queue_id"]
+    reached = (
+        _reads(operations)
+        .select("node", *queue, "end", f.transform("messages", lambda row: row[0].cast("bigint")).alias("offsets"))
+        .groupBy("node", *queue)
+        .agg(f.max("end").alias("end"), f.max(f.array_max("offsets")).alias("highest"))
+    )
+    acked = sends.where("outcome = 'ok'")
+    due = acked.join(reached, queue).where("end OR highest >= offset")
+    nodes = reached.select("node").distinct().count()
+    missing = due.join(rows.select("node", "id").distinct(), ["node", "id"], "left_anti")
+    by_send = missing.groupBy("id", *queue, "offset", "completed").agg(f.collect_set("node").alias("nodes"))
+    nowhere = by_send.where(f.size("nodes") == nodes)
+    somewhere = by_send.where(f.size("nodes") < nodes).withColumn("node", f.explode("nodes"))
+    return _anomalies(nowhere.withColumn("node", f.lit(-1)), "lost-write", "completed").unionByName(
+        _anomalies(somewhere, "lost-on-node", "completed")
+    )
+
+
+def _unread(sends: DataFrame, operations: DataFrame) -> list[str]:
+    """Queues in which nothing can be missed, because a replica was not read to its end."""
+    queue = ["topic", "queue_id"]
+    reads = _reads(operations)
+    acked = sends.where("outcome = 'ok'").select(*queue).distinct()
+    if reads.isEmpty():
+        return [] if acked.isEmpty() else ["messages were acknowledged, but none was read back"]
+    due = acked.crossJoin(reads.select("node").distinct())
+    left = due.join(reads.where("end").select("node", *queue).distinct(), ["node", *queue], "left_anti")
+    return sorted(f"{row.topic}/{row.queue_id} was not read to its end on node {row.node}" for row in left.collect())
+
+
+def _origins(sends: DataFrame, rows: DataFrame) -> DataFrame:
+    """What is visible and should not be, or stands elsewhere than was told. One finding for each message and node, and
+    for each place."""
+    from pyspark.sql import functions as f
+
+    sent = sends.select(
+        "id",
+        "outcome",
+        "invoked",
+        f.col("topic").alias("sent_topic"),
+        f.col("queue_id").alias("sent_queue"),
+        f.col("offset").alias("sent_offset"),
+    )
+    found = rows.join(sent, "id", "left")
+    kind = (
+        f.when(f.col("outcome").isNull(), "phantom")
+        .when(f.col("outcome") == "fail", "aborted-read")
+        .when(f.col("step") < f.col("invoked"), "future-read")
+        .when(f.col("topic") != f.col("sent_topic"), "misplaced")
+    )
+    wrong = found.withColumn("kind", kind).where("kind IS NOT NULL").dropDuplicates(["kind", "id", "node"])
+    elsewhere = found.where("outcome = 'ok' AND (topic, queue_id, offset) != (sent_topic, sent_queue, sent_offset)")
+    return _anomalies(wrong, None, "step").unionByName(_anomalies(elsewhere, "offset-mismatch", "step"))
+
+
+def _places(rows: DataFrame) -> DataFrame:
+    """One message in several places of a replica; several messages in one place of all replicas."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    of_message = Window.partitionBy("node", "id").orderBy("step", "topic", "queue_id", "offset")
+    again = rows.withColumn("copy", f.row_number().over(of_message)).where("copy > 1")
+    of_place = Window.partitionBy("topic", "queue_id", "offset").orderBy("node", "step")
+    other = rows.withColumn("first", f.first("id").over(of_place)).where("id != first")
+    return _anomalies(again, "duplicate", "step").unionByName(_anomalies(other, "inconsistent-offset", "step"))
+
+
+def _order(sends: DataFrame, workload: Workload) -> DataFrame:
+    """A message that was sent after another was acknowledged stands behind it; sends of a producer in their order."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    acked = sends.where("outcome = 'ok'").withColumn("node", f.lit(-1))
+    above = Window.partitionBy("topic", "queue_id").orderBy(f.desc("offset")).rowsBetween(Window.unboundedPreceding, -1)
+    overtaken = acked.withColumn("first", f.min("completed").over(above)).where("first < invoked")
+    before = (
+        Window.partitionBy("topic", "queue_id", "producer")
+        .orderBy("invoked")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    shuffled = acked.where("producer IS NOT NULL").withColumn("top", f.max("offset").over(before)).where("top > offset")
+    found = _anomalies(overtaken, "realtime-order", "invoked")
+    return found.unionByName(_anomalies(shuffled, "producer-order", "invoked")) if workload.ordered else found
+
+
+def _anomalies(found: DataFrame, kind: str | None, step: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    named = found if kind is None else found.withColumn("kind", f.lit(kind))
+    return named.select(
+        "kind", f.col("id").alias("subject"), "topic", "queue_id", "offset", "node", f.col(step).alias("step")
+    )
+
+
+def _told(found: DataFrame) -> tuple[dict[str, int], list[Example]]:
+    """(kind -> count, some of each kind)."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    found = found.cache()
+    try:
+        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        ranked = Window.partitionBy("kind").orderBy("step", "subject", "node")
+        some = found.withColumn("rank", f.row_number().over(ranked)).where(f.col("rank") <= EXAMPLES).drop("rank")
+        return counts, sorted(
+            (Example(*row) for row in some.collect()), key=lambda each: (gravity(each.kind), each.step)
+        )
+    finally:
+        found.unpersist()
+
+
+def _registers(operations: DataFrame, workload: Workload) -> tuple[int, list[Example], list[str]]:
+    """(registers, those that no order explains, what was given up). Each register is searched by itself."""
+    from pyspark.sql import functions as f
+
+    about = operations.where(f.col("f").isin(*registers.OPERATIONS))
+    name = f.to_json(f.struct(*(f.get_json_object("asked", f"$.{field}").alias(field) for field in _REGISTERS)))
+    calls = about.select(name.alias("register"), "f", "process", "invoked", "completed", "outcome", "asked", "answer")
+    grouped = calls.rdd.map(lambda row: (row["register"], tuple(row[1:]))).groupByKey()
+    judged = grouped.map(lambda each: _judge(each[0], each[1], workload)).cache()
+    wrong = [Example(*row) for row in judged.flatMap(lambda each: each[0]).collect()]
+    doubts = judged.flatMap(lambda each: each[1]).collect()
+    return judged.count(), sorted(wrong, key=lambda each: each.step), sorted(doubts)
+
+
+def _judge(register: str, calls: Iterable[tuple[Any, ...]], workload: Workload) -> tuple[list[Example], list[str]]:
+    """In a task: by the checker that judges whole histories."""
+    operations = Operations(sorted(_as_operations(calls), key=lambda each: each.invoked.index))
+    result = registers.check(operations, workload)
+    wrong = [
+        Example(each.kind, each.subject or register, "", -1, -1, -1, max(each.ops, default=-1))
+        for each in result.anomalies
+    ]
+    return wrong, list(result.unknowns)
+
+
+def _as_operations(calls: Iterable[tuple[Any, ...]]) -> Iterator[Operation]:
+    for what, process, invoked, completed, outcome, asked, answer in calls:
+        begun = Op(invoked, process, "invoke", what, msgspec.json.decode(asked), 0)
+        ended = None
+        if completed is not None:
+            ended = Op(completed, process, outcome, what, msgspec.json.decode(answer), 0)
+        yield Operation(begun, ended)
+
+
+@click.command()
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks.")
+@click.option("--memory", default="2g", show_default=True, metavar="SIZE", help="Memory of Spark's driver.")
+@click.pass_context
+def main(context: click.Context, history: Path, master: str, memory: str) -> None:
+    """Judge HISTORY with Spark, which must find Java 17 or newer.
+
+    Exit code: 0 valid, 1 invalid, 3 unknown.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.master(master).config("spark.driver.memory", memory).getOrCreate()
+    try:
+        verdict = check_history(spark, history.absolute())
+    except HistoryError as error:
+        click.echo(f"unknown: {error}")
+        context.exit(3)
+    finally:
+        spark.stop()
+    click.echo(f"{verdict.operations} operations, {verdict.keys} registers")
+    for kind, count in verdict.counts.items():
+        click.echo(f"{kind}: {count} ({KINDS[kind]})")
+        for each in (one for one in verdict.examples if one.kind == kind):
+            click.echo(
+                f"  {each.subject} at {each.topic}/{each.queue_id}/{each.offset}, node {each.node}, step {each.step}"
+            )
+    for doubt in verdict.doubts:
+        click.echo(f"unknown: {doubt}")
+    context.exit(verdict.exit_code)
+
+
+if __name__ == "__main__":
+    main()
