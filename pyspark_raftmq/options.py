@@ -36,6 +36,7 @@ OPTIONS = (
     "path",
     "cluster",
     "failOnDataLoss",
+    "filterPushdown",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxOffsetsPerTrigger",
@@ -45,7 +46,7 @@ OPTIONS = (
 )
 """As documented; Spark compares option names without case."""
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "group")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
 """What Spark hands to every source for its own use."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
@@ -71,6 +72,7 @@ class ReadOptions(NamedTuple):
     group: str | None
     copy: CopySource | None = None
     """Read instead of the cluster; `servers` is empty then."""
+    filter_pushdown: bool = False
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
@@ -103,6 +105,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         max_bytes_per_trigger=whole_number(given, "maxBytesPerTrigger"),
         group=given.get("group"),
         copy=copy,
+        filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import raftmq
 from pyspark_raftmq.errors import PlanError
+from pyspark_raftmq.narrowing import NOTHING, Narrowing, narrow
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
@@ -16,18 +17,19 @@ from raftmq.copies.log_copy import CopyPart, LogCopy, cut
 _WORDS = ("the option startingOffsets", "the option endingOffsets")
 
 
-def plan(options: ReadOptions) -> list[QueueRange]:
-    """The ranges of a batch read, topic by topic and in order of queue ids; empty ranges are kept. Raises PlanError.
+def plan(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[QueueRange]:
+    """The ranges of a batch read, topic by topic and in order of queue ids. Raises PlanError.
 
     Bounds come from the leader, which confirms its leadership for each: everything acknowledged before the plan is in.
     """
     with raftmq.connect(options.servers) as mq:
         topics = topics_of(mq, options)
         _check_any(options, topics)
-        return plan_topics(mq.admin, options, topics, options.ending)
+        ranges = plan_topics(mq.admin, options, topics, options.ending)
+        return ranges if narrowing == NOTHING else narrow(ranges, narrowing, mq.admin)
 
 
-def plan_copy(copy: LogCopy, options: ReadOptions) -> list[CopyPart]:
+def plan_copy(copy: LogCopy, options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[CopyPart]:
     """The parts of a read from a copy of the log, lowest first. Raises PlanError."""
     try:
         topics: Sequence[str] = options.topics.names
@@ -35,7 +37,7 @@ def plan_copy(copy: LogCopy, options: ReadOptions) -> list[CopyPart]:
             wanted = re.compile(options.topics.pattern)
             topics = [name for name in copy.topics() if wanted.fullmatch(name)]
         _check_any(options, topics)
-        ranges = plan_topics(copy, options, topics, options.ending)
+        ranges = narrow(plan_topics(copy, options, topics, options.ending), narrowing, copy)
         return cut(copy.segments(ranges), options.min_partitions, options.max_records_per_partition)
     except Unreadable as error:
         raise PlanError(error.what, error.why, error.hint) from error

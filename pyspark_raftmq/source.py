@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_raftmq.columns import ddl, spark_type
 from pyspark_raftmq.errors import OptionError
+from pyspark_raftmq.narrowing import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
 from pyspark_raftmq.sink import TopicStreamWriter, TopicWriter
@@ -37,7 +38,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> TopicReader:
         """`schema` is the user's if one was given: any of our columns in any order. Raises OptionError."""
-        return TopicReader(parse_options(self.options, stream=False), check_schema(schema))
+        options = parse_options(self.options, stream=False)
+        kind = FilteringReader if options.filter_pushdown else TopicReader
+        return kind(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> TopicStream:
         """As `reader`, of a stream."""
@@ -73,16 +76,27 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._narrowing = NOTHING
 
     def partitions(self) -> list[InputPartition]:
         """At least one per queue that has something to read, with its exact range; of a copy of the log, one per
         segment or more. Raises PlanError."""
         options = self._options
         if options.copy is not None:
-            return copy_partitions(options)
-        ranges = split(plan(options), options.min_partitions, options.max_records_per_partition)
+            return copy_partitions(options, self._narrowing)
+        ranges = split(plan(options, self._narrowing), options.min_partitions, options.max_records_per_partition)
         return [RangePartition(planned) for planned in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range. Raises ReadError rather than leave a message out."""
         return read_partition(self._options, self._columns, partition)
+
+
+class FilteringReader(TopicReader):
+    """Is told the filters of the query. Spark refuses such a reader unless spark.sql.python.filterPushdown.enabled is
+    set, which a source cannot see: hence the option `filterPushdown`."""
+
+    def pushFilters(self, filters: Sequence[Filter]) -> Sequence[Filter]:
+        """Makes the plan smaller where it can. All filters are left to Spark, too."""
+        self._narrowing = narrowing_of(filters)
+        return filters

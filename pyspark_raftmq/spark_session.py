@@ -44,6 +44,7 @@ def session(
     settings = {
         "spark.driver.memory": driver_memory,
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **({"spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}),

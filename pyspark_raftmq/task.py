@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 import raftmq
 from pyspark_raftmq.errors import PlanError, ReadError, SourceError
+from pyspark_raftmq.narrowing import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import plan_copy
 from raftmq.arrow.ranges import QueueRange, Unreadable
@@ -48,11 +49,11 @@ def read_partition(
         yield from read_part(options, columns, partition.part)
 
 
-def copy_partitions(options: ReadOptions) -> list[InputPartition]:
+def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[InputPartition]:
     """What each task reads of a copy of the log. Raises PlanError."""
     assert options.copy is not None
     with _of_copy(PlanError), opened(options.copy) as copy:
-        return [PartPartition(part) for part in plan_copy(copy, options)]
+        return [PartPartition(part) for part in plan_copy(copy, options, narrowing)]
 
 
 def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) -> Iterator[pa.RecordBatch]:

@@ -50,6 +50,18 @@ def test_limits_and_patterns(spark: SparkSession, left: Left) -> None:
     assert frame.count() == rows
 
 
+def test_filters_give_the_same_rows_from_fewer_tasks(spark: SparkSession, left: Left) -> None:
+    def some(**options: Any) -> DataFrame:
+        frame = load(spark, left.tier, f"{ORDERS},{OTHER}", **options)
+        return frame.where(f"topic = '{ORDERS}' AND queue_offset < 20 AND store_ms >= 0").orderBy(*ORDER)
+
+    pushed, plain = some(filterPushdown=True), some()
+    assert pushed.toArrow().equals(plain.toArrow())
+    assert "PushedFilters" in pushed._jdf.queryExecution().toString()
+    narrowed = load(spark, left.tier, ORDERS, filterPushdown=True).where("queue_id = 1 AND queue_offset < 5")
+    assert narrowed.rdd.getNumPartitions() == 1 < load(spark, left.tier, ORDERS).rdd.getNumPartitions()
+
+
 def test_a_damaged_file_fails_the_task_and_is_named(spark: SparkSession, left: Left, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(left.backup.path, copy)
