@@ -18,7 +18,7 @@ from tests.support.left_copies import ORDERS, OTHER, Left
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.timeout(1200)]
 
 ORDER = ["topic", "queue_id", "queue_offset"]
 
@@ -27,7 +27,7 @@ def load(spark: SparkSession, source: CopySource, topic: str, **options: Any) ->
     return spark.read.format("raftmq").options(readFrom=source.kind, topic=topic, **options).load(source.path)
 
 
-@pytest.mark.parametrize("kind", ["backup", "tier"])
+@pytest.mark.parametrize("kind", [pytest.param("backup", marks=pytest.mark.slow), "tier"])
 def test_rows_are_those_that_the_nodes_gave(spark: SparkSession, left: Left, kind: str) -> None:
     frame = load(spark, getattr(left, kind), f"{ORDERS},{OTHER}")
     assert frame.rdd.getNumPartitions() == 3
@@ -37,6 +37,7 @@ def test_rows_are_those_that_the_nodes_gave(spark: SparkSession, left: Left, kin
         assert of_topic == table.sort_by([(name, "ascending") for name in ORDER]).to_pylist()
 
 
+@pytest.mark.slow
 def test_limits_and_patterns(spark: SparkSession, left: Left) -> None:
     source = left.tier
     frame = (
@@ -50,6 +51,7 @@ def test_limits_and_patterns(spark: SparkSession, left: Left) -> None:
     assert frame.count() == rows
 
 
+@pytest.mark.slow
 def test_filters_give_the_same_rows_from_fewer_tasks(spark: SparkSession, left: Left) -> None:
     def some(**options: Any) -> DataFrame:
         frame = load(spark, left.tier, f"{ORDERS},{OTHER}", **options)
@@ -76,6 +78,7 @@ def test_a_damaged_file_fails_the_task_and_is_named(spark: SparkSession, left: L
         frame.count()
 
 
+@pytest.mark.slow
 def test_the_commands(spark: SparkSession, left: Left, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rebuild = [
         "rebuild",

@@ -16,7 +16,7 @@ from jepsen_like.spark_history import check_history
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def write(path: Path, ops: list[Op], workload: str = "ordered") -> Path:
