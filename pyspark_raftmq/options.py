@@ -37,6 +37,7 @@ OPTIONS = (
     "cluster",
     "failOnDataLoss",
     "filterPushdown",
+    "maxBytesPerSecond",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxOffsetsPerTrigger",
@@ -73,6 +74,8 @@ class ReadOptions(NamedTuple):
     copy: CopySource | None = None
     """Read instead of the cluster; `servers` is empty then."""
     filter_pushdown: bool = False
+    max_bytes_per_second: int | None = None
+    """Of one task."""
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
@@ -106,6 +109,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         group=given.get("group"),
         copy=copy,
         filter_pushdown=_word(given, "filterPushdown", ("false", "true")) == "true",
+        max_bytes_per_second=whole_number(given, "maxBytesPerSecond"),
     )
 
 

@@ -13,6 +13,7 @@ from pyspark_raftmq.errors import PlanError, ReadError, SourceError
 from pyspark_raftmq.narrowing import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import plan_copy
+from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
 from raftmq.copies.log_copy import CopyPart
@@ -62,7 +63,7 @@ def read_part(options: ReadOptions, columns: tuple[str, ...], part: CopyPart) ->
 
     assert options.copy is not None
     with _of_copy(ReadError), opened(options.copy) as copy:
-        yield from part_batches(copy, part, columns, options.batch_rows)
+        yield from part_batches(copy, part, columns, options.batch_rows, Pace(options.max_bytes_per_second))
 
 
 @contextmanager
@@ -81,7 +82,8 @@ def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRan
         try:
             followers = followers_of(mq) if options.read_from == FOLLOWER else []
             node = node_for(planned.queue_id, followers)
-            reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss)
+            pace = Pace(options.max_bytes_per_second)
+            reader = RangeReader(mq, planned, node=node, skip_lost=not options.fail_on_data_loss, pace=pace)
             yield from reader.batches(columns, options.batch_rows)
         except Unreadable as error:
             raise ReadError(error.what, error.why, error.hint) from error

@@ -17,6 +17,7 @@ import numpy as np
 from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
+from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.client.errors import RaftMQError
 from raftmq.client.pull import PulledFrames, PullStatus
@@ -65,12 +66,14 @@ class RangeReader:
         *,
         node: str | None = None,
         skip_lost: bool = False,
+        pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mq = mq
         self._planned = planned
         self._node = node
         self._skip_lost = skip_lost
+        self._pace = pace or Pace(None)
         self._clock = clock
 
     @property
@@ -119,6 +122,7 @@ class RangeReader:
                 after = offset
                 if pulled is not None:
                     after = self._after(offset, pulled, too_late=self._clock() >= give_up_at)
+                    self._pace.took(len(pulled.frames))
                 pending = self._begin(after) if after < self._planned.end else None
                 if pulled is not None and pulled.status is PullStatus.FOUND:
                     yield offset, pulled

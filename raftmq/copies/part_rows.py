@@ -14,6 +14,7 @@ from cluster.broker.stored_bodies import body_of
 from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
+from raftmq.arrow.pace import Pace
 from raftmq.copies.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
 from statemachine.payload import ITEM
 
@@ -65,14 +66,17 @@ class _Wanted:
         self.ends: Any = self.starts + self.items["size"]
 
 
-def part_batches(copy: LogCopy, part: CopyPart, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+def part_batches(
+    copy: LogCopy, part: CopyPart, columns: Sequence[str], batch_rows: int, pace: Pace | None = None
+) -> Iterator[pa.RecordBatch]:
     """Batches of at most `batch_rows` messages, together exactly those of the part. Raises CopyError."""
-    wanted = _Wanted(copy, part)
+    wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
     for low, high, place in _reads(wanted, part.segment.places):
         start = int(wanted.starts[low])
         read = _Read(place, start, copy.read(place, start, int(wanted.ends[high - 1])))
+        pace.took(len(read.data))
         row_topics = topic_of[wanted.spans[low:high]]
         for number in np.unique(row_topics).tolist():
             frames = _frames(part, wanted, low + np.flatnonzero(row_topics == number), read)

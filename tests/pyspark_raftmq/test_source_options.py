@@ -24,7 +24,7 @@ def test_what_is_left_out() -> None:
     assert (options.starting, options.ending) == (TopicBounds("earliest"), TopicBounds("latest"))
     assert options.batch_rows == 8192
     assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
-    assert set(options[8:-1]) == {None}
+    assert {*options[8:-2], options.max_bytes_per_second} == {None}
     assert options.filter_pushdown is False
     assert parse_options(NEEDED, stream=True).starting == TopicBounds("latest")
 

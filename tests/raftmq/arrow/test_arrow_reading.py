@@ -9,6 +9,7 @@ import pytest
 import raftmq
 from cluster.wire.message_format import Message, encode_message
 from raftmq import PullStatus
+from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
 from raftmq.client.pull import PulledFrames
@@ -161,3 +162,37 @@ def test_an_error_of_the_cluster_says_how_far_it_came() -> None:
     script = Script(found(message(0)), raftmq.Unreachable("nobody there"))
     with pytest.raises(Unreadable, match=r"orders queue 0 \[0, 3\) stopped at offset 1"):
         offsets(script, 0, 3)
+
+
+class Slept:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+def test_a_reader_keeps_its_pace() -> None:
+    time = Slept()
+    pace = Pace(1000, time.clock, time.sleep)
+    sizes = [len(encode_message(message(offset))) for offset in range(4)]
+    script = Script(*(found(message(offset)) for offset in range(4)))
+    batches = RangeReader(script, QueueRange(TOPIC, 0, 0, 4), pace=pace).batches(["queue_offset"], 10)
+    assert sum(batch.num_rows for batch in batches) == 4
+    assert time.now == pytest.approx(100 + sum(sizes) / 1000)
+
+
+def test_a_pause_is_made_up_for_half_a_second_at_most() -> None:
+    time = Slept()
+    pace = Pace(1000, time.clock, time.sleep)
+    time.now += 60
+    pace.took(1500)
+    assert time.now == pytest.approx(161)
+    Pace(None, time.clock, time.sleep).took(1 << 40)
+    assert time.now == pytest.approx(161)
