@@ -72,12 +72,12 @@ class TierCopy:
         """`cluster`: its uuid, needed where a store has several. `store`: instead of the URL's. Raises CopyError."""
         self.name = url
         self._cluster = cluster
-        self._loop = asyncio.new_event_loop()
         self._indexes: dict[str, IndexFile] = {}
         self._found: _Listing | None = None
         with self._told():
             opened = open_store(url) if store is None else store
             self._store = RetryingStore(opened, RetryPolicy(total_s=TOTAL_S), random.Random(), RequestCounts())
+        self._loop = asyncio.new_event_loop()
 
     # -- the plan
 
@@ -220,8 +220,10 @@ class TierCopy:
 
     def close(self) -> None:
         """As LogCopy."""
-        self._run(self._store.close())
-        self._loop.close()
+        try:
+            self._run(self._store.close())
+        finally:
+            self._loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Not by asyncio.Runner: it sets a signal handler each time, for which CPython writes out the task with its
