@@ -273,8 +273,10 @@ class Retention:
 
     @property
     def expired_in_tier(self) -> TierDecision | None:
-        """What the tier is to keep no longer, as of the last look; None if nothing, or on a node that does not lead."""
-        return self._found.tier if self._found is not None and self._leads() else None
+        """What the tier is to keep no longer, as of the last look; None if nothing, while a TRIM is under way, or on a
+        node that does not lead."""
+        ready = self._found is not None and self._leads() and self._settled()
+        return self._found.tier if self._found is not None and ready else None
 
     def cut(self, trim: Trim) -> bool:
         """Proposes a TRIM that was decided elsewhere; False while another one is under way, or on a node that does not

@@ -364,7 +364,7 @@ class Tier:
 
     def view(self, url: str) -> TierView:
         """For people."""
-        state, tier = self._state, self._state.tier
+        state, tier, kept = self._state, self._state.tier, self._state.kept_segments
         sealed_end, size, age_ms = self._pending() if self._store is not None else (self._log.tail.segment_base, 0, 0)
         rows, copier = tier.rows, self._copier
         failing_ms = self._context.clock.monotonic_ms() - self._failing_since_ms if self._failing else 0
@@ -378,7 +378,7 @@ class Tier:
             log_begins=state.trim_position,
             sealed_end=sealed_end,
             verified_to=tier.verified_to(state.trim_position),
-            tier_begins=rows[0].base if rows else None,
+            tier_begins=kept[0].base if kept else None,
             segments={key.name.lower(): count for key, count in sorted(Counter(row.state for row in rows).items())},
             stored_bytes=sum(row.stored_bytes for row in rows),
             pending_bytes=size,

@@ -55,7 +55,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     verified_to: int
     """The tier holds the log from `log_begins` up to here."""
     tier_begins: int | None
-    """Position of the lowest segment in the tier; null if there is none."""
+    """Position of the lowest segment in the tier that is kept; null if there is none. Objects below are going."""
     segments: dict[str, int]
     """State -> how many have it."""
     stored_bytes: int

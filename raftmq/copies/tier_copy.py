@@ -266,7 +266,9 @@ class TierCopy:
             raise CopyError(error.what, error.why, error.fix) from error
         except NoObject as error:
             raise CopyError(
-                f"{self.name} lacks an object", error.what, error.fix or "is this the value of tier.url?"
+                f"{self.name} lacks an object",
+                f"{error.what}; what the tier keeps no longer is removed {REMOVED_AFTER}",
+                error.fix or "read again, from where the tier begins now; if that fails too: raftmq tier repair",
             ) from error
         except StoreError as error:
             raise CopyError(f"{self.name} cannot be read", error.what, error.fix or _REPAIR) from error
@@ -274,6 +276,7 @@ class TierCopy:
             raise CopyError(f"the manifest in {self.name} cannot be read", str(error), "raftmq tier repair") from error
 
 
+REMOVED_AFTER = "tier.delete_delay_ms after the manifest has forgotten it"
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 

@@ -14,12 +14,12 @@ from cluster.broker.message_queries import MessageQueries
 from cluster.broker.refusal import Reason, Refused
 from cluster.tier.scrub.scrubber import Wishes
 from cluster.wire.codec import encode_frame
-from cluster.wire.codes import RequestCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.tier_store import CALM, Weather
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from statemachine.trim import Kept
-from tests.support.sim_cluster import SimNode, codes
+from tests.support.sim_cluster import SimNode, codes, send_frame
 from tests.support.tiered_cluster import EVICTING, FOLDER, Tiered
 
 
@@ -236,4 +236,35 @@ def test_another_store_takes_no_messages_from_the_nodes(evicting: Callable[..., 
     made.store.inner.objects |= had
     made.upload_all(120)
     wait_evicted(made)
+    check_whole(made)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_while_the_store_is_away_refuses_writes_and_deletes_nothing(
+    evicting: Callable[..., Tiered],
+) -> None:
+    """The alarm of the tier comes first, then that of the disk; when the store is back, space becomes free."""
+    made = evicting(18)
+    made.store.weather = Weather(refused=1.0)
+    made.send(40)
+    leader = made.sim.leader()
+
+    def fill(percent: int) -> None:
+        for node in made.sim.nodes.values():
+            node.fs.space_left = (1 << 40) * (100 - percent) // 100
+
+    fill(88)  # above disk_force_clean_percent
+    made.sim.loop.run_until(lambda: leader.running.alarms.raised("tier_stuck"), 200, "the alarm of the tier")
+    assert not leader.running.alarms.raised("disk_full")
+    fill(92)  # above disk_refuse_writes_percent
+    made.sim.loop.run_until(lambda: leader.running.alarms.raised("disk_full"), 60, "the alarm of the disk")
+    path = leader.connect()
+    path.ask(send_frame(9001, "t", b"m"))
+    made.sim.loop.run_until(lambda: 9001 in path.replies, 30, "an answer")
+    assert codes(path, 9001) == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert leader.state.trim_position == 0
+    made.store.weather = CALM
+    fill(88)
+    made.sim.loop.run_until(lambda: leader.state.trim_position > 0, 200, "an EVICT")
+    made.send(1)
     check_whole(made)
