@@ -1,4 +1,4 @@
-"""Spark reads topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "orders").load()``.
+"""Spark reads and writes topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "t")``.
 
 Spark finds the source by this package's name and registers it by itself; `session()` makes a Spark session that is set
 up for it. docs/pipeline.md has the options and columns.

@@ -32,6 +32,7 @@ def test_a_batch_write_comes_once_also_if_it_is_run_again(spark: SparkSession, s
     wait_for_rows(mq, "sink-batch", 200)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_from_topic_to_topic(
     spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
 ) -> None:

@@ -69,7 +69,14 @@ def drops_the_winners(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "breaks", [forgets_the_newest, counts_nothing, commits_the_others, keeps_the_rows, drops_the_winners]
+    "breaks",
+    [
+        forgets_the_newest,
+        counts_nothing,
+        commits_the_others,
+        keeps_the_rows,
+        pytest.param(drops_the_winners, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_is_found(breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breaks(monkeypatch)
