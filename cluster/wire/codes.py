@@ -126,7 +126,7 @@ REFUSED_NAMES: dict[int, str] = {
 INSTEAD: dict[int, str] = {
     18: "206 lists topics, 351 describes one",
     21: "206 lists topics, 351 describes one",
-    25: "change the configuration file and run `raftmq reload`",
+    25: "`raftmq config set KEY VALUE` changes the configuration",
     43: "208 tells how far a group is",
     205: "`raftmq node drain` sends producers elsewhere",
     223: "307 asks one consumer (mqadmin consumerStatus)",
