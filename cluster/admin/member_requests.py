@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from cluster.admin.body import flag_of
 from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, comes_true
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
@@ -125,9 +127,10 @@ async def describe_joining(call: Call) -> JoinView:
 async def can_stop_member(call: Call) -> CanStopView:
     """Whether writes go on while that node is stopped, and if not, why."""
     try:
-        return can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
+        view = can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
     except LocalError as error:
         raise ApiError("not_found", error.what, error.fix) from None
+    return replace(view, pending_upload_bytes=call.port.tier.pending_bytes)
 
 
 # --- changing --------------------------------------------------------------------------------------------------------

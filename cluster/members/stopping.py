@@ -33,6 +33,8 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
     before: QuorumView
     after: QuorumView
     """While it is stopped."""
+    pending_upload_bytes: int = 0
+    """Sealed log that the tier does not hold yet. It stops nobody: whoever leads goes on with it."""
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:

@@ -362,6 +362,11 @@ class Tier:
         shown = [_view(row) for row in rows[:count]]
         return TierSegmentsView(node=self._context.config.node.id, applied_index=index, segments=shown, next=more)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Sealed log that the tier does not hold yet; 0 without a tier."""
+        return self._pending()[1] if self._store is not None else 0
+
     def view(self, url: str) -> TierView:
         """For people."""
         state, tier, kept = self._state, self._state.tier, self._state.kept_segments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -81,6 +82,7 @@ class FakeNode:
         self.repairs: Any = None
         self.consistency: Any = None
         self.scrubber: Any = None
+        self.tier: Any = SimpleNamespace(pending_bytes=0)
         identity = Identity(CLUSTER, 1, self.config.node_id, UUID(int=node_id), 0)
         self.backups = Backups(self.config, identity, self.kv, self.alarms, lambda: 1_700_000_000_000)
         self.leader = NodeId(1)

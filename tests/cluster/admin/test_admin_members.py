@@ -301,6 +301,13 @@ async def test_may_this_node_be_stopped(
     assert (body["allowed"], body["passes"], body["leads"]) == (allowed, passes, stopped == 1)
     assert bool(body["reasons"]) is bool(body["do_now"]) is not allowed
     assert (stopped in body["after"]["away"], body["after"]["majority"]) == (True, 2)
+    assert body["pending_upload_bytes"] == 0, "no tier is configured"
+
+
+async def test_uploads_that_wait_are_counted_before_a_stop(client: Any, node: Any) -> None:
+    node.tier.pending_bytes = 4096
+    body = await (await client.get("/v1/members/3/can-stop")).json()
+    assert (body["allowed"], body["pending_upload_bytes"]) == (True, 4096)
 
 
 async def test_a_follower_asks_the_leader_whether_a_node_may_be_stopped(make_node: Any, serve: Any) -> None:
