@@ -69,6 +69,9 @@ class FakeClients:
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
+    old_keys = None
+    old_bounds = None
+
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)
         self.kv = MemoryKV()
