@@ -12,6 +12,9 @@ from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 
 QUEUES = 4
+RUN = 64
+"""Consecutive numbers that go to one queue, as batches do: the tier reads neighbours together, and every message by
+itself if others of a dozen queues lie in between."""
 _NUMBER = struct.Struct(">Q")
 _OUTCOMES_S = 120.0
 """For the last of a chunk: a leader may be killed meanwhile, and the producer tries again."""
@@ -47,7 +50,10 @@ class KeyedMessages:
 
     def topic_of(self, number: int) -> str:
         """Where it goes."""
-        return self._topics[number % len(self._topics)]
+        return self._topics[number // RUN % len(self._topics)]
+
+    def _queue_of(self, number: int) -> int:
+        return number // (RUN * len(self._topics)) % QUEUES
 
     def send(self, count: int) -> int | None:
         """Sends so many more and waits for their outcomes; the last number that was acknowledged, None if none was."""
@@ -56,7 +62,8 @@ class KeyedMessages:
         under_way = {}
         for number in range(first, first + count):
             body = _NUMBER.pack(number) + self._filler
-            under_way[self._producer.send_soon(self.topic_of(number), body, key=key_of(number))] = number
+            topic, queue = self.topic_of(number), self._queue_of(number)
+            under_way[self._producer.send_soon(topic, body, key=key_of(number), queue_id=queue)] = number
         self.sent += count
         concurrent.futures.wait(under_way, _OUTCOMES_S)
         for future, number in under_way.items():
