@@ -31,6 +31,7 @@ from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.recall import RecallRequests
 from cluster.remoting.replies import Replies
+from cluster.remoting.staging import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.codec import FLAG_ONEWAY
@@ -176,6 +177,7 @@ class FakeNode:
         locks, groups = QueueLocks(self), Groups(self, self.members)
         relay = ClientRelay(self, self.members, Alone())
         self.early_routes = EarlyRoutes(self, self.members, lambda: self.unreached)
+        no_writes: Any = None  # tests/cluster/sim asks whole nodes
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table = {
             **route.handlers(self, lambda: self.unreached, self.early_routes),
@@ -192,6 +194,7 @@ class FakeNode:
             **BrokerFigures(self, self.members, lambda: self.figures).handlers(),
             **OrderConf(self).handlers(),
             **RecallRequests(no_recalls).handlers(),
+            **StagedWriteHandlers(no_writes).handlers(),
         }
 
     def pull_handlers(self) -> dict[int, Any]:

@@ -116,7 +116,9 @@ def test_the_alarm_says_what_holds_the_log_when_it_does_so_for_long() -> None:
     alarms = Alarms(lambda: 0)
     counts = SimpleNamespace(pending=12)
     state: Any = SimpleNamespace(
-        timers=SimpleNamespace(counts=counts), halves=SimpleNamespace(pending=SimpleNamespace(count=3))
+        timers=SimpleNamespace(counts=counts),
+        halves=SimpleNamespace(pending=SimpleNamespace(count=3)),
+        writes=SimpleNamespace(left=0),
     )
     alarm, here = PinAlarm(alarms, state, segment_size=100), Pin(5, None)
 
