@@ -51,7 +51,7 @@ _.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stoppi
 _.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/client_views.py, cluster/admin/clients.py
 
 # Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
-_.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestOffset
+_.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestOffset, _.pushFilters
 _.getDefaultReadLimit, _.prepareForTriggerAvailableNow
 _.p50_bytes, _.p99_bytes, _.of_mean  # pyspark_raftmq/jobs: printed
 
@@ -68,3 +68,4 @@ _.all_released, _.after_s
 _.l  # bench/receive/shapes.py: an ext field, decoded as the product does
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py
+_.pending_upload_bytes  # cluster/members/stopping.py: a field of an answer
