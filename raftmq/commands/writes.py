@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.commands.common import data_option, json_option, print_json, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 
@@ -43,21 +43,23 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @click.argument("write", type=click.IntRange(0))
 @data_option
 @admin_option
-def abort(name: str, write: int, data: str | None, admin: str | None) -> None:
+@json_option
+def abort(name: str, write: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
     answer = api.post("/v1/writes/abort", {"name": name, "write": write})
-    click.echo(f"{answer['attempts']} attempts are discarded")
+    show(as_json, answer, f"{answer['attempts']} attempts are discarded")
 
 
 @writes.command("forget")
 @click.argument("name")
 @data_option
 @admin_option
-def forget(name: str, data: str | None, admin: str | None) -> None:
+@json_option
+def forget(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
     answer = AdminApi(admin_addresses(admin, data), "raftmq writes list").post("/v1/writes/forget", {"name": name})
-    click.echo(f"{name} was committed up to {answer['write']}, and is forgotten")
+    show(as_json, answer, f"{name} was committed up to {answer['write']}, and is forgotten")
 
 
 def _time(ms: int) -> str:
