@@ -35,6 +35,7 @@ class Weather(NamedTuple):
 
 
 CALM = Weather()
+QUICK = Weather(delay_s=(0.0001, 0.001))
 STORMY = Weather(refused=0.1, lost=0.1, late=0.05, torn=0.1)
 """While there are faults."""
 AWAY = Weather(refused=1.0)

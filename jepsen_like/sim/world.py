@@ -38,7 +38,7 @@ from jepsen_like.sim.resets import Resets
 from jepsen_like.sim.seekers import Seeker
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.tier_check import TierCheck
-from jepsen_like.sim.tier_store import CALM, STORMY, SimStore
+from jepsen_like.sim.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.transactors import Transactors
 from jepsen_like.sim.trims import Floors, floors
 from jepsen_like.sim.vandal import Vandal
@@ -291,6 +291,8 @@ class World:
             return
         if not self._wait(self._tiered, TIER_S, "sealed segments do not reach the tier", "tier"):
             return
+        if self.store is not None:
+            self.store.weather = QUICK  # messages that lie alone are read back one by one
         if not self._wait(self._equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if self.monitor.tier is not None:
