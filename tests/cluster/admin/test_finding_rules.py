@@ -20,7 +20,7 @@ from cluster.members.quorum import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus
-from statemachine.commands import CREATE_TOPIC
+from statemachine.commands import CREATE_TOPIC, SET_MAINTENANCE
 from tests.support.alarm_keys import alarm_keys
 
 NOW_MS = 1_700_000_000_000
@@ -111,6 +111,11 @@ def groups(node: Any) -> set[str]:
     return {each.code for each in watch.look(node.config.health.queue_stuck_ms)}
 
 
+def maintenance(node: Any) -> set[str]:
+    node.apply([[SET_MAINTENANCE, 1, 0, "ops", "a new disk"]])
+    return set(conditions(node))
+
+
 def failpoint(make_node: Any) -> set[str]:
     node = make_node(1, failpoints__enabled=True)
     node.failpoints.set("apply.batch", "slow:20x")
@@ -141,7 +146,7 @@ def test_a_bound_that_is_reached_is_a_finding(node: Any, raised: Callable[[Any],
 
 def test_every_code_is_raised_by_something(make_node: Any) -> None:
     raised = {*STATUSES, *ALARMS.values(), *around(), *down(), *failpoint(make_node), *conditions(make_node())}
-    for scene in (crash, lag, flood, digest, groups):
+    for scene in (crash, lag, flood, digest, groups, maintenance):
         raised |= scene(make_node())
     assert raised == set(CODES)
 
