@@ -308,12 +308,15 @@ class BrokerState:
         self._index.publish()
         self.timers.publish()
         self.halves.publish()
-        self.writes.publish()
+        if self.writes.changed:
+            self.writes.publish()
         if self.tier.changed:
             self.tier.publish()
-        self.settings.publish()
+        if self.settings.changed:
+            self.settings.publish()
         self._members.publish()
-        self._trim.publish()
+        if self._trim.changed:
+            self._trim.publish()
         grown = self._queues.publish() | reset
         self.sums.publish()
         self._mark = mark
@@ -476,12 +479,6 @@ class BrokerState:
             stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
         return commands.done(self._staged_level)
 
-    def _deliver_timers(self, stage: Stage, rows: Any) -> CommandResult:
-        return self.timers.remove(stage, rows, delivered=True)
-
-    def _drop_timers(self, stage: Stage, rows: Any) -> CommandResult:
-        return self.timers.remove(stage, rows, delivered=False)
-
     def _lock_queues(
         self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any
     ) -> CommandResult:
@@ -521,8 +518,8 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.UNLOCK_QUEUES: (BrokerState._unlock_queues, 3),
     commands.RESET_OFFSETS: (BrokerState._reset_offsets, 3),
     commands.END_RESETS: (lambda state, *rest: state._resets.end(*rest), 2),
-    commands.DELIVER_TIMERS: (BrokerState._deliver_timers, 1),
-    commands.DROP_TIMERS: (BrokerState._drop_timers, 1),
+    commands.DELIVER_TIMERS: (lambda state, *rest: state.timers.remove(*rest, delivered=True), 1),
+    commands.DROP_TIMERS: (lambda state, *rest: state.timers.remove(*rest, delivered=False), 1),
     commands.END_HALVES: (lambda state, *rest: state.halves.end(*rest), 1),
     commands.CHECK_HALVES: (lambda state, *rest: state.halves.check(*rest), 2),
     commands.RECALL_TIMER: (lambda state, *rest: state.timers.recall(*rest), 3),

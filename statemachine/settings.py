@@ -77,7 +77,8 @@ class Settings:
         }
         newest = kv.seek_last(META, *keys.SETTING_CHANGES)
         self._version = 0 if newest is None else keys.setting_version(newest[0])
-        self._changed = True
+        self.changed = True
+        """By the run."""
         self.by_key: Mapping[str, Setting] = {}
         """Empty until the cluster has been given its first configuration."""
         self.version = 0
@@ -122,7 +123,7 @@ class Settings:
         stage.put(META, keys.setting_change_key(self._version), row)
         if self._version > CHANGES_KEPT:
             stage.delete(META, keys.setting_change_key(self._version - CHANGES_KEPT))
-        self._changed = True
+        self.changed = True
         return done(self._version)
 
     def maintain(self, stage: Stage, node: Any, now_ms: Any, author: Any, reason: Any) -> CommandResult:
@@ -143,13 +144,13 @@ class Settings:
                 return done(False)
             self._nodes[node] = wanted
             stage.put(META, keys.maintenance_key(node), msgpack.packb(list(wanted)))
-        self._changed = True
+        self.changed = True
         return done(True)
 
     def publish(self) -> None:
         """Publishes the run's changes; called when its batch is written."""
-        if self._changed:
-            self._changed = False
+        if self.changed:
+            self.changed = False
             self.by_key, self.maintenance = dict(self._rows), dict(self._nodes)
             self.version = self._version
 

@@ -93,7 +93,7 @@ class StagedWrites:
         """Messages that are staged, of all attempts."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
         """Their bytes in the log."""
-        self._changed: dict[int, Attempt | None] = {}
+        self.changed: dict[int, Attempt | None] = {}
         """By the run."""
 
     def get(self, number: int) -> Attempt | None:
@@ -133,7 +133,7 @@ class StagedWrites:
 
     def current(self, number: int) -> Attempt | None:
         """The attempt as of the run."""
-        return self._changed[number] if number in self._changed else self._attempts.get(number)
+        return self.changed[number] if number in self.changed else self._attempts.get(number)
 
     def stage(self, stage: Stage, number: int, count: int, size: int, now_ms: int) -> bool:
         """Messages are staged for the attempt; False if it is not open: then they are nobody's."""
@@ -199,9 +199,9 @@ class StagedWrites:
 
     def publish(self) -> None:
         """Publishes the run's changes; called when its batch is written."""
-        if not self._changed:
+        if not self.changed:
             return
-        changed, self._changed = self._changed, {}
+        changed, self.changed = self.changed, {}
         draining = set(self.draining)
         for number, attempt in changed.items():
             if attempt is None:
@@ -230,7 +230,7 @@ class StagedWrites:
 
     def _discard_others(self, stage: Stage, name: str, write: int, winners: dict[int, int]) -> None:
         """Discards what is open for this write or an earlier one of the name, but for the winners."""
-        for number in [number for number in {**self._attempts, **self._changed} if number not in winners]:
+        for number in [number for number in {**self._attempts, **self.changed} if number not in winners]:
             attempt = self.current(number)
             if attempt is not None and attempt.name == name and attempt.write <= write:
                 self._end(stage, number, AttemptState.DISCARDED)
@@ -251,11 +251,11 @@ class StagedWrites:
         return None if row is None else CommittedWrite(name, *keys.WRITE.unpack(row))
 
     def _put(self, stage: Stage, attempt: Attempt) -> None:
-        self._changed[attempt.number] = attempt
+        self.changed[attempt.number] = attempt
         stage.put(TRANS, keys.attempt_key(attempt.number), keys.ATTEMPT.pack(*attempt[1:-1]) + attempt.name.encode())
 
     def _drop(self, stage: Stage, attempt: Attempt) -> None:
-        self._changed[attempt.number] = None
+        self.changed[attempt.number] = None
         self._live -= 1
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 

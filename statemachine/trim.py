@@ -160,6 +160,8 @@ class TrimState:
         self._staged_kept = None if row is None else Kept(*keys.KEPT.unpack(row))
         self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
+        self.changed = False
+        """By the run."""
 
     def _kept(self) -> Kept:
         return self._staged_kept or Kept(self._staged.position, self._staged.first_index)
@@ -178,11 +180,11 @@ class TrimState:
 
     def _move(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
         if position > self._staged.position:
-            self._staged = TrimMark(position, first_index, entry.index, entry.timestamp_ms)
+            self._staged, self.changed = TrimMark(position, first_index, entry.index, entry.timestamp_ms), True
             stage.put(META, keys.TRIM_KEY, keys.TRIM.pack(*self._staged))
 
     def _keep(self, stage: Stage, kept: Kept | None) -> None:
-        self._staged_kept = kept
+        self._staged_kept, self.changed = kept, True
         if kept is None:
             stage.delete(META, keys.KEPT_KEY)
         else:
@@ -203,7 +205,7 @@ class TrimState:
         self._go_on(stage, self._staged_sweep._replace(family=family, at=at))
 
     def _go_on(self, stage: Stage, sweep: Sweep) -> None:
-        self._staged_sweep = sweep
+        self._staged_sweep, self.changed = sweep, True
         stage.put(META, keys.SWEEP_AT_KEY, sweep.family.encode() + b"\0" + sweep.at)
 
     def end(self, stage: Stage, entry: Entry) -> None:
@@ -216,12 +218,13 @@ class TrimState:
             self._move(stage, sweep.position, sweep.first_index, entry)
         else:
             self.set(stage, sweep.position, sweep.first_index, entry)
-        self._staged_sweep = None
+        self._staged_sweep, self.changed = None, True
         stage.delete(META, keys.SWEEP_KEY)
         stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
         """Publishes the run's change; called when its batch is written."""
+        self.changed = False
         self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
 
 
