@@ -8,7 +8,7 @@ clients twice**, and must be one that tolerates it. Nothing is kept after the de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.client_request import HANDED_OVER, ClientAnswer, ClientRequest
@@ -55,6 +55,9 @@ class Transport(Protocol):
     def peers_of_level(self, level: int) -> list[NodeId]:
         """Connected members that have announced this level, ascending."""
 
+    def request_ids(self) -> Iterator[int]:
+        """See PeerTransport."""
+
 
 class _Asked:
     """A request of this node that peers are asked for."""
@@ -91,7 +94,7 @@ class ClientRelay:
         self._members = members
         self._transport = transport
         self._asked: dict[int, _Asked] = {}
-        self._next_id = 1
+        self._ids = transport.request_ids()
         self._calls = 0
         """Requests whose client has not answered yet."""
 
@@ -126,7 +129,7 @@ class ClientRelay:
         if len(self._asked) >= IN_HAND_MAX:
             done(Refused(Reason.BUSY, f"{IN_HAND_MAX} requests to clients of other nodes are not answered yet"))
             return
-        relay_id, self._next_id = self._next_id, self._next_id + 1
+        relay_id = next(self._ids)
         relayed = Relayed(relay_id, role, group, client_id, timeout_ms, request)
         peers = self._transport.peers_of_level(RELAY_LEVEL)[::-1]
         asked = self._asked[relay_id] = _Asked(relayed, peers, done)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import logging
 import os
 import random
 import socket as socket_module
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -192,6 +193,11 @@ class PeerTransport:
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         """Sends a forwarded request or its reply; False if the peer cannot be reached now."""
         return self._write(peer, BULK, [pack(kind, header, len(payload)), payload])
+
+    def request_ids(self) -> Iterator[int]:
+        """Numbers for requests to peers, below 2^63: those of two runs of this node differ. An answer to the former run
+        comes over the connection of this one, and must be nobody's here."""
+        return itertools.count((self.incarnation & 0x7FFF_FFFF) << 32 | 1)
 
     def known_incarnation(self, peer: NodeId) -> object:
         """The last message of `peer`; None if there was none yet."""

@@ -176,7 +176,7 @@ class Forwarder:
         """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
         whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
         self._admitting = False
-        self._next_id = 1
+        self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
 
@@ -204,7 +204,7 @@ class Forwarder:
             frame.identity = self._names.name_held(frame)
         held = Held(frame, self._clock.monotonic_ms() + self._deadline_ms)
         held.promised = promised
-        forward_id, self._next_id = self._next_id, self._next_id + 1
+        forward_id = next(self._ids)
         self._held[forward_id] = held
         if code in IN_LINE:
             held.line = path.order_line()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -99,6 +99,9 @@ class FrameSender(Protocol):
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         """False if the peer cannot be reached now."""
+
+    def request_ids(self) -> Iterator[int]:
+        """See PeerTransport."""
 
 
 class StartsTransport(FrameSender, Protocol):
@@ -266,13 +269,12 @@ class FetchClient:
         self.bytes_received = 0
         self._transport = transport
         self._loop = loop
-        self._next_id = 1
+        self._ids = transport.request_ids()
         self._waiting: dict[int, tuple[NodeId, str, asyncio.Future[Fetched]]] = {}
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
         """What `peer` has under that name. Waits for a connection first if there is none. Raises FetchError."""
-        request_id = self._next_id
-        self._next_id += 1
+        request_id = next(self._ids)
         answer: asyncio.Future[Fetched] = self._loop.create_future()
         self._waiting[request_id] = peer, what, answer
         try:

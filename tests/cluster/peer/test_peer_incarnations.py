@@ -76,3 +76,12 @@ async def test_a_new_bulk_connection_of_a_peer_ends_the_older_one() -> None:
         for writer in (first, control):
             writer.close()
         await node.close()
+
+
+def test_two_runs_of_a_node_number_their_requests_differently() -> None:
+    """An answer to the former run is nobody's; every number fits the frames, below 2^63."""
+    who = Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS)
+    numbers = [PeerTransport(who, {}, ("127.0.0.1", 0), run).request_ids() for run in (7, 8, 2**64 - 1)]
+    firsts = [[next(ids) for _ in range(3)] for ids in numbers]
+    assert len({number for run in firsts for number in run}) == 9
+    assert all(0 < number < 1 << 63 for run in firsts for number in run)

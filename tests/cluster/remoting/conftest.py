@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -141,6 +141,9 @@ class Alone:
 
     def peers_of_level(self, level: int) -> list[NodeId]:
         return []
+
+    def request_ids(self) -> Iterator[int]:
+        return itertools.count(1)
 
 
 class FakeNode:

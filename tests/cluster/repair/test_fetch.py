@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -182,6 +183,9 @@ class Recorded:
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         self.sent.append((peer, kind, header, payload))
         return True
+
+    def request_ids(self) -> Iterator[int]:
+        return count(1)
 
 
 class SteppedLoop:
