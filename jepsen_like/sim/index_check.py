@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cluster.replication.message_keys import UNIQUE_MARK, key_words, property_of
-from cluster.wire.message_format import decode_message
+from cluster.wire.message_format import MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig
@@ -23,7 +23,10 @@ def not_found(state: BrokerState, read_log: ReadLog) -> Iterator[str]:
 
 
 def _not_found(state: BrokerState, topic: TopicConfig, item: QueueItem, data: bytes) -> Iterator[str]:
-    properties = decode_message(data)[0].properties
+    try:
+        properties = decode_message(data)[0].properties
+    except MessageFormatError:
+        return  # a bit of this replica's disk has flipped, and nothing has read it yet
     bucket = state.message_index.bucket_below(item.position + 1)
     for key in dict.fromkeys([property_of(properties, UNIQUE_MARK), *key_words(properties)]):
         batches = [] if bucket is None else state.message_index.candidates(bucket, topic.id, key)
