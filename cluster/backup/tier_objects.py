@@ -7,14 +7,13 @@ of the log. So nothing here relies on a manifest that may be older than the obje
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from hashlib import sha256
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from cluster.errors import ExitCode, LocalError
-from cluster.tier.file_set.set_reader import TRIES
+from cluster.tier.file_set.set_reader import DamagedObjectError, read_checked
 from cluster.tier.file_set.stored_files import BadDescriptionError
 from cluster.tier.object_names import HEAD, LOG, PartName, parse
 from cluster.tier.published_manifest import HEAD_BYTES_MAX, decode_head
@@ -103,20 +102,14 @@ class TierObjects:
     async def read(self, wanted: LogObject) -> tuple[bytes, str]:
         """(the object's bytes, ""), or (b"", what is wrong with it). Raises StoreError if the store does not answer."""
         name, size = f"{wanted.folder.cluster_id}/{wanted.part}", wanted.part.end - wanted.part.base
-        why = ""
-        for _ in range(TRIES):
-            try:
-                data = await self.store.get_range(name, 0, size)
-            except NotFound:
-                why = "it is missing"
-                continue
-            except BadAnswer as error:
-                why = error.what
-                continue
-            if sha256(data).hexdigest().startswith(wanted.part.digest):
-                return data, ""
-            why = "its SHA-256 is not the one in its name"
-        return b"", f"{self.store.root}/{name} was read {TRIES} times: {why}"
+
+        def is_named(digest: str) -> bool:
+            return digest.startswith(wanted.part.digest)
+
+        try:
+            return await read_checked(self.store, name, size, is_named, "in its name"), ""
+        except DamagedObjectError as error:
+            return b"", str(error)
 
 
 async def find_cluster(store: ObjectStore, url: str, wanted: str | None) -> str:

@@ -12,6 +12,11 @@ SYS_FLAGS_OF_A_COPY = ~0x3C
 """All but where in a transaction it is and how its addresses are written."""
 
 
+def queue_for(queue_id: int, slot: TopicSlot) -> int:
+    """The queue of the topic that a copy for `queue_id` goes to: the topic may have been made anew with fewer."""
+    return queue_id if queue_id < slot.queues else queue_id % slot.write_queues
+
+
 def copied(
     message: Message,
     properties: bytes,

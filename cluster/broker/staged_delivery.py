@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import copied
+from cluster.broker.copies import copied, queue_for
 from cluster.broker.due_reads import DueRow, RowReads, is_gone
+from cluster.broker.rows_in_flight import RowsInFlight
 from cluster.broker.timers import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
 from cluster.replication.broker_sends import NoClient, submit_copies
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
     from cluster.wire.message_format import Message
-    from statemachine.timers import TimerRow
+    from statemachine.timers import TimerName, TimerRow
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ class StagedAsk(NamedTuple):
     due_ms: int
     after: int | None
     """Only rows behind this position."""
-    passed: frozenset[int]
-    """Positions of rows that are passed over."""
+    passed: frozenset[TimerName]
+    """Rows that are passed over."""
     rows_max: int
     bytes_max: int
     """One more row may pass it."""
@@ -79,7 +80,7 @@ class StagedReads(RowReads):
         found: list[DueRow] = []
         last, size = ask.after, 0
         for row in self.state.timers.staged(ask.due_ms, ask.after):
-            if row.position not in ask.passed:
+            if row.name not in ask.passed:
                 if len(found) >= ask.rows_max or size >= ask.bytes_max:
                     return StagedFound(ask, found, last, more=True)
                 items = row.messages()
@@ -92,29 +93,17 @@ class StagedReads(RowReads):
 MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRunner[StagedAsk]"]
 
 
-class _Term:
+class _Term(RowsInFlight):
     """What this node has in flight in one term as leader, and how far it has come."""
 
     def __init__(self) -> None:
-        self.inflight: dict[int, tuple[int, int]] = {}
-        """Position of a row -> its due time, bytes of its copies."""
-        self.bytes = 0
-        self.unknown: set[int] = set()
-        """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
+        super().__init__()
         self.after: dict[int, int | None] = {}
         """Attempt -> every row up to this position was looked at."""
         self.passed: set[int] = set()
         """Attempts that were gone through."""
         self.dropping = False
         self.again_ms = 0
-
-    def begin(self, row: TimerRow, size: int) -> None:
-        self.inflight[row.position] = (row.due_ms, size)
-        self.bytes += size
-
-    def end(self, position: int) -> None:
-        self.bytes -= self.inflight.pop(position, (0, 0))[1]
-        self.unknown.discard(position)
 
 
 class StagedDelivery:
@@ -183,9 +172,7 @@ class StagedDelivery:
     def _look(self, term: _Term, now_ms: int) -> None:
         """Has the next rows read, or removed, if there is room for them."""
         state = self._services.state
-        for position in term.unknown & term.inflight.keys():
-            if state.timers.get(term.inflight[position][0], position) is None:
-                term.end(position)
+        term.end_gone(state.timers)
         if self._asked or len(term.inflight) >= ROWS_MAX or term.bytes >= BYTES_MAX or now_ms < term.again_ms:
             return
         for number in state.writes.draining:
@@ -250,29 +237,29 @@ class StagedDelivery:
             self._drop_rows(term, dropped)
 
     def _copy(self, term: _Term, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
-        queue_id = row.queue_id if row.queue_id < slot.queues else row.queue_id % slot.write_queues
+        queue_id = queue_for(row.queue_id, slot)
         copies = [copied(message, message.properties, slot, queue_id) for message in messages]
-        term.begin(row, sum([item.size for item in row.messages()]))
-        done = partial(self._settled, term, row.position)
+        term.begin(row.name, sum([item.size for item in row.messages()]))
+        done = partial(self._settled, term, row.name)
         effect = (DELIVER_TIMERS, list(row.name))
         submit_copies(self._proposals, self._client, copies, slot, queue_id, RowKind.DELIVERED, effect, done)
 
     def _drop_rows(self, term: _Term, rows: list[TimerRow]) -> None:
         logger.warning("%d rows of a committed write are dropped: their topic was deleted", len(rows))
         for row in rows:
-            term.begin(row, 0)
+            term.begin(row.name, 0)
 
         def done(result: ProposeResult) -> None:
             for row in rows:
-                self._settled(term, row.position, result.outcome)
+                self._settled(term, row.name, result.outcome)
 
         self._services.propose([[DROP_TIMERS, [list(row.name) for row in rows]]], done)
 
-    def _settled(self, term: _Term, position: int, outcome: Outcome) -> None:
+    def _settled(self, term: _Term, name: TimerName, outcome: Outcome) -> None:
         if outcome is Outcome.UNKNOWN:
-            term.unknown.add(position)
+            term.unknown.add(name)
             return
-        term.end(position)
+        term.end(name)
         if term is self._term:
             self._soon()
 

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.broker.copies import copied
+from cluster.broker.copies import copied, queue_for
 from cluster.broker.delays import DELAY, without
 from cluster.broker.due_reads import DueAsk, DueFound, DueReads, DueRow, is_gone
+from cluster.broker.rows_in_flight import RowsInFlight
 from cluster.replication.broker_sends import NoClient, submit_copies
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import DELIVER_TIMERS, DROP_TIMERS
 from statemachine.payload import RowKind
-from statemachine.timers import TimerName
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.lanes import LaneRunner
     from cluster.wire.message_format import Message
-    from statemachine.timers import TimerRow
+    from statemachine.timers import TimerName, TimerRow
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +55,11 @@ REPORTS_MAX = 8
 MakeLane = Callable[[DueReads, Callable[[list[DueFound]], None]], "LaneRunner[DueAsk]"]
 
 
-class _Term:
+class _Term(RowsInFlight):
     """What this node has in flight in one term as leader, and how far it has looked."""
 
     def __init__(self) -> None:
-        self.inflight: dict[TimerName, int] = {}
-        """Row -> bytes of its copies."""
-        self.bytes = 0
-        self.unknown: set[TimerName] = set()
-        """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
+        super().__init__()
         self.held: dict[TimerName, int] = {}
         """Rows that are being changed, and by how many: they are not delivered meanwhile."""
         self.after: TimerName | None = None
@@ -74,14 +70,6 @@ class _Term:
         self.swept: TimerName | None = None
         """How far the present sweep has come."""
         self.sweep_ms = 0
-
-    def begin(self, name: TimerName, size: int) -> None:
-        self.inflight[name] = size
-        self.bytes += size
-
-    def end(self, name: TimerName) -> None:
-        self.bytes -= self.inflight.pop(name, 0)
-        self.unknown.discard(name)
 
     def back_to(self, name: TimerName) -> None:
         """Has this row looked at again, if it was."""
@@ -157,8 +145,7 @@ class TimerDelivery:
     def _look(self, term: _Term, now_ms: int) -> None:
         """Has the next rows read, if there is room for them."""
         state = self._services.state
-        for name in [name for name in term.unknown if state.timers.get(*name) is None]:
-            term.end(name)
+        term.end_gone(state.timers)
         room = ROWS_MAX - len(term.inflight)
         if self._asked or room <= 0 or term.bytes >= BYTES_MAX or now_ms < term.paused_until_ms:
             return
@@ -242,7 +229,7 @@ class TimerDelivery:
     def _deliver(self, term: _Term, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
         """Queues the copies of a row."""
         name = row.name
-        queue_id = row.queue_id if row.queue_id < slot.queues else row.queue_id % slot.write_queues
+        queue_id = queue_for(row.queue_id, slot)
         copies = [copied(message, without(message.properties, DELAY), slot, queue_id) for message in messages]
         done = partial(self._settled, term, name)
         effect = (DELIVER_TIMERS, list(name))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import copied
+from cluster.broker.copies import copied, queue_for
 from cluster.broker.half_send import producer_group_of
 from cluster.broker.inflight import over_limit
 from cluster.broker.log_reads import read_intact
@@ -243,7 +243,7 @@ class Transactions:
                 copy.stored()
             done(refusal(outcome, "the copy of the half message was not stored, or may not have been") or copy.end)
 
-        queue_id = copy.queue_id if copy.queue_id < slot.queues else copy.queue_id % slot.write_queues
+        queue_id = queue_for(copy.queue_id, slot)
         message, flags = copy.message, copy.sys_flag
         made = copied(message, message.properties, slot, queue_id, sys_flag=flags, prepared_position=half.position)
         effect = (END_HALVES, half.position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,14 @@ class DamagedObjectError(Exception):
 
 async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> bytes:
     """The object with this size and SHA-256 (hexadecimal). Raises DamagedObjectError, StoreError."""
+    return await read_checked(store, name, size, lambda found: found == digest, "that is written down")
+
+
+async def read_checked(
+    store: ObjectStore, name: str, size: int, is_right: Callable[[str], bool], expected: str
+) -> bytes:
+    """The object with this size, whose SHA-256 (hexadecimal) is right. `expected` says in a message which one was
+    wanted. Raises DamagedObjectError, StoreError."""
     why = ""
     for _ in range(TRIES):
         try:
@@ -30,9 +38,9 @@ async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> 
         except BadAnswer as error:
             why = error.what
             continue
-        if sha256(data).hexdigest() == digest:
+        if is_right(sha256(data).hexdigest()):
             return data
-        why = "its SHA-256 is not the one that is written down"
+        why = f"its SHA-256 is not the one {expected}"
     raise DamagedObjectError(f"{store.root}/{name} was read {TRIES} times: {why}")
 
 
