@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a command that has started processes."""
 
+WIDTH_MAX = 1_000_000
+"""Columns of a table that nobody has to read on a screen."""
+
 _DATA = "raftmq.data"
 _DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in this folder or above, else ./.raftmq)."
 
@@ -120,35 +123,52 @@ def author() -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where text for people goes: stdout, or stderr for progress beside real output."""
+    """Where text for people goes: stdout, or stderr for progress beside real output. Only a terminal has a width: what
+    is written to a file or a pipe is never cut."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    out = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(stderr=stderr, highlight=False, soft_wrap=True, width=WIDTH_MAX)
 
 
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, none: str = "", left: Collection[str] | None = None
 ) -> None:
     """A table for people, None as a dash. The columns `left`, or those of texts, to the left, the others to the right.
+    A cell that is rich's Text keeps its style; any other is printed as it is, brackets included.
     `none`: printed in place of a table without rows."""
-    from rich.table import Table
-
     if none and not rows:
         click.echo(none)
         return
+    if left is None:
+        left = {title for i, title in enumerate(titles) if rows and isinstance(rows[0][i], str)}
+    show_table(table_of(titles, rows, left), console())
+
+
+def table_of(titles: Sequence[str], rows: Sequence[Sequence[object]], left: Collection[str]) -> Table:
+    """The table of `print_table`, for a console that is wide enough."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, title in enumerate(titles):
-        is_left = title in left if left is not None else bool(rows) and isinstance(rows[0][i], str)
-        table.add_column(title, justify="left" if is_left else "right")
+    for title in titles:
+        table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row))
-    show_table(table, console())
+        table.add_row(*(each if isinstance(each, Text) else Text("-" if each is None else str(each)) for each in row))
+    return table
+
+
+def natural_width(table: Table, out: Console) -> int:
+    """The columns of a terminal at which no cell of the table is cut."""
+    return max(1, out.measure(table, options=out.options.update(max_width=WIDTH_MAX)).maximum)
 
 
 def show_table(table: Table, out: Console) -> None:
-    """Prints a table. On a terminal that is too narrow for it, each row becomes a block of `title  value` lines."""
-    natural = out.measure(table, options=out.options.update(max_width=10_000)).maximum
-    if not out.is_terminal or natural <= out.width:
+    """Prints a table, each cell whole. On a terminal that is too narrow for it, each row becomes a block of
+    `title  value` lines."""
+    from rich.text import Text
+
+    if natural_width(table, out) <= out.width:
         out.print(table)
         return
     titles = [str(column.header) for column in table.columns]
@@ -157,7 +177,8 @@ def show_table(table: Table, out: Console) -> None:
         if number:
             out.print()
         for title, value in zip(titles, row, strict=True):
-            out.print(f"[bold]{title:<{width}}[/]  {value}")
+            shown = value if isinstance(value, Text) else Text.from_markup(str(value))
+            out.print(Text.assemble((f"{title:<{width}}", "bold"), "  ", shown))
 
 
 class NodeDirectory(click.ParamType[Path]):

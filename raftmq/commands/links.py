@@ -35,12 +35,14 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _print(views: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
     links = [(view["node"], link) for view in views for link in view["links"]]
     rows = [
         [
             node,
             link["peer"],
-            f"[{_COLOURS[link['state']]}]{link['state']}[/]",
+            Text(link["state"], _COLOURS[link["state"]]),
             _age(link["age_ms"]),
             None if link["round_trip_ms"] is None else f"{link['round_trip_ms']:g} ms",
             link["lag_entries"],

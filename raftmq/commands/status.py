@@ -177,9 +177,11 @@ def kernel_lines(view: ClusterView) -> list[str]:
     ]
 
 
-def _row(view: ClusterView, node: NodeView) -> list[str]:
+def _row(view: ClusterView, node: NodeView) -> list[object]:
+    from rich.text import Text
+
     record, own = node.record, node.status
-    state = "[green]up[/]" if own else "[yellow]silent[/]" if node.running else "[red]down[/]"
+    state = Text("up", "green") if own else Text("silent", "yellow") if node.running else Text("down", "red")
     said = [str(own[key]) for key in ("role", "term", "commit_index", "applied_index")] if own else ["-"] * 4
     if own and own.get("member", "voter") != "voter":
         said[0] = str(own["member"])

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import console, data_option, json_option, print_json
+from raftmq.commands.common import WIDTH_MAX, console, data_option, json_option, natural_width, print_json, table_of
 from raftmq.commands.status import finding_lines
 from raftmq.local.admin_http import admin_addresses, admin_option
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table
 
     from raftmq.local.status import ClusterView
+
+GIVEN_UP = ("up", "clients", "in flight", "term", "disk", "entries/s", "applied")
+"""Columns that a narrow terminal does without, in this order: what is shown, is shown whole."""
 
 COLUMNS = ("node", "role", "term", "applied", "entries/s", "lag", "clients", "in flight", "disk", "up")
 FINDINGS_MAX = 8
@@ -44,33 +48,42 @@ def top(interval: float, count: int | None, data: str | None, admin: str | None,
         if looks == count:
             return
         time.sleep(interval)
-    with Live(console=console(), auto_refresh=False, screen=False) as live:
+    out = console()
+    with Live(console=out, auto_refresh=False, screen=False) as live:
         while True:
             view = view_addresses(addresses)
-            live.update(page(view, view.findings() or [], before, time.monotonic()), refresh=True)
+            live.update(page(view, view.findings() or [], before, time.monotonic(), out.width), refresh=True)
             looks += 1
             if looks == count:
                 return
             time.sleep(interval)
 
 
-def page(view: ClusterView, findings: list[dict[str, Any]], before: Before, now_s: float) -> Group:
-    """One look. `before` is brought up to date for the next one."""
+def page(
+    view: ClusterView, findings: list[dict[str, Any]], before: Before, now_s: float, width: int = WIDTH_MAX
+) -> Group:
+    """One look, at most `width` columns wide. `before` is brought up to date for the next one."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "role" else "right")
-    for node in view.nodes:
-        table.add_row(*_row(node.record.id, node.status, view.lag_of(node.record.id), before, now_s))
+    rows = [_row(node.record.id, node.status, view.lag_of(node.record.id), before, now_s) for node in view.nodes]
     leader = f"node {view.leader} leads, term {view.term}" if view.leader else "no leader"
     lines = [Text(line, style=style) for style, line in finding_lines(findings[:FINDINGS_MAX])]
     more = (
         [Text(f"{len(findings) - FINDINGS_MAX} more findings: raftmq status")] if len(findings) > FINDINGS_MAX else []
     )
+    table = _fitting(rows, width)
     return Group(Text(leader, style="bold"), table, *(lines or [Text("no findings", style="green")]), *more)
+
+
+def _fitting(rows: list[list[str]], width: int) -> Table:
+    """The table without the columns for which there is no room."""
+    for given_up in range(len(GIVEN_UP) + 1):
+        kept = [at for at, name in enumerate(COLUMNS) if name not in GIVEN_UP[:given_up]]
+        table = table_of([COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], left={"role"})
+        if natural_width(table, console()) <= width:
+            break
+    return table
 
 
 def _row(node: int, own: dict[str, Any] | None, lag: int | None, before: Before, now_s: float) -> list[str]:
