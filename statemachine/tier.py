@@ -140,7 +140,9 @@ class TierSegments:
 
     def at(self, position: int) -> TierSegment | None:
         """The row of the segment with the byte at `position`."""
-        return next((row for row in self.rows if row.base <= position < row.end), None)
+        rows = self.rows
+        number = bisect_right(rows, position, key=lambda row: row.end)
+        return rows[number] if number < len(rows) and rows[number].base <= position else None
 
     # -- apply
 

@@ -10,8 +10,9 @@ from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
 from cluster.broker.old_pulls import first_offset
+from cluster.broker.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
-from cluster.broker.topics import Topics
+from cluster.broker.topics import Topics, check_attribute
 from cluster.config.source import nearest
 from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
 from statemachine.broker_state import BrokerState
@@ -110,6 +111,7 @@ async def create_topic(call: Call) -> Answer:
     fields = _fields(wanted)
     existed = wanted.name in call.port.state.topics
     topics, keep = Topics(call.port.services), wanted.if_exists != "update"
+    _check_read_level(wanted)
     try:
         entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep))
     except Refused as refused:
@@ -153,6 +155,17 @@ def find_topic(state: BrokerState, name: str) -> TopicConfig:
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config
+
+
+def _check_read_level(wanted: TopicRequest) -> None:
+    """What it may be is checked here alone: to apply, an attribute that is newer than it is only a text."""
+    level = (wanted.attributes or {}).get(TIER_READ)
+    if level is None:
+        return
+    try:
+        check_attribute(TIER_READ, level)
+    except Refused as refused:
+        raise ApiError("bad_field", refused.remark, "docs/configuration.md: tier.read") from None
 
 
 def _fields(wanted: TopicRequest) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
+from cluster.broker.read_levels import ReadLevels
 from cluster.broker.services import Services
 
 if TYPE_CHECKING:
@@ -42,10 +43,13 @@ def first_offset(state: BrokerState, topic_id: int, queue_id: int) -> int:
 class OldPulls:
     """What `Pulls` does about a queue whose beginning may lie in the tier."""
 
-    def __init__(self, services: Services, messages: OldMessages | None = None) -> None:
-        """`messages`: None if this node has no tier."""
+    def __init__(
+        self, services: Services, messages: OldMessages | None = None, levels: ReadLevels | None = None
+    ) -> None:
+        """`messages`, `levels`: None if this node has no tier."""
         self._services = services
         self._messages = messages
+        self._levels = levels
 
     def first_offset(self, pull: Pull) -> int:
         """Of the pull's queue, in the tier too."""
@@ -76,4 +80,27 @@ class OldPulls:
                 found(pull, result)
 
         self._messages.find(pull, low, done)
+        return True
+
+    def answer_early(self, pull: Pull, high: int, found: Reply, here: Callable[[Pull], None]) -> bool:
+        """Has the pull, whose messages this node has, answered from the tier if `tier.read` says so. `found` is called
+        with messages below the offset `high`; `here` if the tier does not give them: then this node has to."""
+        levels, messages = self._levels, self._messages
+        if pull.here or levels is None or messages is None:
+            return False
+        if not levels.prefers_tier(pull.topic_id, pull.queue_id, pull.offset):
+            return False
+
+        def done(result: Found | Gone | Exception) -> None:
+            if pull.puller.client.closed:
+                return
+            if isinstance(result, Found):
+                found(pull, result)
+                return
+            if isinstance(result, Exception):
+                levels.failed()
+            pull.here = True
+            here(pull)
+
+        messages.find(pull, high, done)
         return True

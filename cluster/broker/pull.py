@@ -111,6 +111,7 @@ class Pull:
         "deadline_ms",
         "group",
         "held",
+        "here",
         "kept",
         "messages_max",
         "offset",
@@ -141,6 +142,8 @@ class Pull:
         self.deadline_ms = 0
         self.held = False
         """It was parked once: what does not match its filter no longer ends it."""
+        self.here = False
+        """The tier did not answer it: this node's log does, whatever `tier.read` says."""
         self.parked = False
         self.kept: Share | None = None
         """The room that it takes while it is parked, if it is a large one."""

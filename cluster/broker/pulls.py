@@ -20,6 +20,7 @@ from cluster.broker.old_pulls import OldMessages, OldPulls
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
 from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
+from cluster.broker.read_levels import ReadLevels
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.broker.stored_bodies import position_of
@@ -51,14 +52,17 @@ class Pulls:
         resets: OffsetResets,
         reads: FollowerReads | None = None,
         old: OldMessages | None = None,
+        levels: ReadLevels | None = None,
     ) -> None:
         """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said.
-        `old`: what was evicted; None: nothing was."""
+        `old`: what was evicted; None: nothing was. `levels`: which messages are read from there before they are; None:
+        none."""
         self._services = services
         self._members = members
         self._resets = resets
         self._reads = reads
-        self._old = OldPulls(services, old)
+        self._old = OldPulls(services, old, levels)
+        self._has_tier = levels is not None
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
@@ -191,6 +195,8 @@ class Pulls:
         if pull.offset >= high:
             return False
         if not pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            return True
+        if self._has_tier and self._old.answer_early(pull, high, self._reply_old, self._settle):
             return True
         found = self._find(pull, high)
         if found is None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cluster.broker.names import check_topic_name
+from cluster.broker.read_levels import ATTRIBUTE as TIER_READ
+from cluster.broker.read_levels import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 ATTRIBUTE_VALUES = {
     "dedup": DEDUP_MODES,
     "ack.level": ACK_LEVELS,
+    TIER_READ: LEVELS,
     "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
@@ -53,12 +56,13 @@ class Topics:
             if value is None:
                 changed.pop(attribute, None)
             else:
-                _check_attribute(attribute, value)
+                check_attribute(attribute, value)
                 changed[attribute] = value
         return changed
 
 
-def _check_attribute(name: str, value: str) -> None:
+def check_attribute(name: str, value: str) -> None:
+    """Raises Refused: INVALID."""
     if name == RETENTION:
         if not is_retention(value):
             remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"

@@ -36,6 +36,7 @@ _OTHERS: Final = (
     "index.enabled",
     "consistency.digest_every_ms",
     "tier.evict",
+    "tier.read",
     "tier.retention_hours",
     "tier.retention_ms",
     "tier.bytes_max",

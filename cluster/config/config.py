@@ -290,6 +290,9 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """How long the tier keeps what has left the nodes, log time; 0: for ever."""
     retention_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Instead of `retention_hours`, unless it is 0."""
+    read: Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"] = "NOT_IN_DISK"
+    """Which messages pulls read from the tier: those that this node has no more, also those further behind than
+    `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Of objects in the tier, as long as older ones have left the nodes; 0: as many as there are."""
     delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000

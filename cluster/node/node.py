@@ -269,8 +269,8 @@ class Node:
         self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
         self._old_bounds = None if self.tier_access is None else self.tier_access.bounds
         self.resets = OffsetResets(services, self._old_bounds)
-        old = None if self.tier_access is None else self.tier_access.reading.old
-        self.pulls = Pulls(services, members, self.resets, self.modes.reads, old)
+        old, levels = (None, None) if self.tier_access is None else self.tier_access.for_pulls
+        self.pulls = Pulls(services, members, self.resets, self.modes.reads, old, levels)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
         consumers = ConsumerRequests(services, self.resets, self.relay)
         replies = Replies(services, self.relay, own_address(self.config))

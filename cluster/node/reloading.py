@@ -36,6 +36,7 @@ def put_in_force(node: OwnPort, config: Config) -> None:
     node.pulls.long_polls.reload(config.limits.node_inflight_bytes_max)
     node.listeners.reload(config)
     if node.tier_access is not None:
+        node.tier_access.levels.reload(config)
         node.tier_access.uploads.reload(config.tier.bytes_per_second)
     if node.tier_scrubs is not None:
         node.tier_scrubs.reload(config.tier.scrub_every_hours)

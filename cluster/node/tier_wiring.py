@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from cluster.broker.read_levels import ReadLevels
 from cluster.config.source import ConfigError
 from cluster.errors import LocalError
 from cluster.tier.expiry import Expiry
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
+    from cluster.tier.fetch.old_messages import OldReads
     from cluster.tier.fetch.read_metrics import ReadMetrics
     from cluster.tier.index_file.index_metrics import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
@@ -52,6 +54,12 @@ class TierAccess(NamedTuple):
     keys: OldKeyReads
     bounds: OldBoundReads
     uploads: Bandwidth
+    levels: ReadLevels
+
+    @property
+    def for_pulls(self) -> tuple[OldReads, ReadLevels]:
+        """What pulls read from the tier, and when they do."""
+        return self.reading.old, self.levels
 
     async def close(self) -> None:
         """Gives up what is under way; the store stays open."""
@@ -101,7 +109,8 @@ def access_of(
     reading = TierReading(context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log)
     metrics.watch(counts, reading)
     keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
-    return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads)
+    levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms)
+    return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads, levels)
 
 
 def _cache(section: TierSection, data: Path) -> RangeCache | None:

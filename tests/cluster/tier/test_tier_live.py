@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,35 @@ def test_objects_are_listed_verified_repaired_and_swept(data: Path, tier: Comman
     assert (swept["swept"], swept["strange"], orphan.exists()) == (1, 1, False)
     assert (folder / "notes.txt").exists()
     assert (tier.json("sweep")["swept"], tier("verify")[0]) == (0, 0)
+
+
+def test_pulls_read_where_tier_read_says(data: Path) -> None:
+    cluster, api = LocalCluster(data), AdminApi(admin_addresses(None, str(data)))
+
+    def served() -> int:
+        (address,) = admin_addresses(None, str(data))
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = [line for line in lines if line.startswith("raftmq_tier_served_bytes_total ")]
+        return int(float(line.split()[1]))
+
+    with connect(cluster.servers) as mq:
+
+        def read() -> list[bytes]:
+            return [m.body for queue in range(8) for m in mq.pull("orders", queue, 0).messages]
+
+        wanted = read()
+        assert len(wanted) == 10
+        assert served() == 0
+        assert run(["config", "set", "tier.read", "FORCE", "--data", str(data), "--yes"]) == 0
+        assert read() == wanted
+        assert (before := served()) > 0
+        with pytest.raises(Exception, match="cannot be DISABLE"):
+            api.post("/v1/topics", {"name": "orders", "if_exists": "update", "attributes": {"tier.read": "DISABLE"}})
+        level = {"tier.read": "NOT_IN_DISK"}
+        api.post("/v1/topics", {"name": "orders", "if_exists": "update", "attributes": level})
+        assert read() == wanted
+        assert served() == before
 
 
 def test_a_page_begins_at_a_number(data: Path) -> None:

@@ -1,0 +1,75 @@
+"""Which pulls are answered from the tier although this node still has their messages: `tier.read`, for the cluster and
+for each topic (docs/adr/0071).
+
+The levels have the names of RocketMQ's `tieredStorageLevel`. They say where messages are read, never which: what the
+tier cannot give is read from this node's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cluster.replication.follower_reads import memory_bytes
+from statemachine.tier import TierState
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from statemachine.broker_state import BrokerState
+
+ATTRIBUTE: Final = "tier.read"
+"""Of a topic. A value that is none of LEVELS does not count: an older release took any."""
+NOT_IN_DISK: Final = "NOT_IN_DISK"
+"""The tier gives what this node has no more, and nothing else."""
+NOT_IN_MEM: Final = "NOT_IN_MEM"
+"""It also gives what is further behind the end of the log than the part of the memory in which messages are expected
+(`modes.access_message_in_memory_max_ratio`): reading it here would read the disk."""
+FORCE: Final = "FORCE"
+"""It gives all that it has."""
+LEVELS: Final = (NOT_IN_DISK, NOT_IN_MEM, FORCE)
+PAUSE_MS: Final = 10_000
+"""After the store failed: so long this node reads its own log, and no pull waits for the store."""
+
+
+class ReadLevels:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: BrokerState,
+        now_ms: Callable[[], int],
+        memory: Callable[[], int] = memory_bytes,
+    ) -> None:
+        """`memory`: bytes of the machine."""
+        self._state = state
+        self._now_ms = now_ms
+        self._memory_bytes = memory()
+        self._resumes_ms = 0
+        self.reload(config)
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on."""
+        self._level: str = config.tier.read
+        self._hot_bytes = self._memory_bytes * config.modes.access_message_in_memory_max_ratio // 100
+
+    def prefers_tier(self, topic_id: int, queue_id: int, offset: int) -> bool:
+        """Whether the message at the offset, which this node has, is to be read from the tier."""
+        topic = self._state.topics_by_id.get(topic_id)
+        level = self._level if topic is None else topic.attributes.get(ATTRIBUTE, self._level)
+        if level not in LEVELS:
+            level = self._level
+        if level == NOT_IN_DISK or self._now_ms() < self._resumes_ms:
+            return False
+        items = self._state.fetch(topic_id, queue_id, offset, 1)
+        if not items:
+            return False
+        position = items[0].position
+        if level == NOT_IN_MEM and self._state.applied_mark.end_position - position <= self._hot_bytes:
+            return False
+        row = self._state.tier.at(position)
+        return row is not None and row.state is TierState.VERIFIED
+
+    def failed(self) -> None:
+        """The store did not give what it has."""
+        self._resumes_ms = self._now_ms() + PAUSE_MS
