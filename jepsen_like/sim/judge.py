@@ -275,7 +275,12 @@ class Judge:
         machines = self._world.members()
         machine = machines[self._world.options.seed % len(machines)]
         assert machine.node is not None
-        for what in islice(not_found(machine.node.state, machine.node.services.read_log), 3):
+        log = machine.node.storage.directory.log
+
+        def is_damaged(position: int, size: int) -> bool:
+            return log.report_damage(position, size) is not None
+
+        for what in islice(not_found(machine.node.state, log.read_at, is_damaged), 3):
             self._world.monitor.report("index", f"node {machine.node_id}: {what}")
 
 

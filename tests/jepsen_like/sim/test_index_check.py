@@ -21,16 +21,32 @@ def stored() -> Any:
         yield sim.leader()
 
 
+def not_at_all(_position: int, _size: int) -> bool:
+    return False
+
+
 def test_a_message_is_looked_for_by_each_of_its_keys(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(not_found(stored.state, stored.log.read_at)) == []
+    assert list(not_found(stored.state, stored.log.read_at, not_at_all)) == []
     monkeypatch.setattr(type(stored.state.message_index), "candidates", lambda *_: [])
-    (line,) = not_found(stored.state, stored.log.read_at)
-    assert "is not found by its key k" in line
+    (line,) = not_found(stored.state, stored.log.read_at, not_at_all)
+    assert "is not found by its key b'k'" in line
 
 
-def test_a_message_that_has_rotted_on_the_disk_says_nothing_of_the_index(stored: Any) -> None:
-    def rotten(position: int, size: int) -> bytes:
-        data = stored.log.read_at(position, size)
-        return data.replace(b"body", b"bodz")
+@pytest.mark.parametrize(
+    ("sound", "rotten", "said"),
+    [
+        pytest.param(b"body", b"bodz", "cannot be read: the body of the message at 0 fails its CRC", id="body"),
+        pytest.param(b"UNIQ_KEY\x01k", b"UNIQ_KEY\x01j", "is not found by its key b'j'", id="properties"),
+    ],
+)
+def test_a_message_that_has_rotted_on_the_disk_says_nothing_of_the_index(
+    stored: Any, sound: bytes, rotten: bytes, said: str
+) -> None:
+    def read(position: int, size: int) -> bytes:
+        data: bytes = stored.log.read_at(position, size)
+        assert sound in data
+        return data.replace(sound, rotten)
 
-    assert list(not_found(stored.state, rotten)) == []
+    assert list(not_found(stored.state, read, lambda _position, _size: True)) == []
+    (line,) = not_found(stored.state, read, not_at_all)
+    assert said in line
