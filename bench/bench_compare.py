@@ -9,12 +9,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench_instructions import ROOT, git
+from bench_instructions import ROOT, git, tree_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -46,16 +45,11 @@ def main() -> None:
         raise SystemExit("name the commit to compare with: make bench-compare REV=HEAD~1")
     base = git("rev-parse", revision)
     quiet = bool(os.environ.get("JSON"))
-    with tempfile.TemporaryDirectory() as directory:
-        old = Path(directory, "old")
-        git("worktree", "add", "--detach", str(old), base)
-        try:
-            found: dict[Path, list[dict[tuple[int, ...], dict[str, float]]]] = {old: [], ROOT: []}
-            for number in track(range(rounds), "rounds", disable=quiet):
-                for tree in (old, ROOT) if number % 2 else (ROOT, old):
-                    found[tree].append(measured(tree))
-        finally:
-            git("worktree", "remove", "--force", str(old))
+    with tree_of(base) as old:
+        found: dict[Path, list[dict[tuple[int, ...], dict[str, float]]]] = {old: [], ROOT: []}
+        for number in track(range(rounds), "rounds", disable=quiet):
+            for tree in (old, ROOT) if number % 2 else (ROOT, old):
+                found[tree].append(measured(tree))
     rows = []
     for load in found[ROOT][0]:
         row: dict[str, Any] = dict(zip(KEY, load, strict=True))

@@ -7,12 +7,14 @@ only {"base": ..., "rows": [...]} is printed. BASE names another commit to compa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +22,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 DRIVER = Path("bench", "hot_path.py")
+KERNELS = ROOT / "cluster" / "kernel"
 LIMIT_PERCENT = 5.0
 MARK = "getppid"
 """The function of libc that hot_path.py calls between stages. Python's own have no names in a build without symbols."""
@@ -41,6 +44,23 @@ def base_of(wanted: str | None) -> str:
     base, head = git("merge-base", "HEAD", main), git("rev-parse", "HEAD")
     changed = git("status", "--porcelain", "--untracked-files=no")
     return git("rev-parse", "HEAD~1") if base == head and not changed else base
+
+
+@contextlib.contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    """The commit's tree, with its native kernel if this tree has one: otherwise the kernels would be compared."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory, "old")
+        git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            if any(KERNELS.glob("_native.*.so")) and (tree / KERNELS.relative_to(ROOT) / "_native.pyx").exists():
+                build = [sys.executable, "setup.py", "build_ext", "--inplace"]
+                done = subprocess.run(build, cwd=tree, check=False, capture_output=True, text=True)
+                if not any((tree / KERNELS.relative_to(ROOT)).glob("_native.*.so")):
+                    raise SystemExit(f"the kernel of {commit[:9]} was not built:\n{done.stderr}")
+            yield tree
+        finally:
+            git("worktree", "remove", "--force", str(tree))
 
 
 def start(tree: Path, counts: Path) -> subprocess.Popen[str]:
@@ -87,16 +107,12 @@ def main() -> None:
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is missing: install it with the system's package manager")
     base = base_of(os.environ.get("BASE"))
-    with tempfile.TemporaryDirectory() as directory:
-        old, made = Path(directory, "old"), Path(directory)
-        git("worktree", "add", "--detach", str(old), base)
-        try:
-            if not (old / DRIVER).exists():
-                raise SystemExit(f"{base[:9]} has no {DRIVER}: there is nothing to compare with")
-            running = [start(tree, made / name) for tree, name in ((old, "before"), (ROOT, "now"))]
-            before, now = (result(run, made / name) for run, name in zip(running, ("before", "now"), strict=True))
-        finally:
-            git("worktree", "remove", "--force", str(old))
+    with tree_of(base) as old, tempfile.TemporaryDirectory() as directory:
+        made = Path(directory)
+        if not (old / DRIVER).exists():
+            raise SystemExit(f"{base[:9]} has no {DRIVER}: there is nothing to compare with")
+        running = [start(tree, made / name) for tree, name in ((old, "before"), (ROOT, "now"))]
+        before, now = (result(run, made / name) for run, name in zip(running, ("before", "now"), strict=True))
     rows = [
         {"stage": stage, "before": round(before[stage]), "now": round(now[stage]), "ratio": now[stage] / before[stage]}
         for stage in now
