@@ -165,7 +165,7 @@ def scrubs_of(
         leads=services.writes_open,
         sources=[Source("this node", tier.content_of), Source("the segment's objects", index.content_of)],
     )
-    return TierScrubs(
+    scrubs = TierScrubs(
         context.config.node.id,
         scrubber,
         every_hours=context.config.tier.scrub_every_hours,
@@ -174,3 +174,5 @@ def scrubs_of(
         alarm=context.alarms.raise_alarm,
         clear=context.alarms.clear,
     )
+    scrubs.plan(clean=storage.directory.log.report.clean)
+    return scrubs

@@ -18,6 +18,11 @@ HOUR_MS = 3_600_000
 DAMAGED = "tier_damaged"
 BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
 """What a scheduled one does."""
+AFTER_MS = 60_000
+"""After an unclean start the first one begins so soon, once the node leads."""
+AFTER_UNCLEAN = BY_ITSELF._replace(newest=16)
+"""What that one does. What a crash interrupts lies at the end of the tier: leftovers, and objects that were just
+written. A node that crashes again and again must not read the whole tier each time."""
 
 
 class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,21 +81,27 @@ class TierScrubs:
         self._clear = clear
         self._task: asyncio.Task[None] | None = None
         self._due_ms: int | None = None
+        self._after_unclean = False
         self.view = _view(node, 0, _NOTHING)
 
     def reload(self, every_hours: int) -> None:
         """Another time between two scrubs, counted from the next one."""
         self._every_ms = every_hours * HOUR_MS
 
+    def plan(self, *, clean: bool) -> None:
+        """`clean`: the node's stop before was orderly; else the first scrub comes soon."""
+        self._after_unclean = not clean
+
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap. The time runs while this node leads."""
         if not self._every_ms or not self._leads():
             self._due_ms = None
         elif self._due_ms is None:
-            self._due_ms = now_ms + self._every_ms
+            self._due_ms = now_ms + (AFTER_MS if self._after_unclean else self._every_ms)
         elif now_ms >= self._due_ms:
             self._due_ms = now_ms + self._every_ms
-            self.begin(BY_ITSELF)
+            wishes, self._after_unclean = AFTER_UNCLEAN if self._after_unclean else BY_ITSELF, False
+            self.begin(wishes)
 
     def begin(self, wishes: Wishes) -> bool:
         """False if one is under way."""

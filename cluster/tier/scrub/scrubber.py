@@ -73,6 +73,14 @@ class Wishes(NamedTuple):
     """Compare contents, not only sizes."""
     repairs: bool = False
     sweeps: bool = False
+    newest: int = 0
+    """Compare the contents of so many segments, the newest, and only the sizes of the others; 0: contents of all."""
+
+    def reads_of(self, rows: Sequence[TierSegment]) -> int:
+        """Position from which on the contents of segments are compared."""
+        if not self.reads:
+            return rows[-1].end if rows else 0
+        return rows[-self.newest].base if 0 < self.newest < len(rows) else 0
 
 
 class LeaderChangedError(Exception):
@@ -114,11 +122,12 @@ class Scrubber:
         rows = self._rows()  # after the listing: what was written and recorded meanwhile has a row
         seen = survey(rows, listed, self._wall_ms(), self._kept_from())
         bad = repaired = 0
+        reads_from = wishes.reads_of(rows)
         for row in rows:
             for part in row.parts:
                 if part.name not in seen.expected:
                     continue
-                why = await self._problem(part, seen, wishes)
+                why = await self._problem(part, seen, reads=row.base >= reads_from)
                 if not why:
                     continue
                 if self._is_gone(row):
@@ -155,13 +164,13 @@ class Scrubber:
 
     # --- what is named and not right ---
 
-    async def _problem(self, part: TierPart, seen: Survey, wishes: Wishes) -> str:
+    async def _problem(self, part: TierPart, seen: Survey, *, reads: bool) -> str:
         """What is wrong with the object, "" if nothing is."""
         listed_right = part.name not in seen.absent and part.name not in seen.sized_wrongly
-        if listed_right and not wishes.reads:
+        if listed_right and not reads:
             return ""
         for attempt in range(2):
-            why = await self._look(part, reads=wishes.reads)
+            why = await self._look(part, reads=reads)
             if not why or attempt:
                 return why  # a bad answer is no bad object: it was asked for twice
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
     """Whether no upload will ever name an object of the segment there: its names are VERIFIED and stay as they are, or
     it lies below all rows, or below what is kept: uploads go on above both. Not the age of an object decides: a removal
     that a slow network delays could otherwise hit what an upload has found to be there, and has verified, meanwhile."""
-    row = next((row for row in rows if row.base <= base < row.end), None)
-    if row is not None:
-        return row.state >= TierState.VERIFIED
+    number = bisect_right(rows, base, key=lambda row: row.base) - 1
+    if number >= 0 and base < rows[number].end:
+        return rows[number].state >= TierState.VERIFIED
     return base < kept_from or bool(rows and base < rows[0].base)

@@ -51,6 +51,20 @@ def logs(kit: TierKit) -> list[str]:
     return sorted(name for name in kit.store.objects if "/log/" in name)
 
 
+async def test_of_the_newest_segments_alone_contents_are_read(kit: TierKit) -> None:
+    wishes = VERIFY._replace(newest=1)
+    names = [f"{FOLDER}/{row.parts[0].name}" for row in kit.rows]
+    for name in names:
+        kit.store.overwrite(name, bytes(len(kit.store.objects[name])))
+    report = await scrubber(kit).scrub(wishes)
+    read_bytes = kit.rows[-1].stored_bytes + kit.rows[-1].parts[0].size  # what is damaged is read twice
+    assert (report.segments, report.bad, report.read_bytes) == (4, 1, read_bytes)
+    assert names[-1].endswith(report.findings[0].partition(":")[0])
+    kit.store.overwrite(names[0], b"cut")
+    assert (await scrubber(kit).scrub(wishes)).bad == 2
+    assert (await scrubber(kit).scrub(VERIFY._replace(newest=5))).bad == 4
+
+
 async def test_a_tier_that_is_right_has_no_findings(kit: TierKit) -> None:
     kit.store.overwrite(f"{FOLDER}/manifest/HEAD", b"{}")
     report = await scrubber(kit).scrub(VERIFY)
