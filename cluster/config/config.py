@@ -257,6 +257,8 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
     """Above it the oldest goes although it has not expired."""
     disk_refuse_writes_percent: Percent = 90
     """Above it nothing more is written."""
+    disk_rate_ms: Annotated[int, msgspec.Meta(ge=1000, le=86_400_000)] = 600_000
+    """A disk is observed for so long before it is said when it will be full; at most for six times as long."""
     delete_batch_files: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     """Segments that one TRIM gives up."""
     delete_gap_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 100
@@ -367,6 +369,8 @@ class HealthSection(_Section, frozen=True, kw_only=True):
     """A group that has messages to consume and no consumers for so long."""
     queue_stuck_ms: Milliseconds = 300_000
     """A queue that has messages for a group with consumers, of which the group commits nothing for so long."""
+    tier_stuck_ms: Milliseconds = 60_000
+    """Uploads to the tier that have failed for so long."""
     connections_percent: Percent = 90
     """Of limits.connections_max."""
     crash_loop_starts: Annotated[int, msgspec.Meta(ge=2, le=100)] = 3

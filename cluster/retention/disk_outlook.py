@@ -1,8 +1,8 @@
 """Early warnings of a disk: that it fills up, and that it is slow.
 
 `disk_filling` is raised above `retention.disk_max_used_percent`, or when the disk would reach
-`retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour. It is raised while there is still
-time; `disk_full` replaces it when sends are refused.
+`retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour (six times
+`retention.disk_rate_ms`). It is raised while there is still time; `disk_full` replaces it when sends are refused.
 
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
 than `log.slow_append_ms` over the last minute: the 99th percentile is above it. Every node measures itself, so disks
@@ -25,11 +25,10 @@ FILLING = "disk_filling"
 SLOW = "disk_slow"
 """Keys of the alarms."""
 
-SAMPLE_EVERY_MS = 60_000
-SAMPLES = 61
-"""An hour of them."""
-RATE_OVER_MS = 10 * 60_000
-"""Shortest observation of a rate: a burst does not predict the next hours."""
+SAMPLES_PER_RATE = 10
+"""In `retention.disk_rate_ms`, the shortest observation of a rate: a burst does not predict the next hours."""
+SAMPLES = 6 * SAMPLES_PER_RATE + 1
+"""By default one each minute, an hour of them."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
@@ -59,7 +58,7 @@ class Filling:
 
     def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
         """`used`: per cent of the disk; `refusing`: sends are refused already, which is another alarm."""
-        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_EVERY_MS:
+        if not self._samples or SAMPLES_PER_RATE * (now_ms - self._samples[-1][0]) >= self._limits.disk_rate_ms:
             self._samples.append((now_ms, used))
         self.full_in_ms = self._full_in(now_ms, used)
         why = "" if refusing else self._reason(used)
@@ -75,7 +74,7 @@ class Filling:
         then_ms, then = self._samples[0]
         grown, elapsed = used - then, now_ms - then_ms
         left = self._limits.disk_refuse_writes_percent - used
-        if elapsed < RATE_OVER_MS or grown <= 0 or left <= 0:
+        if elapsed < self._limits.disk_rate_ms or grown <= 0 or left <= 0:
             return None
         return int(left / grown * elapsed)
 

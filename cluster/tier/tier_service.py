@@ -44,7 +44,6 @@ LOOK_EVERY_S = 1.0
 """While nothing is to be uploaded."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
 """Between attempts that failed: doubles, and then a random part of it (full jitter)."""
-STUCK_MS = 60_000
 STUCK = "tier_stuck"
 LEASE, LEASE_MS = "upload to the tier", 600_000
 PUBLISH_EVERY_MS = 10_000
@@ -91,6 +90,7 @@ class Tier:
         self._wake = asyncio.Event()
         self._failing, self._failing_since_ms = "", 0
         self._failures = 0
+        self._stuck_ms = context.config.health.tier_stuck_ms
         self._note_due_ms = 0
         self._expiry: Expiry | None = None
         self._version: int | None = None
@@ -117,6 +117,10 @@ class Tier:
     def expire_by(self, expiry: Expiry) -> None:
         """Before `start`: what trims the tier."""
         self._expiry = expiry
+
+    def reload(self, stuck_ms: int) -> None:
+        """`health.tier_stuck_ms` from now on."""
+        self._stuck_ms = stuck_ms
 
     def start(self) -> None:
         """Begins."""
@@ -319,7 +323,7 @@ class Tier:
         self._failures += 1
         self._metrics.failed(type(error).__name__)
         logger.warning("tier: an upload failed and is tried again: %s", self._failing)
-        if now_ms - self._failing_since_ms >= STUCK_MS:
+        if now_ms - self._failing_since_ms >= self._stuck_ms:
             self._context.alarms.raise_alarm(
                 STUCK,
                 f"nothing has reached the tier for {(now_ms - self._failing_since_ms) // 1000} s: {error}. The node "

@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raftmq.client import connect
-from raftmq.local.process import free_base_port
 from tests.support.live_nodes import LiveCluster
+from tests.support.prometheus import answer, prometheus
 
 ROOT = Path(__file__).parents[2]
 BOARD = json.loads((ROOT / "deploy/grafana/raftmq.json").read_text())
@@ -52,38 +45,6 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
     ]
     assert len(set(taken)) == len(taken)
     assert {x for x, _ in taken} == set(range(24))
-
-
-@contextmanager
-def prometheus(folder: Path, targets: list[str]) -> Iterator[str]:
-    """A Prometheus that scrapes them every second as job raftmq; its URL."""
-    port = free_base_port(1)
-    (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\n"
-        f"scrape_configs: [{{job_name: raftmq, static_configs: [{{targets: {json.dumps(targets)}}}]}}]\n"
-    )
-    command = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
-    with (folder / "prometheus.log").open("wb") as log:
-        running = subprocess.Popen(
-            [*command, f"--web.listen-address=127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log
-        )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        running.terminate()
-        running.wait(30)
-
-
-def answer(url: str, expression: str) -> Any:
-    """What an instant query returns: the vector, also an empty one; None while Prometheus does not answer yet."""
-    query = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "1m")})
-    try:
-        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=10) as reply:
-            return json.load(reply)["data"]["result"]
-    except (ConnectionError, urllib.error.URLError) as error:
-        if isinstance(error, urllib.error.HTTPError) and error.code == 400:
-            pytest.fail(f"{expression}: {error.read().decode()}")
-        return None
 
 
 @pytest.mark.live

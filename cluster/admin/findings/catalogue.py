@@ -84,13 +84,19 @@ ALARM_CODES: Final = {"digest_mismatch": "digest_unequal", "backup_overdue": "ba
 """Alarm -> code, where they differ. Alarms `state_...` of a start are `state_replaced`."""
 
 BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "no_leader": (("no_quorum", "any"), ("crash_loop", "any"), ("node_down", "any")),
-    "no_quorum": (("crash_loop", "any"), ("node_down", "any"), ("log_waits_for_space", "any")),
+    "no_leader": (("no_quorum", "same"), ("crash_loop", "any"), ("node_down", "any"), ("link_suspect", "end")),
+    "no_quorum": (
+        ("crash_loop", "any"),
+        ("node_down", "any"),
+        ("log_waits_for_space", "any"),
+        ("link_suspect", "end"),
+    ),
     "no_quorum_margin": (
         ("node_maintenance", "any"),
         ("crash_loop", "any"),
         ("node_down", "any"),
         ("node_stopping", "any"),
+        ("link_suspect", "any"),
     ),
     "node_down": (("node_maintenance", "same"), ("crash_loop", "same"), ("node_stopped", "same")),
     "node_silent": (("node_maintenance", "same"), ("node_down", "same"), ("node_stopping", "same")),

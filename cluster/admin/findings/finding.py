@@ -76,6 +76,8 @@ class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the file system of its data directory."""
     connections: int = 0
     """Of clients."""
+    leader: int | None = None
+    """The node that leads, as far as this one knows; None also from a release that does not say."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ _UNKNOWN = Code("warning", "raftmq status")
 
 
 class _Seen(NamedTuple):
-    wall_ms: int
-    """When the condition was first seen."""
+    since_ms: int
+    """Wall clock: since when it holds, as first seen or as the condition said earliest."""
     monotonic_ms: int
     finding: Finding | None
     """None until it has held long enough."""
@@ -39,22 +39,24 @@ class Memory:
                 self._tell(ended, False)
         for key, condition in now.items():
             seen = self._seen.get(key) or _Seen(wall_ms, monotonic_ms, None)
+            if condition.since_ms is not None and condition.since_ms < seen.since_ms:
+                seen = seen._replace(since_ms=condition.since_ms)
             if seen.finding is not None or monotonic_ms - seen.monotonic_ms >= condition.hold_ms:
                 is_new = seen.finding is None
-                seen = seen._replace(finding=self._finding(condition, seen.wall_ms))
+                seen = seen._replace(finding=self._finding(condition, seen.since_ms))
                 if is_new and seen.finding is not None:
                     self._tell(seen.finding, True)
             self._seen[key] = seen
         return [seen.finding for seen in self._seen.values() if seen.finding is not None]
 
-    def _finding(self, condition: Condition, seen_ms: int) -> Finding:
+    def _finding(self, condition: Condition, since_ms: int) -> Finding:
         code = CODES.get(condition.code, _UNKNOWN)
         _, _, number = condition.object.rpartition(" ")
         about = number if condition.object.startswith("node ") else str(self._node)
         return Finding(
             code=condition.code,
             severity=condition.severity or code.severity,
-            since=rfc3339(seen_ms if condition.since_ms is None else condition.since_ms),
+            since=rfc3339(since_ms),
             object=condition.object,
             says=condition.says,
             do_now=condition.do_now or code.do_now.format(n=about),

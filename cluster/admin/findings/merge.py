@@ -1,7 +1,8 @@
 """One list for the cluster out of what each node found: the same finding once, with its cause.
 
 Pure functions. What only the sum of all views can show is decided here: that a node is down (nobody reaches it, and it
-does not answer), and that every disk is slow, which is not one disk's fault.
+does not answer), that every disk is slow, which is not one disk's fault, and that it is one node that is cut off, not
+the cluster that has no leader.
 """
 
 from __future__ import annotations
@@ -17,14 +18,44 @@ Views = Mapping[int, Sequence[Finding]]
 """Node -> what it found; nodes that do not answer are missing."""
 
 
-def merged(views: Views, members: Collection[int], maintained: Collection[int] = ()) -> list[Finding]:
+CUT_OFF = ("no_leader", "no_quorum")
+"""What a node says of the cluster that is true of itself alone, if another one knows a leader."""
+
+
+def merged(
+    views: Views,
+    members: Collection[int],
+    maintained: Collection[int] = (),
+    leaders: Mapping[int, int | None] | None = None,
+) -> list[Finding]:
     """The cluster's findings: the worst first, causes before their consequences, then the oldest first. What is about a
-    node in maintenance is expected: it is shown, and wakes nobody."""
-    found = _once(each for view in views.values() for each in view if _about_members(each, views, members))
+    node in maintenance is expected: it is shown, and wakes nobody. `leaders`: node -> the leader that it knows."""
+    leader = _leader_elsewhere(leaders or {})
+    found = _once(
+        _of_one_node(each, node, leader)
+        for node, view in views.items()
+        for each in view
+        if _about_members(each, views, members)
+    )
     for each in [*_down(found, views, members), *_all_slow(found, views)]:
         found[each.key] = each
     explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
     return sorted(explained, key=_place)
+
+
+def _leader_elsewhere(leaders: Mapping[int, int | None]) -> int | None:
+    """The leader that nodes follow; None while none of them knows one."""
+    known = [leader for leader in leaders.values() if leader is not None]
+    return max(known, key=known.count) if known else None
+
+
+def _of_one_node(finding: Finding, node: int, leader: int | None) -> Finding:
+    """A leader that some node knows has a majority: who knows none, or reaches none, is cut off from it."""
+    if finding.code not in CUT_OFF or finding.object != CLUSTER or leader in (None, node):
+        return finding
+    what = "knows no leader" if finding.code == "no_leader" else "reaches no majority"
+    says = f"node {node} {what}, although node {leader} leads: it is cut off, and serves nobody"
+    return replace(finding, object=node_object(node), severity="warning", says=says)
 
 
 def _expected(finding: Finding, maintained: Collection[int]) -> Finding:

@@ -74,6 +74,7 @@ class FindingsWatch:
             findings=self.look(),
             disk_used_percent=0.0 if status.disk is None else status.disk.used_percent,
             connections=status.load.connections,
+            leader=status.leader,
         )
 
     def nodes(self) -> dict[int, FindingsView]:
@@ -86,9 +87,11 @@ class FindingsWatch:
 
     def cluster(self) -> list[Finding]:
         """The findings of all nodes, as last heard."""
-        own = self._port.config.node.id
-        views = {own: self.look()} | {node: view.findings for node, view in self._around.views().items()}
-        return merged(views, self._port.membership.in_force.node_uuids, self._port.state.settings.maintenance)
+        own, others = self._port.config.node.id, self._around.views()
+        views = {own: self.look()} | {node: view.findings for node, view in others.items()}
+        leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
+        maintained = self._port.state.settings.maintenance
+        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders)
 
     def reports(self) -> list[NodeReport]:
         """Which members answer."""

@@ -70,6 +70,15 @@ def test_since_is_utc_with_milliseconds() -> None:
     assert rfc3339(NOW_MS + 5) == "2023-11-14T22:13:20.005Z"
 
 
+def test_since_does_not_move_on_while_a_finding_lasts() -> None:
+    """A link that cannot be mended goes from one bad state into another."""
+    memory = Memory(1)
+    (silent,) = memory.note([Condition("link_suspect", "link 1-3", "silent", since_ms=NOW_MS - 500)], NOW_MS, 0)
+    (closed,) = memory.note([Condition("link_suspect", "link 1-3", "closed", since_ms=NOW_MS + 20)], NOW_MS + 30, 30)
+    assert (closed.says, closed.since) == ("closed", silent.since)
+    assert silent.since == rfc3339(NOW_MS - 500)
+
+
 # --- the sum of all nodes --------------------------------------------------------------------------------------------
 
 
@@ -105,6 +114,27 @@ def test_a_cut_link_is_not_a_node_that_is_down(why: str) -> None:
     if why == "it answers":
         views = {1: views[1], 2: [found(2, "link_suspect", "link 2-3")], 3: []}
     assert "node_down" not in {each.code for each in merged(views, (1, 2, 3))}
+
+
+def test_a_node_that_is_cut_off_does_not_speak_for_the_cluster() -> None:
+    """A leader that any node knows has a majority. Where nobody knows one, it is the cluster's finding."""
+    views = {
+        1: [found(1, "link_suspect", "link 1-3"), found(1, "no_leader", CLUSTER), found(1, "no_quorum", CLUSTER)],
+        2: [],
+        3: [found(3, "no_quorum_margin", CLUSTER), found(3, "link_suspect", "link 1-3")],
+    }
+    findings = merged(views, (1, 2, 3), leaders={1: None, 2: 3, 3: 3})
+    link = Cause("link_suspect", "link 1-3")
+    assert told(findings) == {
+        ("link_suspect", "link 1-3"): None,
+        ("no_quorum", "node 1"): link,
+        ("no_leader", "node 1"): Cause("no_quorum", "node 1"),
+        ("no_quorum_margin", CLUSTER): link,
+    }
+    assert {each.severity for each in findings} == {"warning"}
+    assert all("although node 3 leads" in each.says for each in findings if each.object == "node 1")
+    alone = merged({1: views[1]}, (1, 2, 3), leaders={1: None})
+    assert {each.key: each.severity for each in alone}["no_leader", CLUSTER] == "critical"
 
 
 def test_slow_disks_everywhere_are_one_finding() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.config.config import RetentionSection
 from cluster.replication.append_lane import Persisted
-from cluster.retention.disk_outlook import FILLING, RATE_OVER_MS, SLICE_MS, SLICES, SLOW, SlowAppends
+from cluster.retention.disk_outlook import FILLING, SLICE_MS, SLICES, SLOW, SlowAppends
 from cluster.retention.disk_space import FULL, DiskSpace
 from cluster.runtime.alarms import Alarms
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
@@ -79,12 +79,28 @@ def test_a_disk_that_will_be_full_in_a_few_hours_is_told_while_it_is_half_empty(
     seen.used(50)
     assert seen.used(51, 5) == set(), "a burst says nothing yet"
     assert seen.disk.view().full_in_s is None
-    assert seen.used(52, RATE_OVER_MS / MINUTE_MS - 5) == {FILLING}
+    assert seen.used(52, RetentionSection().disk_rate_ms / MINUTE_MS - 5) == {FILLING}
     assert seen.disk.view().full_in_s == pytest.approx(38 * 5 * 60, rel=0.01)
     for _ in range(60):
         alarms = seen.used(52)
     assert alarms == set(), "it stopped growing an hour ago"
     assert seen.disk.view().full_in_s is None
+
+
+def test_how_long_a_disk_is_observed_can_be_configured() -> None:
+    """For a minute, and the last six minutes count."""
+    seen = Watched()
+    seen.disk.reload(RetentionSection(disk_rate_ms=MINUTE_MS))
+    seen.used(50)
+    assert seen.used(50.5, 0.5) == set()
+    assert seen.used(51, 0.5) == {FILLING}
+    assert seen.disk.view().full_in_s == pytest.approx(39 * 60, rel=0.01)
+    for _ in range(58):
+        alarms = seen.used(51, 0.1)
+    assert alarms == {FILLING}, "it grew less than six minutes ago"
+    for _ in range(5):
+        alarms = seen.used(51, 0.1)
+    assert alarms == set()
 
 
 def test_a_disk_that_grows_slowly_is_no_news() -> None:

@@ -110,6 +110,22 @@ def test_an_alarm_says_that_nothing_reaches_the_store(tiered: Callable[..., Tier
     assert not leader.running.alarms.raised("tier_stuck")
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_how_long_uploads_may_fail_can_be_configured(tiered: Callable[..., Tiered], is_new: bool) -> None:
+    """At the start, and while the node runs."""
+    made = tiered(6, **({"health.tier_stuck_ms": 2_000} if is_new else {}))
+
+    async def denied(name: str, data: object) -> None:
+        raise Denied("the key is not known", "export AWS_ACCESS_KEY_ID")
+
+    made.store.create = denied  # type: ignore[method-assign]
+    leader: SimNode = made.sim.leader()
+    if not is_new:
+        leader.running.tier.reload(2_000)
+    made.send(40)
+    made.sim.loop.run_until(lambda: leader.running.alarms.raised("tier_stuck"), 30, "the alarm, in half the usual time")
+
+
 def test_each_step_is_one_line_of_the_log(tiered: Callable[..., Tiered], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="cluster.tier")
     made = tiered(7)
