@@ -88,8 +88,18 @@ def _why_not(cluster: LiveCluster, planted: Planted, rules: Rules, nodes: list[i
             return f"node {node}: not only the fault and its consequences: {list(said.values())}"
         if metrics != {(key[0], each["severity"]) for key, each in said.items()}:
             return f"node {node}: /metrics counts {metrics}, and found is {list(said.values())}"
-        everything |= {(each["code"], each["object"]): each["severity"] for each in health(cluster, node)["findings"]}
+        body = health(cluster, node)
+        everything |= {(each["code"], each["object"]): each["severity"] for each in body["findings"]}
+        if not body["healthy"] and not any(_explains(each, node) for each in body["findings"]):
+            return f"node {node}: the dashboard shows {body['reasons']} besides the findings"
+        if [each["node"] for each in body["nodes"] if not each["answers"]] != [planted.away] * bool(planted.away):
+            return f"node {node}: the dashboard does not hear {body['nodes']}"
     return disagreement(rules.holding(), everything, planted.alerts) if rules.is_here else ""
+
+
+def _explains(finding: dict[str, str], node: int) -> bool:
+    """As cluster/admin/static/findings.js."""
+    return finding["severity"] == "critical" or (finding["code"], finding["object"]) == ("no_leader", f"node {node}")
 
 
 def check_cleared(cluster: LiveCluster, rules: Rules) -> None:

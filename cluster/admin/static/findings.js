@@ -9,9 +9,14 @@ const KINDS = { critical: "bad", warning: "warn", info: "info" };
 
 /** The findings about the whole cluster, the worst first. What keeps this node from serving is always among them. */
 export function findingsOf(health) {
-  if (health.healthy || health.findings.some((finding) => finding.severity === "critical")) return health.findings;
+  if (health.healthy || health.findings.some((finding) => explains(finding, health.node))) return health.findings;
   const own = health.reasons.map((says) => ({ severity: "critical", says, object: `node ${health.node}` }));
   return [...own, ...health.findings];
+}
+
+/** Whether it says why the node does not serve: a node that is cut off from the leader is only a warning to the cluster. */
+function explains(finding, node) {
+  return finding.severity === "critical" || (finding.code === "no_leader" && finding.object === `node ${node}`);
 }
 
 /** The worst severity, "none" without findings. */
