@@ -80,6 +80,7 @@ class LongPolls:
         now = self._services.monotonic_ms()
         if not pull.held:
             pull.held = True
+            pull.puller.hold()
             pull.deadline_ms = now + pull.suspend_ms
         pull.parked = True
         self.count += 1

@@ -86,6 +86,9 @@ class Puller(Protocol):
     def kept_bytes(self) -> int:
         """What is kept of the request until it is answered."""
 
+    def hold(self) -> None:
+        """It is parked for the first time."""
+
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Whether an answer of `size` bytes may be made now. If not, `again` is called once when it may, unless the
         client is gone by then."""

@@ -388,8 +388,8 @@ class LogOutputSection(_Section, frozen=True, kw_only=True):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
-    slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 1000
-    """An entry that is decided later than this after its first request arrived gets a line; 0: none does."""
+    slow_request_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 500
+    """A request that is answered later than this after it arrived gets a line; 0: none does."""
 
 
 class Config(_Section, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
 from cluster.node.ha_metrics import HaMetrics
+from cluster.node.request_metrics import RequestMetrics
 from cluster.node.tallies import Spread, Tally
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
@@ -79,6 +80,7 @@ class NodeMetrics:
         self.transactions: Final = TransactionMetrics(self.registry)
         self.staged: Final = StagedMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
+        self.requests: Final = RequestMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         self._bytes_taken = self._bytes_given = 0

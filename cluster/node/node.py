@@ -182,7 +182,7 @@ class Node:
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
         self._context = context = NodeContext(
-            config, self.environment, loop, raw, self.alarms, wake=driver.wake, fail=driver.fail
+            config, self.environment, loop, raw, self.alarms, wake=driver.wake, stages=driver.stages, fail=driver.fail
         )
         log, identity = storage.directory.log, storage.directory.identity
         self.membership = members = MembersService(

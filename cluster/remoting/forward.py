@@ -24,13 +24,14 @@ from cluster.remoting.reply_path import ReplyPath
 from cluster.remoting.server import raw_frame
 from cluster.replication.identity import Identity
 from cluster.runtime.room import Room, Share
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.peer.transport import PeerTransport
+    from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -176,6 +177,7 @@ class Forwarder:
         """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
         whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
         self._admitting = False
+        self._slow: SlowRequests | None = None
         self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
@@ -184,6 +186,10 @@ class Forwarder:
         """Another configuration from now on."""
         self._limits = config.limits
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
+
+    def watch(self, slow: SlowRequests) -> None:
+        """`slow` is told of what was held for long."""
+        self._slow = slow
 
     # --- the node that holds the connection --------------------------------------------------------------------------
 
@@ -310,12 +316,25 @@ class Forwarder:
         if held is not None:
             held.frame.path.inflight_bytes -= held.size
             self.bytes_held -= held.size
+            self._look_at(held)
             if held.line is not None:
                 held.line.leave(forward_id)
             if held.promised is not None:
                 held.promised.hold(0)
                 held.frame.path.room_given_back()
         return held
+
+    def _look_at(self, held: Held) -> None:
+        """It leaves this node's hands: was that late?"""
+        slow = self._slow
+        if slow is None or held.waits_for_leader:
+            return
+        now_ms = self._clock.monotonic_ms()
+        took_ms = now_ms - (held.deadline_ms - self._deadline_ms)
+        if took_ms >= slow.bound_ms:
+            header = held.frame.header
+            ext = ext_of(header) if header.code not in SENDS else {}
+            slow.passed_on(header.code, held.frame.path.peer_address, ext, took_ms, now_ms)
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
         """Nobody has it in hand any more; tried again on the next timer or leader change."""

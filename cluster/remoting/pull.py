@@ -99,6 +99,10 @@ class PullReply:
         ext = sum([len(name) + len(value) for name, value in self._request.ext.items()])
         return ext + len(self._request.body)
 
+    def hold(self) -> None:
+        """See `Puller`."""
+        self._request.hold()
+
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """See `Puller`."""
         return self._request.room_for(size, again)

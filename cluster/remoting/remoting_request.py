@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cluster.remoting.frame import Frame
 from cluster.runtime.room import Share
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_head, ext_of
 from cluster.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cluster.replication.slow_requests import SlowRequests
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +26,10 @@ class RemotingRequest:
 
     __slots__ = (
         "_answered",
+        "_arrived_s",
         "_promised",
         "_serialize_type",
+        "_slow",
         "body",
         "code",
         "connection",
@@ -34,7 +41,7 @@ class RemotingRequest:
         "version",
     )
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, slow: SlowRequests | None = None) -> None:
         """Raises CodecError if the ext fields are not an object of values."""
         header = frame.header
         self.connection = frame.path
@@ -50,6 +57,17 @@ class RemotingRequest:
         self._serialize_type = frame.serialize_type
         self._answered = False
         self._promised: Share | None = None
+        self._slow = slow
+        self._arrived_s = 0.0 if slow is None else slow.clock_s()
+
+    @property
+    def client(self) -> tuple[str, int]:
+        """See `slow_requests.Answered`."""
+        return self.connection.peer_address
+
+    def hold(self) -> None:
+        """See `services.Request`."""
+        self._arrived_s = math.inf
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """See `services.Request`."""
@@ -66,9 +84,13 @@ class RemotingRequest:
         if self._promised is not None:
             self._promised.hold(0)
             self.connection.room_given_back()
-        if self._answered or self.flag & FLAG_ONEWAY:
+        if self._answered:
             return
         self._answered = True
+        if self._slow is not None:
+            self._slow.answered(self, code, self._arrived_s)
+        if self.flag & FLAG_ONEWAY:
+            return
         try:
             head = self._encode(code, remark, ext, len(body))
         except Exception as error:

@@ -47,6 +47,9 @@ class Request(Protocol):
         """Whether an answer of about `size` bytes may be made now. If not, `again` is called once when it may, unless
         the client is gone by then; until then no more is taken from its connection."""
 
+    def hold(self) -> None:
+        """It waits for something to happen, as a long poll does: nobody wonders how long that takes."""
+
     def promise(self, size: int) -> None:
         """Holds room for an answer that is made later, until it is given; 0 gives the room back."""
 

@@ -117,6 +117,7 @@ class Router(Dispatch):
         self._replies = replies
         self._fates = fates
         self._forwarder = forwarder
+        forwarder.watch(self._proposals.figures.slow)
         self._handlers = with_room(handlers, self._large_answers)
 
     def reload(self, limits: LimitsSection) -> None:
@@ -198,7 +199,7 @@ class Router(Dispatch):
                 frame = name_committers(frame, self._members)
             self._forward(frame)
             return
-        request = RemotingRequest(frame)
+        request = RemotingRequest(frame, self._proposals.figures.slow)
         if code in FROM_ROWS and self._fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return

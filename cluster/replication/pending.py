@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from cluster.replication.message_batch import Built, Send
-from cluster.replication.outcome import Done, ProposeResult
+from cluster.replication.outcome import Done, Outcome, ProposeResult
 from raftlog.crc import crc32
 from raftlog.types import EntryId, EntryType
 from statemachine import payload
@@ -128,6 +128,12 @@ class PendingEntry:
         """True once its waiters were answered with UNKNOWN; the entry itself still waits for the log's decision."""
         self.muted: set[int] = set()
         """Positions in `sends` that were answered with UNKNOWN and must not be answered again."""
+
+
+def tell_calls(entry: PendingEntry, outcome: Outcome, remark: str) -> None:
+    """Tells the waiters of its commands that it was not done, or that nobody knows."""
+    for call in entry.calls:
+        call.tell(ProposeResult(outcome, [], entry.id, remark))
 
 
 def find_send(

@@ -6,17 +6,31 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending import PendingEntry
-from cluster.replication.slow_requests import SlowRequests
-from cluster.runtime.clock import Clock
+from cluster.replication.slow_requests import RequestFigures, SlowRequests
+from cluster.wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.runtime.context import NodeContext
+
+
+SEND = int(RequestCode.SEND_MESSAGE)
+"""All sends count as this code: an entry holds those of every code."""
+_ANSWERS = {
+    Outcome.OK: int(ResponseCode.SUCCESS),
+    Outcome.FAIL: int(ResponseCode.SERVICE_NOT_AVAILABLE),
+    Outcome.UNKNOWN: int(ResponseCode.SYSTEM_ERROR),
+}
 
 
 class ProposalFigures(Protocol):
     """The metrics themselves; `cluster.node.metrics` keeps them."""
+
+    @property
+    def requests(self) -> RequestFigures:
+        """The metrics of requests."""
 
     @property
     def modes(self) -> ModeMetrics:
@@ -35,15 +49,16 @@ class ProposalFigures(Protocol):
 class ProposalMetrics:
     """Does nothing without metrics. Two clock calls per entry."""
 
-    def __init__(self, metrics: ProposalFigures | None, clock: Clock, state: BrokerState, config: Config) -> None:
+    def __init__(self, metrics: ProposalFigures | None, context: NodeContext, state: BrokerState) -> None:
         self._metrics = metrics
-        self._clock = clock
+        self._clock = context.clock
         self._state = state
-        self._slow = SlowRequests(config)
+        requests = None if metrics is None else metrics.requests
+        self.slow = SlowRequests(context.config, context.clock.monotonic_s, context.stages, requests)
 
     def reload(self, config: Config) -> None:
         """Other bounds from now on."""
-        self._slow.reload(config)
+        self.slow.reload(config)
 
     def proposed(self, pending: PendingEntry, messages: int, size_bytes: int) -> None:
         """The entry has its place in the leader's log."""
@@ -59,8 +74,10 @@ class ProposalMetrics:
         waiting = len(waiter.sends) + len(waiter.calls)
         now_s = self._clock.monotonic_s()
         metrics.settled(outcome, waiting, now_s - waiter.proposed_s)
-        if 1000 * now_s - waiter.deadline_ms >= self._slow.late_ms:
-            self._slow.settled(waiter, outcome, 1000 * now_s)
+        if waiter.sends:
+            metrics.requests.answered(SEND, _ANSWERS[outcome], now_s - waiter.proposed_s, len(waiter.sends))
+        if 1000 * now_s - waiter.deadline_ms >= self.slow.late_ms:
+            self.slow.settled(waiter, outcome, 1000 * now_s)
         if outcome is Outcome.OK and waiter.built is not None:
             names = self._state.topics_by_id
             for cursor, _, count, size in waiter.built.touched:

@@ -39,6 +39,7 @@ from cluster.replication.pending import (
     encode,
     entry_of,
     find_send,
+    tell_calls,
 )
 from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
 from cluster.replication.send_queue import SendQueue
@@ -61,7 +62,6 @@ logger = logging.getLogger(__name__)
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """Queued bytes that justify another batch in flight beside the two that are always allowed."""
-
 
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
@@ -96,7 +96,7 @@ class Proposals:
         self._before_open = before_open
         self._on_open: Callable[[], object] = lambda: None
         self._on_unproposed: Callable[[list[Send]], object] = lambda sends: None
-        self._metrics = ProposalMetrics(metrics, clock, state, config)
+        self.figures = ProposalMetrics(metrics, context, state)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
         self._pending: dict[int, PendingEntry] = {}
@@ -136,7 +136,7 @@ class Proposals:
         self._names.reload(config.limits)
         self._sends.reload(config.limits)
         self._effects.reload(config.offsets.flush_ms)
-        self._metrics.reload(config)
+        self.figures.reload(config)
         self.early.reload(config.modes)
         self._slots.clear()  # they have the level of acknowledgement of before
         self.plain.clear()
@@ -321,11 +321,9 @@ class Proposals:
             return
         for entry, results in zip(applied.entries, applied.run.results, strict=True):
             waiter = pending.pop(entry.index, None)
-            if waiter is None:
-                continue
-            if waiter.id.term == entry.term:
+            if waiter is not None and waiter.id.term == entry.term:
                 self._settle(waiter, results)
-            else:
+            elif waiter is not None:
                 self._lost(waiter)
         # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
         term = applied.entries[-1].term
@@ -409,7 +407,7 @@ class Proposals:
         pending.calls = calls
         self._pending[entry.index] = pending
         self.offsets.proposed(entry.index, calls)
-        self._metrics.proposed(pending, 0, len(entry.payload))
+        self.figures.proposed(pending, 0, len(entry.payload))
 
     def _window_open(self) -> bool:
         """Two batches overlap disk and network. More pay off only if each is large: an entry costs as much as a hundred
@@ -467,7 +465,7 @@ class Proposals:
         pending.built = built
         pending.bytes = size
         self._pending[entry.index] = pending
-        self._metrics.proposed(pending, built.message_count, len(built.payload))
+        self.figures.proposed(pending, built.message_count, len(built.payload))
         if self._acks:
             self.early.proposed(pending, raw)
 
@@ -494,7 +492,7 @@ class Proposals:
         if waiter.calls:
             self._barriers.lower_for(waiter.calls)
             self.offsets.decided(waiter.calls)
-        self._metrics.settled(waiter, Outcome.OK)
+        self.figures.settled(waiter, Outcome.OK)
         if waiter.sends and waiter.built is not None:
             self.bytes_inflight -= waiter.bytes
             if self._strict.names:
@@ -513,27 +511,29 @@ class Proposals:
             if not waiter.answered:
                 call.tell(ProposeResult(Outcome.OK, list(results[at : at + count]), waiter.id, ""))
             at += count
+        if waiter.calls:
+            self.figures.slow.told()
 
     def _lost(self, waiter: PendingEntry) -> None:
         """Another leader's entry is at our index: ours will never be applied."""
         self.early.lost(waiter)
         self._barriers.lower_for(waiter.calls)
         self.offsets.decided(waiter.calls)
-        self._metrics.settled(waiter, Outcome.FAIL)
+        self.figures.settled(waiter, Outcome.FAIL)
         self.bytes_inflight -= waiter.bytes
         self._strict.decided(waiter.sends)
         remark = "the entry was lost with its leader; nothing was stored"
         self._twins.tell(waiter.sends, self._replies.refused, remark, waiter.muted)
-        for call in waiter.calls:
-            if not waiter.answered:
-                call.tell(ProposeResult(Outcome.FAIL, [], waiter.id, remark))
+        if not waiter.answered:
+            tell_calls(waiter, Outcome.FAIL, remark)
+        self.figures.slow.told()
 
     def _give_up(self, entry: PendingEntry) -> None:
         entry.answered = True
-        self._metrics.settled(entry, Outcome.UNKNOWN)
+        self.figures.settled(entry, Outcome.UNKNOWN)
         term, index = entry.id
         remark = f"undecided after {self._deadline_ms} ms; it may still be stored (term {term}, index {index})"
         self._twins.tell(entry.sends, self._replies.unknown, remark, entry.muted)
         entry.muted.update(range(len(entry.sends)))
-        for call in entry.calls:
-            call.tell(ProposeResult(Outcome.UNKNOWN, [], entry.id, remark))
+        tell_calls(entry, Outcome.UNKNOWN, remark)
+        self.figures.slow.told()

@@ -19,6 +19,7 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.apply_lane import Applied
 from cluster.runtime.clock import Clock
 from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.stage_times import StageTimes
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import ImplausibleMessageError, NotLeaderError
 from raftlog.messages import InstallSnapshot, Message
@@ -85,6 +86,9 @@ class RaftDriver:
         self._turning = False
         """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
         self._stopped = False
+        self.stages = StageTimes()
+        self._now_ms = 0.0
+        """The clock at the begin of this turn, and what its own lanes have taken since."""
         self._timer: asyncio.TimerHandle | None = None
         self._jobs_out = 0
         self._gathered: list[Entry] = []
@@ -194,6 +198,8 @@ class RaftDriver:
                     rounds -= 1
                     if not rounds:
                         break
+                    for persisted in self._persisted:
+                        self._now_ms += 1000 * persisted.seconds
                     self._take_reports()
                     self._proposer.flush(self.raw)
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
@@ -212,7 +218,9 @@ class RaftDriver:
 
     def _step_inputs(self) -> None:
         raw = self.raw
-        raw.set_clock(self._clock.wall_ms(), self._clock.monotonic_ms())
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        self._now_ms = now_ms
+        raw.set_clock(wall_ms, now_ms)
         if self._persisted or self._applied:
             self._take_reports()
         while self._inbox:
@@ -240,6 +248,7 @@ class RaftDriver:
                 self._jobs_out -= persisted.jobs
                 if persisted.last is not None:
                     raw.persisted(persisted.last)
+                    self.stages.synced.append((persisted.last.index, self._now_ms))
                 if persisted.messages:
                     self._release(persisted.messages)
         if self._applied:
@@ -278,6 +287,7 @@ class RaftDriver:
                 if self._inbox:
                     self.wake()
         if ready.committed_entries:
+            self.stages.committed.append((ready.committed_entries[-1].index, self._now_ms))
             self._apply_soon(ready.committed_entries)
         if ready.read_states:
             for state in ready.read_states:
@@ -286,6 +296,7 @@ class RaftDriver:
                     self._reads_confirmed.append((state.index, callbacks))
             self._serve_reads()
         if ready.soft_state is not None:
+            self.stages.clear()
             if ready.soft_state.role is Role.LEADER:
                 self._submit_gathered()
             else:

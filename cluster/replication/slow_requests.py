@@ -1,72 +1,209 @@
-"""Logs slow requests: an entry that was decided late, and where the time went.
+"""Logs slow requests: which, whose, how long, and the stage that was slow.
 
-Checked once per entry, on the leader. At most one line a second; it reports how many were left out.
+A send is looked at once per entry, any other request when it is answered. At most one line a second; it reports how
+many were left out. All are counted.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.outcome import Outcome
+from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from cluster.config.config import Config
     from cluster.replication.pending import PendingEntry
+    from cluster.runtime.stage_times import StageTimes
 
 logger = logging.getLogger(__name__)
 
 LINE_EVERY_MS = 1000
-_ENDINGS = {
-    Outcome.OK: "committed and applied",
-    Outcome.FAIL: "known to be lost",
-    Outcome.UNKNOWN: "given up as undecided",
-}
+ENTRY_STAGES = ("queue", "sync", "majority", "apply")
+"""Of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk. majority: until
+it is committed. apply: until it is applied and answered."""
+READ, CONFIRM, LEADER = "read", "confirm", "leader"
+"""Stages of what is no entry. read: until the rows or messages were read. confirm: the same, of a read for which a
+majority has to confirm the leader first. leader: on a node that passed it on, until a leader had answered or was
+found."""
+TOLD = ("topic", "consumerGroup", "producerGroup", "group")
+"""Header fields that name the object of a request; `b` is the topic of a send (SEND_MESSAGE_V2)."""
+CONFIRMED = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    }
+)
+
+
+_NAMES = {code.value: code.name for code in RequestCode}
+
+
+class Answered(Protocol):
+    """A request that was answered, as `remoting.remoting_request` keeps it."""
+
+    code: int
+    ext: dict[str, str]
+
+    @property
+    def client(self) -> tuple[str, int]:
+        """The ip and port that it came from."""
+
+
+class RequestFigures(Protocol):
+    """The metrics; `cluster.node.request_metrics` keeps them."""
+
+    def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
+        """Requests of one code were answered in so long."""
+
+    def slow(self, code: int, stage: str, requests: int) -> None:
+        """Requests were slow, most of all in this stage."""
 
 
 class SlowRequests:
     """Event loop only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, clock_s: Callable[[], float], stages: StageTimes, figures: RequestFigures | None
+    ) -> None:
+        """`clock_s`: monotonic seconds. Without `figures` nothing is counted."""
+        self.clock_s = clock_s
+        self._stages = stages
+        self._figures = figures
         self.late_ms = math.inf
         """An entry is slow this long after its deadline (below 0: before it); check before a call."""
+        self.bound_ms = math.inf
+        """A request that took longer is slow."""
+        self._entry: dict[str, float] | None = None
+        """The stages of the slow entry whose commands are being answered."""
         self._next_ms = 0.0
         self._left_out = 0
         self.reload(config)
 
     def reload(self, config: Config) -> None:
         """Other bounds from now on; an entry that is under way may be shown with the wrong time once."""
-        self._bound_ms = config.log_output.slow_request_ms
         self._deadline_ms = config.send.deadline_ms
-        self.late_ms = self._bound_ms - self._deadline_ms if self._bound_ms else math.inf
+        self.bound_ms = config.log_output.slow_request_ms or math.inf
+        self.late_ms = self.bound_ms - self._deadline_ms
+
+    # --- sends and commands: once per entry --------------------------------------------------------------------------
 
     def settled(self, waiter: PendingEntry, outcome: Outcome, now_ms: float) -> None:
-        """Its waiters receive `outcome` now (monotonic milliseconds)."""
+        """The waiters of an entry receive `outcome` now (monotonic milliseconds). Those of commands are told next: see
+        `answered`; `told` follows."""
         if now_ms - waiter.deadline_ms < self.late_ms:
             return
         arrived_ms = waiter.deadline_ms - self._deadline_ms  # of the first request: it sets the deadline
-        took_ms = now_ms - arrived_ms
+        stages = self._stages_of(waiter, arrived_ms, now_ms)
+        if not waiter.sends:
+            self._entry = stages
+            return
+        first = waiter.sends[0]
+        self._slow(
+            RequestCode.SEND_MESSAGE,
+            stages,
+            len(waiter.sends),
+            now_ms,
+            {
+                "client": _address(getattr(first.connection, "peer_address", None)),  # a copy of the broker's has none
+                "topic": first.slot.name,
+                "requests": len(waiter.sends),
+                "term": waiter.id.term,
+                "index": waiter.id.index,
+                "outcome": outcome.name.lower(),
+            },
+        )
+
+    def told(self) -> None:
+        """All waiters of the entry have been told."""
+        self._entry = None
+
+    def _stages_of(self, waiter: PendingEntry, arrived_ms: float, now_ms: float) -> dict[str, float]:
+        """Milliseconds by stage. One that has not ended has all the time since the one before it."""
+        synced_ms, committed_ms = self._stages.of(waiter.id.index)
+        ended, spent = arrived_ms, {}
+        for name, end_ms in zip(ENTRY_STAGES, (1000 * waiter.proposed_s, synced_ms, committed_ms, now_ms), strict=True):
+            until = now_ms if end_ms is None else min(max(end_ms, ended), now_ms)
+            spent[name] = until - ended
+            ended = until
+        return spent
+
+    # --- all other requests ------------------------------------------------------------------------------------------
+
+    def answered(self, request: Answered, response: int, arrived_s: float) -> None:
+        """A request that came at `arrived_s` is answered now. A pull that was held has no such time (infinity)."""
+        now_s = self.clock_s()
+        seconds = now_s - arrived_s
+        if seconds < 0 or response == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return  # the latter is delayed on purpose where it repeats, and has any code that a client can think of
+        if self._figures is not None:
+            self._figures.answered(request.code, response, seconds)
+        if 1000 * seconds >= self.bound_ms:
+            stage = CONFIRM if request.code in CONFIRMED else READ
+            stages = self._entry or {stage: 1000 * seconds}
+            more = {"client": _address(request.client), **_objects(request.ext), "response_code": response}
+            self._slow(request.code, stages, 1, 1000 * now_s, more)
+
+    def passed_on(
+        self, code: int, client: tuple[str, int], ext: Mapping[str, str], took_ms: float, now_ms: int
+    ) -> None:
+        """This node let go of a request that it held for a leader, `took_ms` after it came."""
+        self._slow(code, {LEADER: took_ms}, 1, now_ms, {"client": _address(client), **_objects(ext)})
+
+    # --- the line ----------------------------------------------------------------------------------------------------
+
+    def _slow(self, code: int, stages: dict[str, float], requests: int, now_ms: float, more: dict[str, object]) -> None:
+        stage = max(stages, key=stages.__getitem__)
+        if self._figures is not None:
+            self._figures.slow(code, stage, requests)
         if now_ms < self._next_ms:
             self._left_out += 1
             return
         self._next_ms = now_ms + LINE_EVERY_MS
         left_out, self._left_out = self._left_out, 0
-        queued_ms = max(0.0, 1000 * waiter.proposed_s - arrived_ms)
+        total_ms = sum(stages.values())
+        fields = {
+            "request_code": code_name(code),
+            **more,
+            "total_ms": round(total_ms),
+            "slow_stage": stage,
+            **{f"{name}_ms": round(spent) for name, spent in stages.items()},
+        }
         logger.warning(
-            "slow: %s in entry %d of term %d took %.0f ms: %.0f ms until it was proposed, %.0f ms until it was %s%s",
-            self._what(waiter),
-            waiter.id.index,
-            waiter.id.term,
-            took_ms,
-            queued_ms,
-            took_ms - queued_ms,
-            _ENDINGS[outcome],
+            "slow: %s took %.0f ms, %.0f ms of it in stage %s%s",
+            fields["request_code"],
+            total_ms,
+            stages[stage],
+            stage,
             f"; {left_out} more were slow since the line before" if left_out else "",
+            extra=fields,
         )
 
-    @staticmethod
-    def _what(waiter: PendingEntry) -> str:
-        if not waiter.sends:
-            return f"{len(waiter.calls)} changes of topics, groups or offsets"
-        return f"{len(waiter.sends)} sends (topic {waiter.sends[0].slot.name}, ...)"
+
+def code_name(code: int) -> str:
+    """RocketMQ's name of a request code; the number of one that it does not define."""
+    return _NAMES.get(code) or str(code)
+
+
+def _address(peer: tuple[str, int] | None) -> str:
+    return "" if peer is None else f"{peer[0]}:{peer[1]}"
+
+
+def _objects(ext: Mapping[str, str]) -> dict[str, object]:
+    """Topic and group, as far as the header names them, at their usual lengths."""
+    found: dict[str, object] = {}
+    for name in TOLD:
+        if name in ext:
+            found.setdefault("topic" if name == "topic" else "group", ext[name][:255])
+    return found

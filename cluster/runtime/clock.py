@@ -30,6 +30,5 @@ class SystemClock:
         """See Clock."""
         return time.monotonic_ns() // 1_000_000
 
-    def monotonic_s(self) -> float:
-        """See Clock."""
-        return time.perf_counter()
+    monotonic_s = staticmethod(time.perf_counter)
+    """See Clock. The function itself: a request is timed without a call of Python's."""

@@ -13,6 +13,7 @@ from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import Environment
+from cluster.runtime.stage_times import StageTimes
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.fs import FileSystem
 
@@ -30,6 +31,8 @@ class NodeContext:
     alarms: Alarms
     wake: Callable[[], None]
     """Schedules a turn of the driver. Event loop only."""
+    stages: StageTimes
+    """When the driver saw the stages of entries end."""
     fail: Callable[[BaseException], None]
     """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
 

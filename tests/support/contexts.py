@@ -9,6 +9,7 @@ from cluster.config.config import Config, NodeSection
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
+from cluster.runtime.stage_times import StageTimes
 
 CONFIG = Config(node=NodeSection(id=1, data_dir="/data"))
 
@@ -27,4 +28,4 @@ def context_of(
     def fail(error: BaseException) -> None:
         raise error
 
-    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, fail)
+    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, StageTimes(), fail)

@@ -152,6 +152,8 @@ def test_every_metric_is_documented(metrics: NodeMetrics) -> None:
 
 def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
+    metrics.requests.answered(11, 0, 0.001)
+    metrics.requests.slow(11, "read", 1)
     metrics.retention.trimmed("age")
     metrics.tier.moved(TierState.VERIFIED)
     metrics.tier.written("log", 1)

@@ -124,6 +124,9 @@ class FakeRequest:
         self.connection.waiting.append(again)
         return False
 
+    def hold(self) -> None:
+        self.held = True
+
     def promise(self, size: int) -> None:
         self.promised = size
 

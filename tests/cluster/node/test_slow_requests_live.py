@@ -1,0 +1,77 @@
+"""A node whose disk is slow says so of the request that waited for it, in the log and in the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.loading import load
+from cluster.node.life import NodeLife
+from cluster.node.node import Node
+from cluster.runtime.environment import Environment
+from cluster.runtime.logs import extras
+from raftmq.client import connect
+from raftmq.local.init import create_data_dirs
+from raftmq.local.process import free_base_port
+from tests.support.patience import PATIENCE_S, until
+
+pytestmark = pytest.mark.live
+POINT = "append.fdatasync"
+
+
+@dataclasses.dataclass
+class Served:
+    node: Node
+    servers: str
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    base = free_base_port(4)
+    path = tmp_path / "raftmq.toml"
+    path.write_text(
+        f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
+        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
+        "[failpoints]\nenabled = true\n[log_output]\nslow_request_ms = 400\n"
+    )
+    create_data_dirs([path])
+    lives: list[Node] = []
+    life = NodeLife(load(path), Environment(), lives.append)
+    running = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: lives and lives[0].services.writes_open())
+    yield Served(lives[0], f"127.0.0.1:{base + 1}")
+    life.stop()
+    async with asyncio.timeout(PATIENCE_S):
+        await running
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [dict(extras(each)) for each in caplog.records if each.message.startswith("slow: ")]
+
+
+async def test_a_slow_disk_is_named(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    points = served.node.failpoints
+
+    def clients() -> None:
+        with connect(served.servers) as mq:
+            mq.admin.create_topic("orders", queues=1)
+            mq.send("orders", b"quick", queue_id=0)
+            caplog.clear()
+            points.set(POINT, "delay:1500ms")
+            mq.send("orders", b"slow", queue_id=0)
+            points.set(POINT, "off")
+
+    await asyncio.to_thread(clients)
+    (line,) = [each for each in lines(caplog) if each.get("topic") == "orders"]
+    assert {"request_code": "SEND_MESSAGE", "slow_stage": "sync", "requests": 1}.items() <= line.items()
+    assert line["client"].startswith("127.0.0.1:")
+    assert line["sync_ms"] >= 400
+    assert line["sync_ms"] > max(line["queue_ms"], line["majority_ms"], line["apply_ms"])
+    shown = served.node.metrics.render().decode()
+    assert 'raftmq_slow_requests_total{request_code="send_message",stage="sync"} 1.0' in shown
+    assert 'rocketmq_rpc_latency_count{protocol_type="remoting",request_code="send_message"' in shown
