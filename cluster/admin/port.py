@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cluster.broker.old_bounds import OldBounds
     from cluster.broker.old_keys import OldKeys
     from cluster.broker.services import Services
+    from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.changes import MemberChanges
@@ -179,6 +180,9 @@ class Figures(Protocol):
     def counted(self) -> Counted:
         """The counters behind the history of the last hour."""
 
+    def topic_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Topic -> bytes of its messages in this node's log."""
+
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
 
@@ -219,6 +223,7 @@ class AdminPort:
     metrics: Figures
     events: EventLog
     clients: Clients
+    topic_sizes: TopicSizes
     wall_ms: Callable[[], int]
     """The node's wall clock, milliseconds since the Unix epoch."""
     status: Callable[[], NodeStatus]

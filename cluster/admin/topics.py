@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
+from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import Topics, check_attribute
 from cluster.config.source import nearest
 from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
@@ -31,6 +32,11 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     order: bool
     attributes: dict[str, str]
     messages: int
+    bytes: int | None = None
+    """Stored size of the messages that are in the log of the node that answers (`cluster.broker.topic_sizes`). null:
+    not measured, as in the answer to a change."""
+    bytes_exact: bool = True
+    """False: `bytes` is an estimate, the mean size of some of the messages times their number."""
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,8 @@ class TopicsView(ReadView, frozen=True, kw_only=True):
     """`GET /v1/topics`."""
 
     topics: list[TopicView]
+    bytes_applied_index: int
+    """`bytes` is as of this entry, some seconds old."""
 
 
 class TopicDetail(ReadView, frozen=True, kw_only=True):
@@ -80,8 +88,14 @@ async def list_topics(call: Call) -> TopicsView:
     """All topics, by name."""
     state = call.port.state
     applied = state.applied.index  # read before the rest: what follows is at least as new
-    topics = [_view(state, config) for _, config in sorted(state.topics.items())]
-    return TopicsView(node=call.port.config.node.id, consistency=call.consistency, applied_index=applied, topics=topics)
+    measured = await call.port.topic_sizes.all()
+    return TopicsView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topics=[_view(state, config, measured.sizes.get(config.id)) for _, config in sorted(state.topics.items())],
+        bytes_applied_index=measured.applied_index,
+    )
 
 
 async def describe_topic(call: Call) -> TopicDetail:
@@ -89,11 +103,12 @@ async def describe_topic(call: Call) -> TopicDetail:
     state = call.port.state
     applied = state.applied.index
     config = find_topic(state, call.params["name"])
+    size = await call.port.topic_sizes.of(config)
     return TopicDetail(
         node=call.port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
-        topic=_view(state, config),
+        topic=_view(state, config, size),
         queues=[
             QueueView(
                 queue_id=queue,
@@ -136,7 +151,7 @@ async def create_topic(call: Call) -> Answer:
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
     config = find_topic(call.port.state, call.params["name"])
-    held = _view(call.port.state, config)
+    held = _view(call.port.state, config, await call.port.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
         return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)
@@ -180,7 +195,7 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
     return fields
 
 
-def _view(state: BrokerState, config: TopicConfig) -> TopicView:
+def _view(state: BrokerState, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
     held = sum(
         state.max_offset(config.id, queue) - first_offset(state, config.id, queue) for queue in range(config.queues)
     )
@@ -193,4 +208,6 @@ def _view(state: BrokerState, config: TopicConfig) -> TopicView:
         order=config.order,
         attributes=dict(config.attributes),
         messages=held,
+        bytes=None if size is None else size.bytes,
+        bytes_exact=size is None or size.exact,
     )

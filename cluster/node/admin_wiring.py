@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cluster.admin.port import AdminPort
+from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
 from cluster.node.client_list import ClientList
 
@@ -48,6 +49,7 @@ def port_of(node: OwnPort) -> AdminPort:
         metrics=node.metrics,
         events=node.events,
         clients=ClientList(node.router, node.clients, asyncio.get_running_loop().time, node.environment.clock.wall_ms),
+        topic_sizes=TopicSizes(node.state, node.environment.clock.monotonic_ms),
         wall_ms=node.environment.clock.wall_ms,
         status=lambda: node_view.status(node),
         connected=node.transport.connected,

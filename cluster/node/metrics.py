@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from heapq import nlargest
 from typing import Final
 
 from prometheus_client import (
@@ -49,6 +50,8 @@ SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 """Seconds of a disk write or an apply: from a fast NVMe flush to a failing disk."""
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+TOPICS_MAX: Final = 200
+"""Topics whose size the metrics name: Prometheus keeps every name for weeks."""
 BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
 
 
@@ -138,6 +141,13 @@ class NodeMetrics:
         count, size = self._out.get(topic) or self._children(self._out, self._messages_out, self._throughput_out, topic)
         count.inc(messages)
         size.inc(size_bytes)
+
+    def topic_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Topic -> bytes of its messages in this node's log; the largest TOPICS_MAX are shown."""
+        self._topic_bytes.clear()
+        for topic in nlargest(TOPICS_MAX, sizes, key=sizes.__getitem__):
+            self._topic_bytes.labels(topic).set(sizes[topic])
+        self._topic_bytes_left.set(max(0, len(sizes) - TOPICS_MAX))
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
@@ -351,6 +361,14 @@ class NodeMetrics:
         self._throughput_in = counter("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
         self._messages_out = counter("rocketmq_messages_out", "Messages delivered to consumers", "topic")
         self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic")
+        self._topic_bytes = gauge(
+            "raftmq_topic_bytes",
+            "Bytes of the topic's messages in this node's log, about (the largest topics)",
+            "topic",
+        )
+        self._topic_bytes_left = gauge(
+            "raftmq_topic_bytes_left_out", "Topics left out of raftmq_topic_bytes because there are too many"
+        )
         self._topics = gauge("rocketmq_topic_number", "Number of topics")
         self._groups = gauge("rocketmq_consumer_group_number", "Number of consumer groups")
 

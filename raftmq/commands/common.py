@@ -122,6 +122,16 @@ def author() -> str:
     return f"{name}@{socket.gethostname()}"[:200]
 
 
+def size_of(count: int) -> str:
+    """Bytes as people read them, in powers of 1024."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def console(*, stderr: bool = False) -> Console:
     """Where text for people goes: stdout, or stderr for progress beside real output. Only a terminal has a width: what
     is written to a file or a pipe is never cut."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cluster.retention.settings import differing
-from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.commands.common import data_option, json_option, print_json, print_table, size_of
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
 
 _HOUR_MS = 3_600_000
@@ -38,7 +38,7 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
     if leader.get("pinned_log_bytes"):
         waiting = f"{leader['pinned_timers']} timers and {leader['pinned_halves']} half messages"
         why = "being stored further on" if leader["carrying"] else leader["carry_held_by"] or "to be stored further on"
-        click.echo(f"{waiting} wait in {_size(leader['pinned_log_bytes'])} of log that would be removed: {why}")
+        click.echo(f"{waiting} wait in {size_of(leader['pinned_log_bytes'])} of log that would be removed: {why}")
     for line in differing({view["node"]: view["settings"] for view in views}, leader["leader"]):
         click.echo(line)
     rows = [
@@ -46,7 +46,7 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
             view["node"],
             view["trim_position"],
             view["first_position"],
-            _size(view["end_position"] - view["first_position"]),
+            size_of(view["end_position"] - view["first_position"]),
             view["files_left"],
             view["files_held_by"] or "-",
             "-" if view["disk_used_percent"] is None else f"{view['disk_used_percent']} %",
@@ -71,16 +71,7 @@ def _rules(view: dict[str, Any]) -> str:
     if view["keep_ms"]:
         hours = view["keep_ms"] / _HOUR_MS
         kept = f"{hours:g} h" if hours >= 1 else f"{view['keep_ms']} ms"
-    size = f", at most {_size(view['bytes_max'])} of log" if view["bytes_max"] else ""
+    size = f", at most {size_of(view['bytes_max'])} of log" if view["bytes_max"] else ""
     when = f"at the hours {view['delete_when']}" if view["delete_when"] else "at any time"
     protected = "; unconsumed messages stay" if view["protect_unconsumed"] else ""
     return f"messages are kept {kept}{size}; expired messages are removed {when}{protected}"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -10,7 +10,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from cluster.replication.ack_levels import ATTRIBUTE, NAMES
-from raftmq.commands.common import data_option, json_option, print_json, print_table, show
+from raftmq.commands.common import data_option, json_option, print_json, print_table, show, size_of
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -97,12 +97,12 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
         print_json({"schema": 1, **answer})
         return
     rows = [
-        [t["name"], t["write_queues"], t["messages"], _attributes(t["attributes"])]
+        [t["name"], t["write_queues"], t["messages"], _bytes(t), _attributes(t["attributes"])]
         for t in answer["topics"]
         if with_system or not t["name"].startswith("%")
     ]
     none = "no topics yet; create one with: raftmq topic create NAME"
-    print_table(["topic", "queues", "messages", "attributes"], rows, none=none)
+    print_table(["topic", "queues", "messages", "on disk", "attributes"], rows, none=none, left=("topic", "attributes"))
 
 
 @topic.command("describe")
@@ -117,9 +117,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     shown = answer["topic"]
-    click.echo(
-        f"{name}: {shown['messages']} messages in {shown['write_queues']} queues {_attributes(shown['attributes'])}"
-    )
+    click.echo(f"{name}: {_held(shown)} in {shown['write_queues']} queues {_attributes(shown['attributes'])}")
     print_table(
         ["queue", "min offset", "max offset"],
         [[queue["queue_id"], queue["min_offset"], queue["max_offset"]] for queue in answer["queues"]],
@@ -138,13 +136,26 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
     api = AdminApi(admin_addresses(admin, data))
     if dry_run:
         plan = api.delete(f"/v1/topics/{quote(name, safe='')}?dry_run=true")
-        show(as_json, plan, f"nothing was changed; {name} would go with {plan['topic']['messages']} messages")
+        show(as_json, plan, f"nothing was changed; {name} would go with {_held(plan['topic'])}")
         return
     if not yes:
-        held = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["messages"]
-        click.confirm(f"delete {name} with {held} messages?", abort=True, err=True)
+        held = _held(api.get(f"/v1/topics/{quote(name, safe='')}")["topic"])
+        click.confirm(f"delete {name} with {held}?", abort=True, err=True)
     answer = api.delete(f"/v1/topics/{quote(name, safe='')}")
     show(as_json, answer, f"deleted {name} ({answer['topic']['messages']} messages)")
+
+
+def _bytes(topic: dict[str, Any]) -> str | None:
+    """What the messages take in a node's log; None if nobody measured it. An older node does not say."""
+    if topic.get("bytes") is None:
+        return None
+    return ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])
+
+
+def _held(topic: dict[str, Any]) -> str:
+    """As in "3 messages (1.2 KiB)"."""
+    size = _bytes(topic)
+    return f"{topic['messages']} messages" + (f" ({size})" if size else "")
 
 
 def _attributes(attributes: dict[str, str]) -> str:

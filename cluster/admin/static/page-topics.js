@@ -33,6 +33,7 @@ function allTopics(list, own) {
     panel(f.plural(shown.length, "topic"), { end, note: hidden ? `${hidden} not shown` : null }, table([
       { name: "name", label: "topic", sort: (topic) => topic.name, cell: (topic) => h("a", { href: topicLink(topic.name) }, topic.name) },
       { name: "messages", label: "messages", num: true, sort: (topic) => topic.messages },
+      { name: "bytes", label: "on disk", num: true, sort: (topic) => topic.bytes ?? -1, cell: onDisk },
       { name: "read_queues", label: "read queues", num: true, sort: (topic) => topic.read_queues },
       { name: "write_queues", label: "write queues", num: true, sort: (topic) => topic.write_queues },
       { name: "perm", label: "access", cell: access },
@@ -51,6 +52,7 @@ function oneTopic(one, readers) {
     h("div", { class: "columns" },
       panel("Topic", null, inside(facts(
         ["messages", h("span", { "data-field": "messages", "data-value": topic.messages }, f.count(topic.messages))],
+        ["on disk", h("span", { "data-field": "bytes", "data-value": topic.bytes }, onDisk(topic))],
         ["queues", `${topic.read_queues} to read, ${topic.write_queues} to write`],
         ["access", access(topic)], ["ordered", topic.order ? "yes" : "no"],
         ["attributes", attributes(topic)], ["id", topic.id]))),
@@ -73,6 +75,11 @@ export function messagesLink(name) {
 
 export function topicLink(name) {
   return `#/topics/${encodeURIComponent(name)}`;
+}
+
+/** Stored bytes of its messages in the log of the node that was asked. */
+function onDisk(topic) {
+  return (topic.bytes_exact ? "" : "about ") + f.bytes(topic.bytes);
 }
 
 function access({ perm }) {

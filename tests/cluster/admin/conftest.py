@@ -17,6 +17,7 @@ from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, P
 from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
+from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.reload import KeyChange
@@ -76,6 +77,7 @@ class FakeNode:
         self.config = make_config(node_id, **overrides)
         self.kv = MemoryKV()
         self.state = BrokerState(self.kv)
+        self.topic_sizes = TopicSizes(self.state, lambda: 0)
         self.failpoints = FailpointSet(self.config.failpoints.enabled)
         self.metrics = NodeMetrics()
         self.samples = Samples()

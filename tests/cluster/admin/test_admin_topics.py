@@ -28,8 +28,12 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
         "order": False,
         "attributes": {"dedup": "off"},
         "messages": 5,
+        "bytes": 5,
+        "bytes_exact": True,
     }
-    assert listed == {"node": 1, "consistency": "local", "applied_index": node.state.applied.index, "topics": [topic]}
+    applied = node.state.applied.index
+    about = {"node": 1, "consistency": "local", "applied_index": applied, "bytes_applied_index": applied}
+    assert listed == {**about, "topics": [topic]}
     detail = await (await client.get("/v1/topics/orders")).json()
     assert detail["topic"] == topic
     assert detail["queues"] == [

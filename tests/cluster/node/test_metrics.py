@@ -181,6 +181,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
     metrics.messages_out("t", 1, 1)
+    metrics.topic_sizes({"t": 1})
     counts, loop = RequestCounts(), asyncio.new_event_loop()
     counts.record("get_range", "ok")
     metrics.tier_reads.watch(counts, TierReading(loop, MemoryStore(), "c", tuple, None))

@@ -1,0 +1,145 @@
+"""How many bytes of messages each topic holds on this node's disk.
+
+All topics share one log, and files go as wholes, so no file belongs to a topic. What is counted is the stored size of
+the messages in the topic's queues that are in this node's log: not the log's own headers (some 100 bytes per entry),
+not what is only in the tier, and not what is in no queue (scheduled, half and staged messages have metrics of their
+own). The queues' rows name the size of each message. Looking at all of them would read 32 bytes per message, so only
+BLOCKS_MAX blocks of rows are read, spread over each topic: few messages are counted exactly, many are estimated by the
+mean size of those seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from raftlog.errors import InvariantViolationError
+from statemachine.consume_queue import BLOCK
+from statemachine.payload import ITEM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statemachine.broker_state import BrokerState
+    from statemachine.topics import TopicConfig
+
+BLOCKS_MAX = 1000
+"""Blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""
+TOPIC_BLOCKS_MAX = 256
+"""For one topic."""
+FRESH_MS = 10_000
+"""So long the sizes of all topics are not measured again."""
+
+
+class TopicSize(NamedTuple):
+    """What a topic's messages take."""
+
+    bytes: int
+    exact: bool
+    """False: estimated by the mean size of some of them."""
+
+
+class _Span(NamedTuple):
+    """The messages of one queue that are in this node's log: `first` <= offset < `end`."""
+
+    queue_id: int
+    first: int
+    end: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-(self.end - self.first) // BLOCK)
+
+
+def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) -> dict[int, TopicSize]:
+    """Topic id -> size. Reads at most `blocks_max` blocks, or one per topic as long as they last; a topic without one
+    is left out. Any thread."""
+    spans = {topic.id: list(_spans(state, topic)) for topic in topics}
+    blocks = {topic_id: sum(span.blocks for span in rows) for topic_id, rows in spans.items()}
+    total, left, found = sum(blocks.values()), blocks_max, {}
+    for topic_id, rows in sorted(spans.items(), key=lambda item: -blocks[item[0]]):
+        share = blocks[topic_id] if total <= blocks_max else max(1, blocks_max * blocks[topic_id] // total)
+        size = _size(state, topic_id, rows, blocks[topic_id], min(share, left))
+        left -= min(share, left, blocks[topic_id])
+        if size is not None:
+            found[topic_id] = size
+    return found
+
+
+def _spans(state: BrokerState, topic: TopicConfig) -> Iterator[_Span]:
+    for queue_id in range(topic.queues):
+        end = state.max_offset(topic.id, queue_id)  # before the first one: retention may move that past it
+        first = min(state.min_offset(topic.id, queue_id), end)
+        if first < end:
+            yield _Span(queue_id, first, end)
+
+
+def _size(state: BrokerState, topic_id: int, spans: list[_Span], blocks: int, reads: int) -> TopicSize | None:
+    if not spans:
+        return TopicSize(0, exact=True)
+    picked = iter(sorted({(2 * at + 1) * blocks // (2 * reads) for at in range(reads)}))
+    messages, seen, size, begun = sum(span.end - span.first for span in spans), 0, 0, 0
+    at = next(picked, None)
+    for span in spans:
+        while at is not None and at < begun + span.blocks:
+            items = _items(state, topic_id, span, at - begun)
+            seen += len(items) // ITEM.size
+            size += sum(item[1] for item in ITEM.iter_unpack(items))
+            at = next(picked, None)
+        begun += span.blocks
+    if not seen:
+        return None
+    return TopicSize(size, exact=True) if seen == messages else TopicSize(size * messages // seen, exact=False)
+
+
+def _items(state: BrokerState, topic_id: int, span: _Span, block: int) -> bytes:
+    start = span.first + block * BLOCK
+    try:
+        return state.fetch_packed(topic_id, span.queue_id, start, min(BLOCK, span.end - start))
+    except InvariantViolationError:  # the topic was deleted meanwhile
+        return b""
+
+
+class Measured(NamedTuple):
+    """The sizes of all topics, as of an entry."""
+
+    applied_index: int
+    sizes: Mapping[int, TopicSize]
+    """By topic id."""
+
+
+class TopicSizes:
+    """The sizes of all topics, measured on a thread when somebody asks. Event loop only."""
+
+    def __init__(self, state: BrokerState, monotonic_ms: Callable[[], int]) -> None:
+        self._state = state
+        self._monotonic_ms = monotonic_ms
+        self._last = Measured(-1, {})
+        self._fresh_until_ms = 0
+        self._running: asyncio.Future[Measured] | None = None
+
+    async def all(self) -> Measured:
+        """At most FRESH_MS old. Several askers share one look."""
+        if self._last.applied_index >= 0 and self._monotonic_ms() < self._fresh_until_ms:
+            return self._last
+        if self._running is None:
+            loop = asyncio.get_running_loop()
+            self._running = asyncio.ensure_future(loop.run_in_executor(None, self._look))
+            self._running.add_done_callback(self._done)
+        return await asyncio.shield(self._running)
+
+    async def of(self, topic: TopicConfig) -> TopicSize | None:
+        """Of one topic, now."""
+        look = asyncio.get_running_loop().run_in_executor(None, measure, self._state, [topic], TOPIC_BLOCKS_MAX)
+        return (await look).get(topic.id)
+
+    def _look(self) -> Measured:
+        applied = self._state.applied.index  # read before the rest: what follows is at least as new
+        return Measured(applied, measure(self._state, list(self._state.topics.values()), BLOCKS_MAX))
+
+    def _done(self, looked: asyncio.Future[Measured]) -> None:
+        self._running = None
+        if not looked.cancelled() and looked.exception() is None:
+            self._last = looked.result()
+            self._fresh_until_ms = self._monotonic_ms() + FRESH_MS
