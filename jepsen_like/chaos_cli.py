@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.check_cli import check_command
 from jepsen_like.fuzz_cli import fuzz_command
 
@@ -26,6 +27,7 @@ def chaos() -> None:
 
 
 chaos.add_command(check_command)
+chaos.add_command(check_history_command)
 chaos.add_command(fuzz_command)
 
 

@@ -9,11 +9,13 @@ import click
 HISTORY = "history.jsonl"
 
 
-def _history_in(folder: Path) -> Path:
-    """Raises UsageError if it is no folder of a run."""
-    if not (folder / HISTORY).is_file():
-        raise click.UsageError(f"{folder} holds no {HISTORY}: name the folder of a run, or a history")
-    return folder / HISTORY
+def history_at(given: Path) -> Path:
+    """The file itself, or that in the folder of a run. Raises UsageError for any other folder."""
+    if not given.is_dir():
+        return given
+    if not (given / HISTORY).is_file():
+        raise click.UsageError(f"{given} holds no {HISTORY}: name the folder of a run, or a history")
+    return given / HISTORY
 
 
 @click.group()
@@ -49,8 +51,7 @@ def check_command(
             workload_named(workload)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-    if history.is_dir():
-        history = _history_in(history)
+    history = history_at(history)
     verdict, ops = check_file(history, workload)
     if report is not None:
         run = RunInfo(history.name, f"raftmq chaos check {history}", machine=machine_facts())

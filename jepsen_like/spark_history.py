@@ -1,6 +1,6 @@
 """Judges histories that are too large for one process, with Spark: joins by message, windows by queue, a search by key.
 
-    python -m jepsen_like.spark_history history.jsonl [--master local[2]]
+    raftmq chaos check-history history.jsonl [--master local[2]]
 
 The kinds of anomalies are those of `jepsen_like.checkers`, which judges what fits into memory and says more about each.
 Work grows with the number of steps, times its logarithm for sorting. Registers are searched key by key by the very code
@@ -9,22 +9,24 @@ of the other checker.
 
 from __future__ import annotations
 
-import os
-import sys
+import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
 import msgspec
 
 from jepsen_like.checkers import registers
-from jepsen_like.checkers.kinds import KINDS, gravity
+from jepsen_like.checkers.kinds import gravity
 from jepsen_like.checkers.steps import Operations
 from jepsen_like.checkers.workload import Workload, workload_named
-from jepsen_like.history import HistoryError, HistoryFile, Op, Operation
+from jepsen_like.history import HistoryFile, Op, Operation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 EXAMPLES = 20
@@ -34,6 +36,13 @@ _VALUE = (
     "topic STRING, id STRING, producer STRING, queue_id INT, queue_offset BIGINT, node INT, offset BIGINT, "
     "messages ARRAY<ARRAY<STRING>>, end BOOLEAN"
 )
+_PARTITION_BYTES = 64 << 20
+"""Of the history, for each partition of a join or window."""
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_JUDGED_NAMES = ("kind", "subject", "step")
+_JUDGED = "kind STRING, subject STRING, step BIGINT"
+_DOUBT, _COUNT = "doubt", "count"
+"""Kinds of rows about registers that are no anomalies: what could not be judged, and `step` registers of a task."""
 _REGISTERS = ("group", "key", "topic", "queue_id")
 """Fields of a value that name a register."""
 
@@ -78,9 +87,9 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
     for _ in file.batches():
         pass
     workload = workload_named(file.meta.get("workload", "log"))._replace(max_steps=max_steps)
-    operations = _operations(spark, path).cache()
-    try:
-        sends, rows = _sends(operations).cache(), _rows(operations).cache()
+    with ExitStack() as kept, _shuffled_in(spark, path.stat().st_size // _PARTITION_BYTES):
+        operations = _kept(kept, _operations(spark, path))
+        sends, rows = _kept(kept, _sends(operations)), _kept(kept, _rows(operations))
         found = _losses(sends, rows, operations)
         found = found.unionByName(_origins(sends, rows)).unionByName(_places(rows)).unionByName(_order(sends, workload))
         keys, wrong, doubts = _registers(operations, workload)
@@ -94,8 +103,24 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
             [*wrong[:EXAMPLES], *examples],
             doubts,
         )
+
+
+def _kept(until: ExitStack, frame: DataFrame) -> DataFrame:
+    """Computed once. What does not fit into memory goes to Spark's disk, until the verdict is there."""
+    until.callback(frame.unpersist)
+    return frame.cache()
+
+
+@contextmanager
+def _shuffled_in(spark: SparkSession, partitions: int) -> Iterator[None]:
+    """Spark's own number of partitions knows nothing of the file: 200 cost more than a small history, and are too few
+    for a very large one."""
+    before = spark.conf.get(_PARTITIONS)
+    spark.conf.set(_PARTITIONS, max(partitions, spark.sparkContext.defaultParallelism))
+    try:
+        yield
     finally:
-        operations.unpersist()
+        spark.conf.set(_PARTITIONS, before)
 
 
 def _operations(spark: SparkSession, path: Path) -> DataFrame:
@@ -177,25 +202,26 @@ def _rows(operations: DataFrame) -> DataFrame:
 
 
 def _losses(sends: DataFrame, rows: DataFrame, operations: DataFrame) -> DataFrame:
-    """Acknowledged, and missing on replicas whose queue was read to its end or beyond the place."""
+    """Acknowledged, or seen on a replica, and missing on replicas whose queue was read to the end or past the place."""
     from pyspark.sql import functions as f
 
     queue = ["topic", "queue_id"]
-    reached = (
-        _reads(operations)
-        .select("node", *queue, "end", f.transform("messages", lambda row: row[0].cast("bigint")).alias("offsets"))
-        .groupBy("node", *queue)
-        .agg(f.max("end").alias("end"), f.max(f.array_max("offsets")).alias("highest"))
-    )
-    acked = sends.where("outcome = 'ok'")
-    due = acked.join(reached, queue).where("end OR highest >= offset")
+    highest = rows.groupBy("node", *queue).agg(f.max("offset").alias("highest"))
+    ends = _reads(operations).groupBy("node", *queue).agg(f.max("end").alias("end"))
+    reached = ends.join(highest, ["node", *queue], "left")
+    acked = sends.where("outcome = 'ok'").select("id", *queue, "offset", f.col("completed").alias("step"))
+    unsure = f.broadcast(sends.where("outcome = 'info'").select("id", f.coalesce("completed", "invoked").alias("told")))
+    first = f.min(f.struct("step", *queue, "offset")).alias("first")
+    seen = rows.join(unsure, "id").groupBy("id", "told").agg(first)
+    seen = seen.select("id", *(f"first.{name}" for name in (*queue, "offset")), f.col("told").alias("step"))
+    due = acked.unionByName(seen).join(f.broadcast(reached), queue).where("end OR highest >= offset")
     nodes = reached.select("node").distinct().count()
-    missing = due.join(rows.select("node", "id").distinct(), ["node", "id"], "left_anti")
-    by_send = missing.groupBy("id", *queue, "offset", "completed").agg(f.collect_set("node").alias("nodes"))
+    missing = due.join(rows.select("node", "id"), ["node", "id"], "left_anti")
+    by_send = missing.groupBy("id", *queue, "offset", "step").agg(f.collect_set("node").alias("nodes"))
     nowhere = by_send.where(f.size("nodes") == nodes)
     somewhere = by_send.where(f.size("nodes") < nodes).withColumn("node", f.explode("nodes"))
-    return _anomalies(nowhere.withColumn("node", f.lit(-1)), "lost-write", "completed").unionByName(
-        _anomalies(somewhere, "lost-on-node", "completed")
+    return _anomalies(nowhere.withColumn("node", f.lit(-1)), "lost-write", "step").unionByName(
+        _anomalies(somewhere, "lost-on-node", "step")
     )
 
 
@@ -299,22 +325,39 @@ def _registers(operations: DataFrame, workload: Workload) -> tuple[int, list[Exa
     about = operations.where(f.col("f").isin(*registers.OPERATIONS))
     name = f.to_json(f.struct(*(f.get_json_object("asked", f"$.{field}").alias(field) for field in _REGISTERS)))
     calls = about.select(name.alias("register"), "f", "process", "invoked", "completed", "outcome", "asked", "answer")
-    grouped = calls.rdd.map(lambda row: (row["register"], tuple(row[1:]))).groupByKey()
-    judged = grouped.map(lambda each: _judge(each[0], each[1], workload)).cache()
-    wrong = [Example(*row) for row in judged.flatMap(lambda each: each[0]).collect()]
-    doubts = judged.flatMap(lambda each: each[1]).collect()
-    return judged.count(), sorted(wrong, key=lambda each: each.step), sorted(doubts)
-
-
-def _judge(register: str, calls: Iterable[tuple[Any, ...]], workload: Workload) -> tuple[list[Example], list[str]]:
-    """In a task: by the checker that judges whole histories."""
-    operations = Operations(sorted(_as_operations(calls), key=lambda each: each.invoked.index))
-    result = registers.check(operations, workload)
+    sorted_calls = calls.repartition("register").sortWithinPartitions("register", "invoked")
+    judged = sorted_calls.mapInArrow(partial(_judge_batches, workload), _JUDGED).collect()
     wrong = [
-        Example(each.kind, each.subject or register, "", -1, -1, -1, max(each.ops, default=-1))
-        for each in result.anomalies
+        Example(row.kind, row.subject, "", -1, -1, -1, row.step) for row in judged if row.kind not in (_DOUBT, _COUNT)
     ]
-    return wrong, list(result.unknowns)
+    doubts = [row.subject for row in judged if row.kind == _DOUBT]
+    count = sum(row.step for row in judged if row.kind == _COUNT)
+    return count, sorted(wrong, key=lambda each: each.step), sorted(doubts)
+
+
+def _judge_batches(workload: Workload, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: one row for each finding and each doubt, and at the end how many registers there were. The calls of a
+    register come one after the other, so the task holds those of one."""
+    import pyarrow as pa
+
+    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    count = 0
+    for register, calls in itertools.groupby(rows, key=itemgetter(0)):
+        count += 1
+        found = list(_judge(register, [call[1:] for call in calls], workload))
+        if found:
+            yield pa.RecordBatch.from_pylist([dict(zip(_JUDGED_NAMES, each, strict=True)) for each in found])
+    counted = {"kind": pa.array([_COUNT]), "subject": pa.array([""]), "step": pa.array([count], pa.int64())}
+    yield pa.RecordBatch.from_pydict(counted)
+
+
+def _judge(register: str, calls: Iterable[tuple[Any, ...]], workload: Workload) -> Iterator[tuple[str, str, int]]:
+    """(kind, subject, step) of each finding and doubt, by the checker that judges whole histories."""
+    result = registers.check(Operations(list(_as_operations(calls))), workload)
+    for each in result.anomalies:
+        yield each.kind, each.subject or register, max(each.ops, default=-1)
+    for doubt in result.unknowns:
+        yield _DOUBT, doubt, -1
 
 
 def _as_operations(calls: Iterable[tuple[Any, ...]]) -> Iterator[Operation]:
@@ -326,38 +369,7 @@ def _as_operations(calls: Iterable[tuple[Any, ...]]) -> Iterator[Operation]:
         yield Operation(begun, ended)
 
 
-@click.command()
-@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks.")
-@click.option("--memory", default="2g", show_default=True, metavar="SIZE", help="Memory of Spark's driver.")
-@click.pass_context
-def main(context: click.Context, history: Path, master: str, memory: str) -> None:
-    """Judge HISTORY with Spark, which must find Java 17 or newer.
-
-    Exit code: 0 valid, 1 invalid, 3 unknown.
-    """
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.master(master).config("spark.driver.memory", memory).getOrCreate()
-    try:
-        verdict = check_history(spark, history.absolute())
-    except HistoryError as error:
-        click.echo(f"unknown: {error}")
-        context.exit(3)
-    finally:
-        spark.stop()
-    click.echo(f"{verdict.operations} operations, {verdict.keys} registers")
-    for kind, count in verdict.counts.items():
-        click.echo(f"{kind}: {count} ({KINDS[kind]})")
-        for each in (one for one in verdict.examples if one.kind == kind):
-            click.echo(
-                f"  {each.subject} at {each.topic}/{each.queue_id}/{each.offset}, node {each.node}, step {each.step}"
-            )
-    for doubt in verdict.doubts:
-        click.echo(f"unknown: {doubt}")
-    context.exit(verdict.exit_code)
-
-
 if __name__ == "__main__":
-    main()
+    from jepsen_like.big_history_cli import check_history_command
+
+    check_history_command()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from jepsen_like.big_history_cli import check_history_command
 from jepsen_like.checkers import check
 from jepsen_like.checkers.script import Script
 from jepsen_like.history import HistoryError, HistoryWriter, Op
 from jepsen_like.spark_history import check_history
+from tests.support.large_history import LargeHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+OPERATIONS = int(os.environ.get("RAFTMQ_HISTORY_OPERATIONS", "20000"))
+PLANTED = 3
 
 
 def write(path: Path, ops: list[Op], workload: str = "ordered") -> Path:
@@ -121,3 +128,29 @@ def test_an_edited_history_is_refused(spark: SparkSession, tmp_path: Path) -> No
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"b"', 1))
     with pytest.raises(HistoryError, match="line 2: the checksum does not fit"):
         check_history(spark, path)
+
+
+def test_a_large_history_with_known_anomalies(spark: SparkSession, tmp_path: Path) -> None:
+    """RAFTMQ_HISTORY_OPERATIONS=10000000 with --timeout 0 is the run of ten million."""
+    large = LargeHistory(OPERATIONS, PLANTED)
+    verdict = check_history(spark, large.write(tmp_path / "history.jsonl"))
+    assert verdict.counts == large.expected
+    assert verdict.doubts == []
+    assert verdict.operations == large.operations >= OPERATIONS
+
+
+def test_the_command(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes the folder of a run, too, and leaves a session that is not its own."""
+    write(tmp_path / "history.jsonl", planted().ops)
+    for where, options in ((tmp_path, ["--json"]), (tmp_path / "history.jsonl", [])):
+        assert check_history_command.main([str(where), *options], standalone_mode=False) == 1
+    as_json, _, as_text = capsys.readouterr().out.partition("\n")
+    told = json.loads(as_json)
+    assert told["outcome"] == "invalid"
+    assert told["counts"] == counts_in_memory(planted().ops, "ordered")
+    assert "lost-write: 1 (" in as_text
+    assert "b0 at t/0/1" in as_text
+    (tmp_path / "history.jsonl").write_bytes(b"{}\n")
+    assert check_history_command.main([str(tmp_path)], standalone_mode=False) == 3
+    assert "unknown: " in capsys.readouterr().out
+    assert spark.range(3).count() == 3
