@@ -35,7 +35,15 @@ spark.add_command(audit_command)
 @spark.command("export")
 @click.argument("topics", nargs=-1, required=True)
 @click.option(
-    "--to", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path), help="The Delta table."
+    "--to", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["delta", "parquet"]),
+    default="delta",
+    show_default=True,
+    help="A Delta table, or Parquet files only.",
 )
 @click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all).")
 @click.option(
@@ -47,6 +55,7 @@ spark.add_command(audit_command)
 def export_command(
     topics: tuple[str, ...],
     to: Path,
+    form: str,
     columns: str | None,
     accept_loss: bool,
     master: str,
@@ -54,10 +63,10 @@ def export_command(
     servers: str | None,
     as_json: bool,
 ) -> None:
-    """Write TOPICS into a Delta table, in folders by day, up to where they end when the command begins.
+    """Write TOPICS by day into a Delta table or a folder of Parquet files.
 
-    Each message is in the table exactly once. The table knows how far each queue is: run the command again to add what
-    is new, also after it was killed.
+    Everything that is stored when the command begins is there exactly once. The target knows how far each queue is: run
+    the command again to add what is new, also after it was killed.
     """
     from pyspark_raftmq.jobs.export import NEEDED, export
 
@@ -72,13 +81,14 @@ def export_command(
                 f"raftmq spark export … --columns {','.join((*missing, *options.columns))}",
             )
         with job_session(master, memory) as running, progress(quiet=as_json) as on_commit:
-            done = export(running, options, to.absolute(), on_commit=on_commit)
+            done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}
     if not done.messages:
         show(as_json, answer, f"{to}: nothing new")
         return
     size = f"{done.files} files, {done.bytes / 1e6:.1f} MB"
-    show(as_json, answer, f"{to}: {done.messages} messages of {done.queues} queues in {size}; version {done.version}")
+    version = "" if done.version is None else f"; version {done.version}"
+    show(as_json, answer, f"{to}: {done.messages} messages of {done.queues} queues in {size}{version}")
 
 
 @spark.command("report")

@@ -31,8 +31,11 @@ class DayFile(NamedTuple):
     bytes: int
 
 
-def write_day_files(folder: Path, topic: str, queue_id: int, batches: Iterable[Any]) -> Iterator[DayFile]:
-    """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other.
+def write_day_files(
+    folder: Path, topic: str, queue_id: int, batches: Iterable[Any], prefix: str = ""
+) -> Iterator[DayFile]:
+    """Writes all batches, which have the columns `queue_offset` and `store_ms` and continue each other. Names of files
+    begin with `prefix`.
 
     Each file is synced before it is named in a result. Raises OSError; files that are complete by then stay, unnamed.
     """
@@ -43,7 +46,7 @@ def write_day_files(folder: Path, topic: str, queue_id: int, batches: Iterable[A
                 yield open_file.finish()
                 open_file = None
             if open_file is None:
-                open_file = _OpenFile(folder, topic, queue_id, day, part)
+                open_file = _OpenFile(folder, topic, queue_id, day, part, prefix)
             open_file.write(part)
         if open_file is not None:
             yield open_file.finish()
@@ -68,13 +71,14 @@ def _by_day(batches: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 class _OpenFile:
     """A file that is being written, under a name that readers of the folder leave out."""
 
-    def __init__(self, folder: Path, topic: str, queue_id: int, day: str, first: Any) -> None:
+    def __init__(self, folder: Path, topic: str, queue_id: int, day: str, first: Any, prefix: str) -> None:
         import pyarrow.parquet as pq
 
         self.day = day
         self._folder = folder
         self._topic = topic
         self._queue_id = queue_id
+        self._prefix = prefix
         self._start = self._end = int(first.column("queue_offset")[0].as_py())
         self._within = folder / f"day={day}"
         self._within.mkdir(parents=True, exist_ok=True)
@@ -100,11 +104,12 @@ class _OpenFile:
         if self._group:
             self._flush()
         self._writer.close()
-        named = f"{quote(self._topic, safe='')}-{self._queue_id}-{self._start}-{self._end}-{self._unique}.parquet"
+        what = f"{quote(self._topic, safe='')}-{self._queue_id}-{self._start}-{self._end}"
+        named = f"{self._prefix}{what}-{self._unique}.parquet"
         with self._fresh.open("rb") as written:
             os.fsync(written.fileno())
         self._fresh.rename(self._within / named)
-        _sync_folder(self._within)
+        sync_folder(self._within)
         size = (self._within / named).stat().st_size
         path = f"day={self.day}/{named}"
         return DayFile(path, self.day, self._topic, self._queue_id, self._start, self._end, size)
@@ -114,7 +119,8 @@ class _OpenFile:
         self._fresh.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes the names in it durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

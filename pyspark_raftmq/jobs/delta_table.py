@@ -26,11 +26,19 @@ class TableError(SourceError):
 
 
 class LostRace(Exception):
-    """Another export has moved a queue on since the snapshot was read; nothing of this commit is visible."""
+    """Another export has moved a queue on since the snapshot was read. Of this commit only the files `kept` are
+    visible, which a Delta table has none of."""
+
+    def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
+        super().__init__(why)
+        self.kept = kept
 
 
 class DeltaTarget:
     """A snapshot of the table: read once, committed to once."""
+
+    hidden = ""
+    """What names of files that tasks write begin with: readers look into the log, not into the folder."""
 
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
         """Opens the table, or creates it with these columns and `day`. Raises TableError if it has others."""
@@ -39,6 +47,7 @@ class DeltaTarget:
         self._schema = _schema(columns)
         self._folder = folder
         if not DeltaTable.is_deltatable(str(folder)):
+            _check_no_files(folder)
             _create(folder, self._schema)
         self._table = DeltaTable(str(folder))
         there = [field.name for field in self._table.schema().fields]
@@ -90,6 +99,16 @@ class DeltaTarget:
         for file in files:
             if not any(uri.endswith(file.path.rpartition("/")[2]) for uri in named):
                 (self._folder / file.path).unlink(missing_ok=True)
+
+
+def _check_no_files(folder: Path) -> None:
+    """A Delta export makes the table before any file."""
+    if any(folder.glob(f"{DAY}=*/*.parquet")):
+        raise TableError(
+            f"{folder} has Parquet files and no Delta table",
+            "a table made among them would not hold what they hold",
+            "export to another folder, or with --format parquet",
+        )
 
 
 def _create(folder: Path, schema: Any) -> None:

@@ -1,12 +1,13 @@
-"""`raftmq spark export`: topics into a Delta table by day, each message exactly once, through restarts and races.
+"""`raftmq spark export`: topics into a Delta table or a folder of Parquet files, by day, each message exactly once,
+through restarts and races.
 
-Where to go on is read from the table, so there is no checkpoint that could differ from it. A round plans ranges from
-there, lets tasks write files that nobody sees, and makes them visible together with the new offsets in one commit.
+Where to go on is read from the target, so there is no checkpoint that could differ from it. A round plans ranges from
+there, lets tasks write files that nobody sees, and makes them visible together with the new offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +16,7 @@ import raftmq
 from pyspark_raftmq.errors import PlanError
 from pyspark_raftmq.jobs.day_files import DayFile, write_day_files
 from pyspark_raftmq.jobs.delta_table import DeltaTarget, LostRace, TableError, check_continues
+from pyspark_raftmq.jobs.parquet_folder import ParquetTarget
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import no_plan, split, topics_of
 from pyspark_raftmq.task import read_range
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 NEEDED = ("topic", "queue_id", "queue_offset", "store_ms")
 """Columns that an export cannot do without: they say which message a row is, and on which day it was stored."""
+DELTA, PARQUET = "delta", "parquet"
+TARGETS: dict[str, type[DeltaTarget | ParquetTarget]] = {DELTA: DeltaTarget, PARQUET: ParquetTarget}
 ROUND_MESSAGES = 4_000_000
 TASK_MESSAGES = 500_000
 _RACES_MAX = 20
@@ -34,7 +38,7 @@ OnCommit = Callable[[int, int], None]
 
 
 class ExportReport(NamedTuple):
-    """What a run has done. `version`: of the table; `races`: commits that another export was faster with."""
+    """What a run has done. `version`: of the Delta table; `races`: commits that another export was faster with."""
 
     messages: int
     files: int
@@ -50,6 +54,7 @@ def export(
     options: ReadOptions,
     folder: Path,
     *,
+    form: str = DELTA,
     round_messages: int = ROUND_MESSAGES,
     on_commit: OnCommit = lambda done, total: None,
 ) -> ExportReport:
@@ -61,34 +66,36 @@ def export(
     report = ExportReport(0, 0, 0, 0, 0, 0, None)
     total: int | None = None
     while True:
-        target = DeltaTarget(folder, options.columns)
+        target = TARGETS[form](folder, options.columns)
         ranges = _missing(options, target, ends)
         left = sum(each.end - each.start for each in ranges)
         total = left if total is None else total
         if not left:
             return report
         chosen = _first_of(ranges, round_messages)
-        files = _write(spark, options, folder, chosen)
+        files = _write(spark, options, folder, chosen, target.hidden)
         check_continues(files, chosen)
         try:
             version = target.commit(files, {(each.topic, each.queue_id): each.end for each in chosen})
         except LostRace as error:
-            target.discard(files)
-            report = report._replace(races=report.races + 1)
+            target.discard([file for file in files if file not in error.kept])
+            report = _with(report._replace(races=report.races + 1), error.kept)
             if report.races > _RACES_MAX:
                 why = f"{report.races} commits were refused; the last one: {error}"
                 raise TableError(f"another export writes to {folder}", why, "let one of them end first") from error
             continue
-        report = ExportReport(
-            report.messages + sum(each.end - each.start for each in chosen),
-            report.files + len(files),
-            report.bytes + sum(file.bytes for file in files),
-            max(report.queues, len(chosen)),
-            report.commits + 1,
-            report.races,
-            version,
+        report = _with(report, files)._replace(
+            queues=max(report.queues, len(chosen)), commits=report.commits + 1, version=version
         )
         on_commit(report.messages, total)
+
+
+def _with(report: ExportReport, files: Sequence[DayFile]) -> ExportReport:
+    return report._replace(
+        messages=report.messages + sum(file.end - file.start for file in files),
+        files=report.files + len(files),
+        bytes=report.bytes + sum(file.bytes for file in files),
+    )
 
 
 def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
@@ -105,7 +112,7 @@ def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _missing(
-    options: ReadOptions, target: DeltaTarget, ends: dict[tuple[str, int], tuple[int, int]]
+    options: ReadOptions, target: DeltaTarget | ParquetTarget, ends: dict[tuple[str, int], tuple[int, int]]
 ) -> list[QueueRange]:
     """What the table does not have yet. Raises PlanError if some of that is not there any more."""
     ranges = []
@@ -131,22 +138,24 @@ def _first_of(ranges: list[QueueRange], most: int) -> list[QueueRange]:
     return [each for each in parts if each.start < each.end] or [ranges[0]._replace(end=ranges[0].start + 1)]
 
 
-def _write(spark: SparkSession, options: ReadOptions, folder: Path, ranges: list[QueueRange]) -> list[DayFile]:
+def _write(
+    spark: SparkSession, options: ReadOptions, folder: Path, ranges: list[QueueRange], prefix: str
+) -> list[DayFile]:
     """Tasks write the files; of a task that ran twice, only the files of the attempt that Spark took are named. What is
     removed by retention meanwhile is an error here: the next run plans again from what is kept."""
     options = options._replace(fail_on_data_loss=True)
     parts = split(ranges, spark.sparkContext.defaultParallelism, TASK_MESSAGES)
     tasks = spark.sparkContext.parallelize([tuple(part) for part in parts], len(parts))
-    found = tasks.mapPartitions(partial(_write_parts, options, str(folder))).collect()
+    found = tasks.mapPartitions(partial(_write_parts, options, str(folder), prefix)).collect()
     return [DayFile(*each) for each in found]
 
 
 def _write_parts(
-    options: ReadOptions, folder: str, parts: Iterator[tuple[str, int, int, int]]
+    options: ReadOptions, folder: str, prefix: str, parts: Iterator[tuple[str, int, int, int]]
 ) -> Iterator[tuple[object, ...]]:
     """In a task. Raises ReadError and OSError."""
     for part in parts:
         planned = QueueRange(*part)
         batches = read_range(options, options.columns, planned)
-        for file in write_day_files(Path(folder), planned.topic, planned.queue_id, batches):
+        for file in write_day_files(Path(folder), planned.topic, planned.queue_id, batches, prefix):
             yield tuple(file)

@@ -142,8 +142,9 @@ def test_options_of_the_other_kind_of_read_are_refused() -> None:
     assert parse_options(limited, stream=True).max_offsets_per_trigger == 5
     with pytest.raises(OptionError, match="maxOffsetsPerTrigger has no meaning for a batch read"):
         parse_options(limited, stream=False)
-    with pytest.raises(OptionError, match="endingOffsets has no meaning for a stream"):
-        parse_options({**NEEDED, "endingOffsets": "latest"}, stream=True)
+    for name, value in (("endingOffsets", "latest"), ("filterPushdown", "true")):
+        with pytest.raises(OptionError, match=f"{name} has no meaning for a stream"):
+            parse_options({**NEEDED, name: value}, stream=True)
 
 
 def test_errors_survive_the_way_between_processes() -> None:

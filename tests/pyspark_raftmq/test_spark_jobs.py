@@ -148,6 +148,10 @@ def test_the_commands(
     spark_command.main(["export", TOPIC, "--to", str(table), *command], standalone_mode=False)
     exported = json.loads(capsys.readouterr().out)
     assert exported["messages"] == len(rows_in(table)) > 0
+    again = ["export", TOPIC, "--to", str(tmp_path / "files"), "--format", "parquet", *command]
+    spark_command.main(again, standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["messages"] == exported["messages"]
+    assert spark.read.parquet(str(tmp_path / "files")).count() == exported["messages"]
     spark_command.main(["report", TOPIC, "--plot", str(picture), *command], standalone_mode=False)
     told = json.loads(capsys.readouterr().out)
     (line,) = told["topics"]

@@ -24,10 +24,11 @@ class Query:
         self._spark = spark
         self._options = {"servers": servers, "columns": "topic,queue_id,queue_offset", **options}
         self._folder = folder
+        self.where = "true"
 
     def run(self) -> list[int]:
         """How many rows each of its batches had."""
-        frame = self._spark.readStream.format("raftmq").options(**self._options).load()
+        frame = self._spark.readStream.format("raftmq").options(**self._options).load().where(self.where)
         query = (
             frame.writeStream.format("parquet")
             .option("path", str(self._folder / "out"))
@@ -104,3 +105,18 @@ def test_a_stream_over_a_topic_that_was_made_anew(
     lenient = Query(spark, servers, tmp_path, topic="anew", startingOffsets="earliest", failOnDataLoss=False)
     assert lenient.run() == [2]
     assert lenient.rows() == sorted([("anew", 0, n) for n in range(6)] + [("anew", 0, n) for n in range(2)])
+
+
+def test_a_filter_of_a_stream_selects_rows_and_moves_no_offset(
+    spark: SparkSession, servers: str, mq: raftmq.Client, tmp_path: Path
+) -> None:
+    """Spark pushes filters into batch reads only, also where its configuration allows it; every offset is read."""
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    mq.admin.create_topic("filtered", 1)
+    mq.send_batch("filtered", [b"x"] * 8)
+    query = Query(spark, servers, tmp_path, topic="filtered", startingOffsets="earliest", group="filterers")
+    query.where = "queue_offset >= 5"
+    assert query.run() == [8]
+    assert query.rows() == [("filtered", 0, n) for n in (5, 6, 7)]
+    assert [each.lag for each in mq.admin.offsets("filterers", "filtered")] == [0]
+    assert query.run() == []
