@@ -1,4 +1,4 @@
-"""`raftmq chaos check-history`, also `python -m jepsen_like.spark_history`: judges a history with Spark."""
+"""`raftmq chaos check-history`: judges a history with Spark."""
 
 from __future__ import annotations
 

@@ -367,9 +367,3 @@ def _as_operations(calls: Iterable[tuple[Any, ...]]) -> Iterator[Operation]:
         if completed is not None:
             ended = Op(completed, process, outcome, what, msgspec.json.decode(answer), 0)
         yield Operation(begun, ended)
-
-
-if __name__ == "__main__":
-    from jepsen_like.big_history_cli import check_history_command
-
-    check_history_command()

@@ -52,7 +52,7 @@ def rebuild_command(
     with explained():
         if to is not None:
             to.mkdir(parents=True)
-        with job_session(master, memory) as running:
+        with job_session(master, memory, quiet=as_json) as running:
             found = rebuild(running, source_of(log, cluster), source_of(rows, None), to and to.absolute())
     if as_json:
         told = {**found._asdict(), "differences": [each._asdict() for each in found.differences]}
@@ -88,7 +88,7 @@ def audit_command(copies: tuple[str, ...], cluster: str | None, master: str, mem
     """
     from pyspark_raftmq.jobs.audit import audit
 
-    with explained(), job_session(master, memory) as running:
+    with explained(), job_session(master, memory, quiet=as_json) as running:
         found = audit(running, [source_of(each, cluster) for each in copies])
     if as_json:
         show(True, {**found._asdict(), "findings": [each._asdict() for each in found.findings]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from raftmq.commands.common import console, told_in_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.progress import Progress
+
+_LOOK_S = 0.5
 
 
 def session_options(command: Any) -> Any:
@@ -57,27 +61,68 @@ def told_by_task(trace: str) -> tuple[str, str, str] | None:
 
 
 @contextlib.contextmanager
-def job_session(master: str, memory: str) -> Iterator[SparkSession]:
-    """A session for one job. One that is active already belongs to somebody else, and stays."""
+def job_session(master: str, memory: str, *, quiet: bool) -> Iterator[SparkSession]:
+    """A session for one job. One that is active already belongs to somebody else, and stays.
+
+    Unless it is to be `quiet`, a bar on stderr shows the tasks of what runs.
+    """
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
     running = session(master, driver_memory=memory)
     try:
-        yield running
+        with _bar(quiet=quiet) as bar, _followed(bar, lambda: tasks_of(running.sparkContext.statusTracker())):
+            yield running
     finally:
         if before is None:
             running.stop()
 
 
+def tasks_of(tracker: Any) -> tuple[int, int]:
+    """(ended, all) of the stages that run now. `tracker`: Spark's StatusTracker, which forgets stages at any time."""
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    found = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
+
+
 @contextlib.contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, and none where nobody watches."""
+def _followed(bar: Progress, look: Callable[[], tuple[int, int]]) -> Iterator[None]:
+    """Shows what `look` says, by a thread of its own: the job blocks this one."""
+    if bar.disable:
+        yield
+        return
+    task, ended = bar.add_task("", total=None), threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(_LOOK_S):
+            try:
+                done, total = look()
+            except Exception:  # noqa: BLE001 - Spark is gone, which the job itself tells
+                return
+            bar.update(task, completed=done, total=total or None)
+
+    thread = threading.Thread(target=follow, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _bar(*, quiet: bool) -> Progress:
+    """On stderr, and none where nobody watches."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     out = console(stderr=True)
     bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=out, transient=True)
     bar.disable = quiet or not out.is_terminal
-    with bar:
+    return bar
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar of a job that counts by itself."""
+    with _bar(quiet=quiet) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -80,7 +80,7 @@ def export_command(
                 "these columns say which message a row is",
                 f"raftmq spark export … --columns {','.join((*missing, *options.columns))}",
             )
-        with job_session(master, memory) as running, progress(quiet=as_json) as on_commit:
+        with job_session(master, memory, quiet=True) as running, progress(quiet=as_json) as on_commit:
             done = export(running, options, to.absolute(), form=form, on_commit=on_commit)
     answer = {"table": str(to), **done._asdict()}
     if not done.messages:
@@ -112,7 +112,7 @@ def report_command(
     with explained():
         options = _options(given, servers)
         given["servers"] = options.servers
-        with job_session(master, memory) as running:
+        with job_session(master, memory, quiet=as_json) as running:
             found = report(running, options, given)
         if to is not None:
             plot(found.hours, to)
@@ -153,7 +153,7 @@ def traffic_command(
     with explained():
         options = _options(given, servers)
         given["servers"] = options.servers
-        with job_session(master, memory) as running:
+        with job_session(master, memory, quiet=as_json) as running:
             found = traffic(running, options, given)
         if to is not None:
             write_limits(limits_document(found, int(time.time() * 1000), valid_days * _DAY_MS), to)

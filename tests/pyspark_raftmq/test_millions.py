@@ -1,7 +1,7 @@
 """Real-shaped messages by the million: what Spark reads is what was acknowledged, also when the leader dies during the
 read, and the rows derived from the log are those of the node.
 
-    RAFTMQ_SPARK_MESSAGES=10000000 python -m pytest -m slow --timeout 0 tests/pyspark_raftmq/test_millions.py
+    RAFTMQ_SPARK_MESSAGES=10000000 python -m pytest -m slow tests/pyspark_raftmq/test_millions.py
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from raftmq.local.process import free_base_port
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1800)]
-
 MESSAGES = int(os.environ.get("RAFTMQ_SPARK_MESSAGES", "60000"))
+_LIMIT_S = 1800 + MESSAGES // 500
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(_LIMIT_S)]
+
 TOPIC = "millions"
 QUEUES = 8
 BATCH = 500

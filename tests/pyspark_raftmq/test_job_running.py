@@ -1,0 +1,54 @@
+"""The bar of a job shows the tasks of what runs, and its thread ends with the job. No Spark is needed."""
+
+from __future__ import annotations
+
+import io
+import threading
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from pyspark_raftmq import job_running
+from pyspark_raftmq.job_running import tasks_of
+
+PATIENCE_S = 60
+
+
+def test_tasks_of_all_stages_that_run_count() -> None:
+    """Spark may forget a stage between the two questions."""
+    stages = {
+        1: SimpleNamespace(numCompletedTasks=2, numTasks=5),
+        2: None,
+        3: SimpleNamespace(numCompletedTasks=0, numTasks=4),
+    }
+    assert tasks_of(SimpleNamespace(getActiveStageIds=lambda: [*stages], getStageInfo=stages.get)) == (2, 9)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_bar_follows_until_the_job_ends(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    monkeypatch.setattr(job_running, "_LOOK_S", 0)
+    shown = Progress(console=Console(file=io.StringIO(), force_terminal=True))
+    looks = threading.Semaphore(0)
+
+    def look() -> tuple[int, int]:
+        looks.release()
+        if fails:
+            raise ConnectionError("the JVM is gone")
+        return 3, 7
+
+    with job_running._followed(shown, look):
+        for _ in range(1 if fails else 2):
+            assert looks.acquire(timeout=PATIENCE_S)
+    (task,) = shown.tasks
+    assert (task.completed, task.total) == ((0, None) if fails else (3, 7))
+    assert "progress" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_where_nobody_watches_nothing_is_asked() -> None:
+    hidden = Progress(console=Console(file=io.StringIO()))
+    hidden.disable = True
+    with job_running._followed(hidden, lambda: pytest.fail("asked")):
+        pass
+    assert hidden.tasks == []
