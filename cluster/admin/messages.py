@@ -22,14 +22,21 @@ from cluster.broker.message_lookup import (
     UnreadableError,
     message_at,
 )
-from cluster.broker.old_keys import is_evicted
+from cluster.broker.old_bounds import offset_by_time
+from cluster.broker.old_keys import complete, is_evicted
+from cluster.broker.old_pages import OldPage
+from cluster.broker.old_pulls import first_offset
+from cluster.broker.refusal import Refused
 from cluster.runtime.request_limits import INT64_MAX
-from cluster.wire.message_format import encode_message_id, parse_properties
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import decode_message, encode_message_id, parse_properties
+from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
 PAGE_BODY_BYTES: Final = 4096
 """Of each body in a page, unless the request says otherwise."""
 BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
+_ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
 PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
 
 
@@ -69,12 +76,12 @@ class QueuePage(ReadView, frozen=True, kw_only=True):
     queue_id: int
     min_offset: int
     max_offset: int
-    """Messages min_offset (inclusive) to max_offset (exclusive) can be read."""
+    """Messages min_offset (inclusive) to max_offset (exclusive) can be read, here or from the tier."""
     messages: list[MessageView]
     next_offset: int
     """Where the next page begins; max_offset if this was the last one."""
     unreadable: list[int]
-    """Offsets of this page whose messages cannot be read intact on this node."""
+    """Offsets of this page whose messages cannot be read intact by this node."""
 
 
 class MessageDetail(ReadView, frozen=True, kw_only=True):
@@ -89,14 +96,18 @@ async def find_messages(call: Call) -> MessagesView:
     body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
-    lookup = KeyLookup(port.services, topic, KeyQuery(key, unique=False, count_max=MESSAGES_MAX))
+    query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
+    lookup = KeyLookup(port.services, topic, query)
     done: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
     lookup.run(
         lambda found: None if done.done() else done.set_result(found),
         lambda error: None if done.done() else done.set_exception(error),
         done.cancelled,
     )
-    found = await done
+    here = await done
+    found: QueryResult | Refused = await told(partial(complete, port.state, port.old_keys, topic, query, here))
+    if isinstance(found, Refused):
+        raise ApiError("failed", found.remark, _ASK_AGAIN)
     if not found.messages and found.unreadable is not None:
         raise ApiError(
             "failed",
@@ -144,12 +155,12 @@ async def list_messages(call: Call) -> QueuePage:
         raise ApiError("not_found", f"topic {topic.name} has {topic.queues} queues, no queue {queue}", "count from 0")
     body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
     count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
-    offset = _first_offset(call, topic.id, queue, count)
-    messages: list[MessageView] = []
-    unreadable: list[int] = []
-    read_bytes = 0
-    for item in port.state.fetch(topic.id, queue, offset, count):
-        if read_bytes > BYTES_MAX:
+    offset = await _first_offset(call, topic.id, queue, count)
+    older = await _older(call, topic, queue, offset, count)
+    messages = [_view(Stored(decode_message(data)[0], data), body_bytes) for data in older.messages]
+    offset, unreadable, read_bytes = older.next_offset, older.unreadable, sum(map(len, older.messages))
+    for item in port.state.fetch(topic.id, queue, offset, count - len(messages) - len(unreadable)):
+        if read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took what follows: the next page has it
             break
         try:
             stored = message_at(port.services, item.position, topic)
@@ -167,7 +178,7 @@ async def list_messages(call: Call) -> QueuePage:
         applied_index=applied,
         topic=topic.name,
         queue_id=queue,
-        min_offset=port.state.min_offset(topic.id, queue),
+        min_offset=first_offset(port.state, topic.id, queue),
         max_offset=port.state.max_offset(topic.id, queue),
         messages=messages,
         next_offset=offset,
@@ -175,13 +186,37 @@ async def list_messages(call: Call) -> QueuePage:
     )
 
 
-def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
+async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> OldPage:
+    """What the page has from the tier: it begins below what this node has."""
+    port = call.port
+    low = port.state.min_offset(topic.id, queue)
+    if offset >= low or not count:
+        return OldPage([], offset, [])
+    if port.old_pages is None:
+        raise ApiError(
+            "failed", f"offset {offset} is in the tier, and this node has none", "set tier.url, or ask another node"
+        )
+    try:
+        return await port.old_pages.page(topic.id, queue, offset, low, count)
+    except StoreError as error:
+        raise ApiError(
+            "failed", f"offset {offset} is in the tier, which does not give it: {error}", _ASK_AGAIN
+        ) from None
+
+
+async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
     """Where the page begins: at the later of the two if both an offset and a time are given."""
-    state, query = call.port.state, call.query
-    low, high = state.min_offset(topic_id, queue), state.max_offset(topic_id, queue)
+    port, query = call.port, call.query
+    low, high = first_offset(port.state, topic_id, queue), port.state.max_offset(topic_id, queue)
     first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
     if TIME_MS in query:
-        first = max(first, state.offset_by_time(topic_id, queue, number_of(query, TIME_MS), upper=False))
+        time_ms = number_of(query, TIME_MS)
+        by_time: int | Refused = await told(
+            partial(offset_by_time, port.state, port.old_bounds, (topic_id, queue), time_ms, upper=False)
+        )
+        if isinstance(by_time, Refused):
+            raise ApiError("failed", by_time.remark, _ASK_AGAIN)
+        first = max(first, by_time)
     return min(high, max(low, first))
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cluster.backup.service import Backups
     from cluster.broker.old_bounds import OldBounds
     from cluster.broker.old_keys import OldKeys
+    from cluster.broker.old_pages import OldPages
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
@@ -243,6 +244,7 @@ class AdminPort:
     old_keys: OldKeys | None = None
     """What finds messages that were evicted; None if no tier is configured."""
     old_bounds: OldBounds | None = None
+    old_pages: OldPages | None = None
     samples: Samples = field(default_factory=Samples)
     """The last hour, for plots."""
 

@@ -43,6 +43,7 @@ def port_of(node: OwnPort) -> AdminPort:
         tier_scrubs=node.tier_scrubs,
         old_keys=None if node.tier_access is None else node.tier_access.keys,
         old_bounds=None if node.tier_access is None else node.tier_access.bounds,
+        old_pages=None if node.tier_access is None else node.tier_access.reading.pages,
         membership=node.membership,
         changes=node.changes,
         services=node.services,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.old_messages import OldReads
+from cluster.tier.fetch.old_pages import OldPageReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import OtherSource, TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
@@ -32,6 +33,7 @@ class TierReading:
         self.log = TierLog(self.reads, rows, folder, elsewhere)
         self.queues = TierQueues(self.reads, rows, folder)
         self.old = OldReads(loop, self.queues, self.log, self.reads)
+        self.pages = OldPageReads(self.queues, self.log)
 
     async def open(self) -> None:
         """Before the first read."""

@@ -72,6 +72,7 @@ class FakeNode:
 
     old_keys = None
     old_bounds = None
+    old_pages = None
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)

@@ -1,12 +1,14 @@
-"""A leader that did not stop in order scrubs its tier soon: in three whole nodes."""
+"""A leader that did not stop in order scrubs its tier soon."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from cluster.tier.scrub.scrub_service import AFTER_MS, TierScrubs
+from cluster.tier.scrub.scrub_service import AFTER_MS, AFTER_UNCLEAN, BY_ITSELF, HOUR_MS, TierScrubs
+from cluster.tier.scrub.scrubber import Wishes
 from tests.support.sim_cluster import SimNode
 from tests.support.tiered_cluster import FOLDER, Tiered
 
@@ -49,17 +51,37 @@ def test_after_a_crash_what_is_left_over_goes_and_damage_is_repaired(made: Tiere
     assert scrubs.view.number == 1
 
 
-def test_after_a_stop_in_order_there_is_nothing_to_look_for(made: Tiered) -> None:
-    before = {node: node.running for node in made.sim.nodes.values()}
-    for node in before:
-        node.stop()
+class Begun(TierScrubs):
+    """Notes what is to begin."""
 
-    def began_again() -> bool:
-        return all(node.is_started and node.running is not former for node, former in before.items())
+    leading = False
 
-    made.sim.loop.run_until(began_again, 60, "every node stopped and began again")
-    leader = made.sim.leader()
-    made.sim.loop.run_for(1.2 * AFTER_MS / 1000)
-    assert made.sim.leader() is leader
-    assert scrubs_of(leader).view.number == 0
-    assert ORPHAN in made.store.inner.objects
+    def __init__(self) -> None:
+        self.wishes: list[Wishes] = []
+        scrubber: Any = None
+        super().__init__(
+            1,
+            scrubber,
+            every_hours=1,
+            wall_ms=lambda: 0,
+            leads=lambda: self.leading,
+            alarm=lambda key, text: None,
+            clear=lambda key: None,
+        )
+
+    def begin(self, wishes: Wishes) -> bool:
+        self.wishes.append(wishes)
+        return True
+
+
+@pytest.mark.parametrize(("clean", "due_ms", "first"), [(True, HOUR_MS, BY_ITSELF), (False, AFTER_MS, AFTER_UNCLEAN)])
+def test_the_first_comes_soon_only_after_a_stop_that_was_not_in_order(clean: bool, due_ms: int, first: Wishes) -> None:
+    scrubs = Begun()
+    scrubs.plan(clean=clean)
+    scrubs.tick(0)
+    scrubs.leading = True
+    for now_ms, count in ((100, 0), (99 + due_ms, 0), (100 + due_ms, 1), (99 + due_ms + HOUR_MS, 1)):
+        scrubs.tick(now_ms)
+        assert len(scrubs.wishes) == count
+    scrubs.tick(100 + due_ms + HOUR_MS)
+    assert scrubs.wishes == [first, BY_ITSELF]

@@ -1,0 +1,58 @@
+"""Pages of a queue that the nodes have no more, for people: single messages, each with what is wrong with it."""
+
+from __future__ import annotations
+
+from cluster.broker.message_lookup import BYTES_MAX
+from cluster.broker.old_pages import OldPage
+from cluster.tier.fetch.errors import DamagedError, NotTieredError
+from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_queues import Items, TierQueues
+from cluster.tier.store.errors import StoreError
+from statemachine.payload import ITEM
+
+
+class OldPageReads:
+    """Implements `cluster.broker.old_pages.OldPages`. Event loop only."""
+
+    def __init__(self, queues: TierQueues, log: TierLog) -> None:
+        self._queues = queues
+        self._log = log
+
+    async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> OldPage:
+        """See OldPages. Raises StoreError."""
+        while True:
+            begins = self._queues.begins
+            try:
+                return await self._page(topic_id, queue_id, offset, stop, count)
+            except StoreError:
+                if self._queues.begins == begins:
+                    raise
+                # A segment is kept no longer, and its objects may be gone: what follows is looked for.
+
+    async def _page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> OldPage:
+        found = OldPage([], offset, [])
+        while offset < stop and len(found.messages) + len(found.unreadable) < count:
+            wanted = min(stop - offset, count - len(found.messages) - len(found.unreadable))
+            try:
+                items = await self._queues.items(topic_id, queue_id, offset, wanted)
+            except NotTieredError:
+                return found._replace(next_offset=stop)  # trimmed, up to what the nodes have
+            if items.first_offset >= stop:
+                return found._replace(next_offset=stop)
+            size = await self._read(items, stop, found)
+            offset = min(stop, items.next_offset)
+            found = found._replace(next_offset=offset)
+            if size > BYTES_MAX:
+                break
+        return found
+
+    async def _read(self, items: Items, stop: int, found: OldPage) -> int:
+        """Adds these messages, but for those from `stop` on; the size of all in `found`."""
+        for number, offset in enumerate(range(items.first_offset, min(items.next_offset, stop))):
+            try:
+                one = await self._log.messages(items.packed[number * ITEM.size : (number + 1) * ITEM.size])
+            except DamagedError:
+                found.unreadable.append(offset)
+            else:
+                found.messages.append(one.body)
+        return sum(map(len, found.messages))
