@@ -27,4 +27,4 @@ async def get_metrics(call: Call) -> Raw:
     port.metrics.findings((each.code, each.severity) for each in call.watch.cluster())
     sizes, names = (await port.topic_sizes.all()).sizes, port.state.topics_by_id
     port.metrics.topic_sizes({names[topic].name: size.bytes for topic, size in sizes.items() if topic in names})
-    return Raw(CONTENT_TYPE, port.metrics.scraped(port.status(), port.state, port.backups.age_s))
+    return Raw(CONTENT_TYPE, port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms()))

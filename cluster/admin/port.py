@@ -175,8 +175,8 @@ class Counted(NamedTuple):
 class Figures(Protocol):
     """The node's metrics (`cluster.node.metrics`)."""
 
-    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
-        """The exposition text, with the gauges updated first."""
+    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int) -> bytes:
+        """The exposition text, with the gauges updated first; `now_ms`: the wall clock."""
 
     def counted(self) -> Counted:
         """The counters behind the history of the last hour."""

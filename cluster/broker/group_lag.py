@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 SERIES_MAX: Final = 1000
 """Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
+LATENCY_QUEUES_MAX: Final = 500
+"""Queues of which one row is read at a scrape, some 10 ms of the event loop."""
 QUEUES_MAX: Final = 10_000
 """Queues that one scrape looks at, some 20 ms of the event loop."""
 
@@ -70,15 +73,29 @@ class LagMetrics:
             ["group"],
             registry=registry,
         )
+        self._by_queue = Gauge(
+            "raftmq_group_queue_lag_messages",
+            "Lag of the group in one queue, in messages (the queues with the greatest lag)",
+            ["group", "topic", "queue"],
+            registry=registry,
+        )
+        self._latency = Gauge(
+            "rocketmq_consumer_lag_latency",
+            "Milliseconds since the oldest message was stored that the group has not committed; 0 without lag",
+            ["consumer_group", "topic"],
+            registry=registry,
+        )
         self._left_out = Gauge(
             "raftmq_group_lag_left_out",
             "Groups left out of the lag metrics because there are too many",
             registry=registry,
         )
 
-    def update(self, state: BrokerState, *, leads: bool) -> None:
-        """Groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads."""
+    def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> None:
+        """Groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads. `now_ms`: the wall
+        clock."""
         counted: dict[tuple[str, str], int] = {}
+        behind: list[tuple[str, QueueLag]] = []
         groups = sorted(state.groups.items()) if leads else []
         queues = left = 0
         for at, (name, config) in enumerate(groups):
@@ -90,13 +107,40 @@ class LagMetrics:
                 break
             for each in lags:
                 counted[name, each.topic] = counted.get((name, each.topic), 0) + each.lag
-        self.show(counted, left)
+                if each.lag:
+                    behind.append((name, each))
+        self.show(counted, left, behind, _latest_ms(state, counted, behind, now_ms))
 
-    def show(self, lags: Mapping[tuple[str, str], int], left_out: int = 0) -> None:
-        """(group, topic) -> messages."""
-        self._by_topic.clear()
-        self._by_group.clear()
+    def show(
+        self,
+        lags: Mapping[tuple[str, str], int],
+        left_out: int = 0,
+        behind: Sequence[tuple[str, QueueLag]] = (),
+        latency_ms: Mapping[tuple[str, str], int] | None = None,
+    ) -> None:
+        """`lags`: (group, topic) -> messages; `behind`: (group, queue) of those that lag."""
+        for gauge in (self._by_topic, self._by_group, self._by_queue, self._latency):
+            gauge.clear()
         for (group, topic), lag in lags.items():
             self._by_topic.labels(group, topic).set(lag)
             self._by_group.labels(group).inc(lag)
+        for group, each in nlargest(SERIES_MAX, behind, key=lambda row: row[1].lag):
+            self._by_queue.labels(group, each.topic, str(each.queue_id)).set(each.lag)
+        for (group, topic), age_ms in (latency_ms or {}).items():
+            self._latency.labels(group, topic).set(age_ms)
         self._left_out.set(left_out)
+
+
+def _latest_ms(
+    state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
+) -> dict[tuple[str, str], int]:
+    """(group, topic) -> milliseconds since the oldest message was stored that the group has not committed. One row is
+    read per queue that lags, and LATENCY_QUEUES_MAX at most: a pair with other queues that lag is left out."""
+    unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
+    latest = {pair: 0 for pair in pairs if pair not in unseen}
+    for group, each in behind[:LATENCY_QUEUES_MAX]:
+        pair, topic = (group, each.topic), state.topics.get(each.topic)
+        if pair in latest and topic is not None:
+            first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+            latest[pair] = max(latest[pair], now_ms - first[0].store_time_ms if first else 0)
+    return latest

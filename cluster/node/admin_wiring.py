@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.admin.port import AdminPort
+from cluster.broker.names import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
+from cluster.node.broker_metrics import BrokerLook, consumers_of, disk_busy_s, producers_of
 from cluster.node.client_list import ClientList
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ def _server() -> type[AdminServer]:
 
 def port_of(node: OwnPort) -> AdminPort:
     """What the HTTP API sees of the node."""
+    node.metrics.brokers.watch(partial(_look_at, node))
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
@@ -59,4 +63,18 @@ def port_of(node: OwnPort) -> AdminPort:
         overruled=node.layers.overruled,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.monotonic_ms()),
+    )
+
+
+def _look_at(node: OwnPort) -> BrokerLook:
+    """What RocketMQ's metrics say of the node now."""
+    uncompared_ms = node.consistency.uncompared_ms()
+    takes = not (node.proposals.refusing or node.changes.drained or node.stopping)
+    return BrokerLook(
+        permission=PERM_READ | (PERM_WRITE if takes else 0),
+        producers=producers_of(node.clients),
+        consumers=consumers_of(node.clients),
+        compared_index=node.consistency.compared_index,
+        uncompared_s=(uncompared_ms or 0) / 1000,
+        disk_busy_s=disk_busy_s(node.storage.directory.path),
     )

@@ -16,6 +16,8 @@ SLAVE_OFFSET = "rocketmq_ha_slave_max_offset"
 MASTER_OFFSET = "rocketmq_ha_master_max_offset"
 CONNECTIONS = "rocketmq_ha_connection_count"
 SEND_TIMEOUTS = "ha_send_timeout_count"
+PEER_LAG = "raftmq_peer_lag_bytes"
+PEER_LAG_TEXT = "Bytes by which the peer's disk is behind the leader's log"
 STORAGE = (
     "rocketmq_storage_size",
     "rocketmq_storage_flush_behind_bytes",
@@ -78,6 +80,10 @@ class HaMetrics:
         for node, offset in self._slaves.items():
             slaves.add_metric([node], offset)
         yield slaves
+        behind = GaugeMetricFamily(PEER_LAG, PEER_LAG_TEXT, labels=["peer"])
+        for node, offset in self._slaves.items():
+            behind.add_metric([node], max(0, self._master_offset - offset))
+        yield behind
         yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
         yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
         text = "Sends that were undecided at their deadline; counts since the start"

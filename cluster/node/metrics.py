@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import Final
 
@@ -29,6 +29,9 @@ from cluster.broker.staged_metrics import StagedMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
+from cluster.node.append_metrics import AppendMetrics
+from cluster.node.broker_metrics import BrokerMetrics
+from cluster.node.dead_letter_metrics import DeadLetterMetrics
 from cluster.node.ha_metrics import HaMetrics
 from cluster.node.request_metrics import RequestMetrics
 from cluster.node.tallies import Spread, Tally
@@ -64,6 +67,7 @@ class NodeMetrics:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self._leader_seen: int = 0
+        self._in: dict[str, tuple[Counter, Counter]] = {}
         self._define_build()
         self._define_raft()
         self._define_lanes()
@@ -83,13 +87,14 @@ class NodeMetrics:
         self.transactions: Final = TransactionMetrics(self.registry)
         self.staged: Final = StagedMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
+        self.brokers: Final = BrokerMetrics(self.registry)
+        self.dead_letters: Final = DeadLetterMetrics(self.registry, self._stored_in)
         self.requests: Final = RequestMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         self._bytes_taken = self._bytes_given = 0
         """Of all topics, deleted ones too."""
         self._loop_lag_s = 0.0
-        self._in: dict[str, tuple[Counter, Counter]] = {}
         self._out: dict[str, tuple[Counter, Counter]] = {}
         self._pulled: dict[str, Counter] = {}
 
@@ -110,10 +115,9 @@ class NodeMetrics:
         if outcome is Outcome.OK:
             self._commit_seconds.observe(seconds)
 
-    def persisted(self, size_bytes: int, seconds: float) -> None:
-        """One drain of the append lane, fdatasync included."""
-        self._append_seconds.observe(seconds)
-        self._append_bytes.inc(size_bytes)
+    def persisted(self, size_bytes: int, seconds: float, sync_seconds: float = 0.0) -> None:
+        """One drain of the append lane, fdatasync included; `sync_seconds`: fdatasync alone."""
+        self._appends.written(size_bytes, seconds, sync_seconds)
 
     def appended_inline(self, stalled: bool) -> None:
         """One of these drains ran on the event loop; `stalled`: it took so long that the lane has the next ones."""
@@ -148,6 +152,11 @@ class NodeMetrics:
         for topic in nlargest(TOPICS_MAX, sizes, key=sizes.__getitem__):
             self._topic_bytes.labels(topic).set(sizes[topic])
         self._topic_bytes_left.set(max(0, len(sizes) - TOPICS_MAX))
+
+    def _stored_in(self) -> Iterator[tuple[str, float]]:
+        """(topic, messages acknowledged) of every topic that has a series."""
+        for name, (count, _) in self._in.items():
+            yield name, next(iter(count.collect())).samples[0].value
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
@@ -194,6 +203,7 @@ class NodeMetrics:
             (self._commit_index, commit_index),
             (self._applied_index, applied_index),
             (self._last_index, last_index),
+            (self._apply_lag, max(0, commit_index - applied_index)),
         ):
             gauge.set(value)
 
@@ -254,12 +264,12 @@ class NodeMetrics:
             bytes_out=self._bytes_given,
             commits=self._commit_seconds.counts,
             commit_bounds_s=self._commit_seconds.bounds,
-            appends=self._append_seconds.counts,
-            append_bounds_s=self._append_seconds.bounds,
+            appends=self._appends.counts,
+            append_bounds_s=self._appends.bounds,
             loop_lag_s=self._loop_lag_s,
         )
 
-    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None) -> bytes:
+    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int) -> bytes:
         """The exposition text, with the gauges updated from the status first."""
         self.raft(
             term=status.term,
@@ -277,7 +287,7 @@ class NodeMetrics:
             inflight_bytes=status.load.inflight_bytes,
         )
         self.catalog(topics=len(state.topics), groups=len(state.groups))
-        self.group_lag.update(state, leads=status.writes_open)
+        self.group_lag.update(state, now_ms, leads=status.writes_open)
         self.transactions.update(state.halves)
         self.staged.update(state.writes)
         self.timers.update(state.timers, state.applied_mark.timestamp_ms)
@@ -299,6 +309,7 @@ class NodeMetrics:
         self._leader_id = gauge("raftmq_raft_leader_id", "Node id of the known leader, 0 if none")
         self._commit_index = gauge("raftmq_raft_commit_index", "Highest index known to be committed")
         self._applied_index = gauge("raftmq_raft_applied_index", "Highest index applied to the state machine")
+        self._apply_lag = gauge("raftmq_apply_lag_entries", "Committed entries that are not applied on this node yet")
         self._last_index = gauge("raftmq_raft_last_index", "Index of the last entry in the log")
         self._writes_open = gauge("raftmq_raft_writes_open", "1 if this node leads and takes writes")
         self._alarm = gauge("raftmq_alarm", "1 for each alarm that is raised", "key")
@@ -330,10 +341,7 @@ class NodeMetrics:
         self._commit_seconds = self._spread(
             "raftmq_raft_commit_seconds", "Time from the proposal of an entry to its answer", COMMIT_BUCKETS
         )
-        self._append_seconds = self._spread(
-            "raftmq_append_seconds", "Duration of one write to the log, fdatasync included", SYNC_BUCKETS
-        )
-        self._append_bytes = self._tally("raftmq_append_bytes", "Bytes made durable in the log")
+        self._appends = AppendMetrics(self.registry, SYNC_BUCKETS)
         self._appends_inline = self._tally("raftmq_appends_inline", "Writes to the log done on the event loop")
         self._append_stalls = self._tally(
             "raftmq_append_stalls", "Writes to the log that held the event loop for more than 1 ms"

@@ -454,7 +454,7 @@ class Node:
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
-            self.metrics.persisted(persisted.bytes_written, persisted.seconds)
+            self.metrics.persisted(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
             if not self.proposals.open:
                 self.metrics.ha.received(persisted.bytes_written)
         self.driver.on_persisted(persisted)

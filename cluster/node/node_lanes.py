@@ -41,7 +41,8 @@ class NodeLanes:
         """`reserved`: why messages may not be written, "" if they may; any thread. `on_inline`: see AppendRunner."""
         log, clock, loop, fail = storage.directory.log, context.clock, context.loop, context.fail
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
-        append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s)
+        append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
+        log.time_syncs(clock.monotonic_s)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state)
         runner = append_runner = apply_runner = context.environment.runner
         if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop

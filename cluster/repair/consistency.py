@@ -77,6 +77,7 @@ class Consistency:
         self._again_due_ms = 0
         self._agreed = -1
         """The newest index at which a leader's sums were those of this node."""
+        self._compared = -1
         self._clock = context.clock
         self._uncompared_since_ms: int | None = None
         """Since when entries are applied that no DIGEST entry has covered yet; None: there are none."""
@@ -152,11 +153,17 @@ class Consistency:
             self._start(self.decide(digest.index))
         elif digest and mine is not None:
             self._uncompared_since_ms = None
+            self._compared = max(self._compared, digest.index)
             if self._raw.role is not Role.LEADER:
                 self._agreed = max(self._agreed, digest.index)
         if self._follow_up and entry.term == self._raw.term and self._raw.role is Role.LEADER:
             self._follow_up = False
             self._propose(entry.index)
+
+    @property
+    def compared_index(self) -> int:
+        """The newest index whose sums were those of a leader, or of this node as the leader; -1 before the first."""
+        return self._compared
 
     def uncompared_ms(self) -> int | None:
         """For how long rows have changed here that were not compared with the leader's; None if none have."""

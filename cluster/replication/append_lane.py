@@ -49,6 +49,8 @@ class Persisted(NamedTuple):
     """Why jobs are put aside; "" if none are."""
     taken: int = 0
     """Jobs that were handed to this drain, RETRY and MARK as well."""
+    sync_seconds: float = 0.0
+    """Of `seconds`, what fdatasync took."""
 
 
 class Log(Protocol):
@@ -115,20 +117,23 @@ class AppendLane:
         idle_mark_ms: int,
         reserved: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = perf_counter,
+        synced_s: Callable[[], float] = float,
     ) -> None:
         """`idle_mark_ms`: after this long without work the sync mark is written alone. `reserved`: why no message may
-        be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`."""
+        be written although there is some space ("": they may). `clock`: seconds, for `Persisted.seconds`. `synced_s`:
+        seconds that syncs of the log have taken so far; 0 if they are not timed."""
         self._log = log
         self._hard_states = hard_states
         self._reserved = reserved
         self._clock = clock
+        self._synced_s = synced_s
         self._work = _Work()
         """Jobs put aside. Invariant: no later job is done before them."""
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
         """Persists the jobs that were put aside, then the whole batch."""
-        start = self._clock()
+        start, synced_s = self._clock(), self._synced_s()
         work = self._work
         marks = False
         for job in batch:
@@ -144,7 +149,8 @@ class AppendLane:
             votes = [] if work.hard_state is not None else work.take_votes()
             return Persisted(None, votes, 0, 0, self._clock() - start, str(error), len(batch))
         self._work = _Work()
-        return Persisted(work.last, work.messages, work.jobs, work.written, self._clock() - start, "", len(batch))
+        spent, syncing = self._clock() - start, self._synced_s() - synced_s
+        return Persisted(work.last, work.messages, work.jobs, work.written, spent, "", len(batch), syncing)
 
     def _persist(self, work: _Work) -> None:
         """Writes term and vote first: no frame of a term is on disk before the term."""

@@ -24,7 +24,7 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 class LogWriter:
     """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
 
-    __slots__ = ("_cutter", "_marks", "_on_written", "_preparer", "_state")
+    __slots__ = ("_clock_s", "_cutter", "_marks", "_on_written", "_preparer", "_state", "synced_s")
 
     def __init__(self, state: LogState, marks: SyncMarks, cutter: LogCutter, preparer: LogPreparer) -> None:
         self._state = state
@@ -32,6 +32,13 @@ class LogWriter:
         self._cutter = cutter
         self._preparer = preparer
         self._on_written: Callable[[EntryId], None] | None = None
+        self._clock_s: Callable[[], float] | None = None
+        self.synced_s = 0.0
+        """Seconds that syncs have taken since they are timed."""
+
+    def time_syncs(self, clock_s: Callable[[], float]) -> None:
+        """From now on, by this clock: the log itself has none. Before the first append."""
+        self._clock_s = clock_s
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
         """From the next append on, has `call` called on the appending thread, after each write and before its sync:
@@ -97,10 +104,14 @@ class LogWriter:
 
     def _sync(self, file: File) -> None:
         """A failure is final, for whatever reason: raised as StorageError, past those who would try again."""
+        clock_s = self._clock_s
+        began_s = clock_s() if clock_s is not None else 0.0
         try:
             file.fdatasync()
         except OSError as error:
             raise self._fail("syncing", error) from error
+        if clock_s is not None:
+            self.synced_s += clock_s() - began_s
 
     def _forget_unwritten(self) -> None:
         """The index knows again what is on disk, and no more."""

@@ -8,6 +8,7 @@ and its locks: log_state.py. Durability: log_writer.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from raftlog.errors import CorruptLogError, FrameError, StorageError
@@ -48,6 +49,8 @@ class SegmentedLog:
         "report",
         "segment_size",
         "state",
+        "synced_s",
+        "time_syncs",
     )
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
@@ -71,6 +74,8 @@ class SegmentedLog:
         self.needs_next = self._preparer.needs_next
         self.read_entries = self._reader.read_entries
         self.read_at = self._reader.read_at
+        self.time_syncs = self._writer.time_syncs
+        self.synced_s: Callable[[], float] = partial(getattr, self._writer, "synced_s")
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, *, genesis: Entry, segment_size: int) -> SegmentedLog:

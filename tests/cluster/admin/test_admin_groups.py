@@ -82,12 +82,12 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
 
     def figures(*, leads: bool) -> dict[tuple[str, ...], float]:
         metrics = NodeMetrics()
-        metrics.group_lag.update(node.state, leads=leads)
+        metrics.group_lag.update(node.state, 10_000, leads=leads)
         return {
             (sample.name, *sample.labels.values()): sample.value
             for family in metrics.registry.collect()
             for sample in family.samples
-            if "_lag_messages" in sample.name or "left_out" in sample.name
+            if "group" in "".join([sample.name, *sample.labels]) and "_lag_" in sample.name
         }
 
     assert figures(leads=True) == {
@@ -96,6 +96,11 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("rocketmq_consumer_lag_messages", "new", "a"): 10,
         ("raftmq_group_lag_messages", "billing"): 6,
         ("raftmq_group_lag_messages", "new"): 10,
+        ("raftmq_group_queue_lag_messages", "billing", "a", "0"): 6,
+        ("raftmq_group_queue_lag_messages", "new", "a", "0"): 10,
+        ("rocketmq_consumer_lag_latency", "billing", "a"): 10_000,
+        ("rocketmq_consumer_lag_latency", "billing", "b"): 0,
+        ("rocketmq_consumer_lag_latency", "new", "a"): 10_000,
         ("raftmq_group_lag_left_out",): 0,
     }
     assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
@@ -104,6 +109,9 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
         ("rocketmq_consumer_lag_messages", "billing", "b"): 0,
         ("raftmq_group_lag_messages", "billing"): 6,
+        ("raftmq_group_queue_lag_messages", "billing", "a", "0"): 6,
+        ("rocketmq_consumer_lag_latency", "billing", "a"): 10_000,
+        ("rocketmq_consumer_lag_latency", "billing", "b"): 0,
         ("raftmq_group_lag_left_out",): 1,
     }
     text = await (await client.get("/metrics")).text()

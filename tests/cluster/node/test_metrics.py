@@ -6,10 +6,15 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from cluster.broker.group_lag import QueueLag
+from cluster.node import broker_metrics
+from cluster.node.broker_metrics import BrokerLook, consumers_of, producers_of
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
@@ -174,7 +179,9 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
         clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={"log": 1.0}, reasons=[]
     )
     metrics.recovery.update(started)
-    metrics.group_lag.show({("g", "t"): 1})
+    metrics.group_lag.show({("g", "t"): 1}, 0, [("g", QueueLag("t", 0, 0, 0, 1))], {("g", "t"): 5})
+    metrics.messages_in("%DLQ%g", 1, 1)
+    metrics.brokers.watch(lambda: BrokerLook(6, {("JAVA", "1"): 1}, {("g", "JAVA", "1", "push"): 1}, 7, 0.5, 1.5))
     metrics.refused("r")
     metrics.code_refused("41", "CPP")
     metrics.pulled("p")
@@ -203,6 +210,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
         'rocketmq_ha_transfer_byte_total{role="master"} 70.0',
         'rocketmq_ha_transfer_byte_total{role="slave"} 30.0',
         'rocketmq_ha_slave_max_offset{slaveId="2"} 500.0',
+        'raftmq_peer_lag_bytes{peer="2"} 400.0',
         "rocketmq_ha_master_max_offset 900.0",
         "rocketmq_ha_connection_count 2.0",
         "ha_send_timeout_count 4.0",
@@ -226,3 +234,39 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(metrics: NodeMetrics)
 )
 def test_an_election_is_counted_by_what_caused_it(why: str, label: str) -> None:
     assert reason_of(why) == label
+
+
+def test_dead_letters_are_counted_whichever_way_they_came(metrics: NodeMetrics) -> None:
+    metrics.messages_in("%DLQ%billing", 3, 300)
+    metrics.messages_in("orders", 5, 500)
+    assert value(metrics, "rocketmq_send_to_dlq_messages_total", consumer_group="billing", topic="%DLQ%billing") == 3
+    assert value(metrics, "rocketmq_send_to_dlq_messages_total", consumer_group="orders", topic="orders") is None
+
+
+def member(connection: object, language: str = "JAVA") -> Any:
+    return SimpleNamespace(connection=connection, language=language, version=453)
+
+
+def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer in two groups is one connection; the consumers of what is left out are in a series of no group."""
+    one, other = object(), object()
+    known: Any = SimpleNamespace(
+        producers={"a": {"1": member(one)}, "b": {"1": member(one), "2": member(other, "GO")}},
+        consumers={
+            "g": SimpleNamespace(consume_type="CONSUME_PASSIVELY", members={"1": member(one), "2": member(other)}),
+            "h": SimpleNamespace(consume_type="CONSUME_ACTIVELY", members={"1": member(one)}),
+        },
+    )
+    assert producers_of(known) == {("JAVA", "453"): 1, ("GO", "453"): 1}
+    pushed, pulled = ("g", "JAVA", "453", "push"), ("h", "JAVA", "453", "pull")
+    assert consumers_of(known) == {pushed: 2, pulled: 1}
+    monkeypatch.setattr(broker_metrics, "SERIES_MAX", 1)
+    assert consumers_of(known) == {pushed: 2, ("", "", "", ""): 1}
+
+
+def test_the_time_of_syncs_is_a_part_of_that_of_appends(metrics: NodeMetrics) -> None:
+    metrics.persisted(10, 0.5, 0.4)
+    assert value(metrics, "raftmq_append_seconds_sum") == 0.5
+    assert value(metrics, "raftmq_fdatasync_seconds_sum") == 0.4
+    assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="0.25") == 0
+    assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="1.0") == 1

@@ -1,0 +1,120 @@
+"""What RocketMQ 5 shows of a broker under its own names, and the digest: read from the node when somebody scrapes.
+
+docs/metrics.md has the table of RocketMQ's names: which exist here, and what stands for the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from cluster.broker.group_members import Members
+
+SERIES_MAX: Final = 1000
+"""Of the metric of consumers' connections; the rest is in its last series, of no group."""
+CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+IO_TICKS: Final = 9
+"""Field of /sys/dev/block/*/stat: milliseconds in which the device had requests."""
+
+Producers = Mapping[tuple[str, str], int]
+"""(language, version) -> connections."""
+Consumers = Mapping[tuple[str, str, str, str], int]
+"""(consumer_group, language, version, consume_mode) -> connections."""
+
+
+class BrokerLook(NamedTuple):
+    """A node at one moment."""
+
+    permission: int
+    producers: Producers
+    consumers: Consumers
+    compared_index: int
+    uncompared_s: float
+    disk_busy_s: float | None
+
+
+class BrokerMetrics:
+    """Event loop only."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._look: Callable[[], BrokerLook] | None = None
+        registry.register(self)
+
+    def watch(self, look: Callable[[], BrokerLook]) -> None:
+        """Shows what `look` returns at each scrape; before, there is nothing to show."""
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        if self._look is None:
+            return
+        seen = self._look()
+        yield GaugeMetricFamily(
+            "rocketmq_broker_permission", "RocketMQ's bits: 4 reads, 2 sends that this node would take", seen.permission
+        )
+        producers = GaugeMetricFamily(
+            "rocketmq_producer_connections", "Connected producers, by heartbeat", labels=("language", "version")
+        )
+        for labels, count in seen.producers.items():
+            producers.add_metric(labels, count)
+        yield producers
+        consumers = GaugeMetricFamily(
+            "rocketmq_consumer_connections",
+            "Connected consumers, by heartbeat",
+            labels=("consumer_group", "language", "version", "consume_mode"),
+        )
+        for row, count in seen.consumers.items():
+            consumers.add_metric(row, count)
+        yield consumers
+        yield GaugeMetricFamily(
+            "raftmq_digest_compared_index",
+            "Newest index at which this node's rows were compared with the leader's and equal; -1 before the first",
+            seen.compared_index,
+        )
+        yield GaugeMetricFamily(
+            "raftmq_digest_uncompared_seconds",
+            "For how long rows have changed here that were not compared; 0 if there are none",
+            seen.uncompared_s,
+        )
+        if seen.disk_busy_s is not None:
+            yield CounterMetricFamily(
+                "raftmq_disk_busy_seconds",
+                "Time in which the block device of the data directory had requests",
+                seen.disk_busy_s,
+            )
+
+
+def producers_of(members: Members) -> Producers:
+    """One connection counts once, in however many groups it produces."""
+    known = {member.connection: member for group in members.producers.values() for member in group.values()}
+    return Counter((member.language, str(member.version)) for member in known.values())
+
+
+def consumers_of(members: Members) -> Consumers:
+    """Largest first, up to SERIES_MAX."""
+    counted = Counter(
+        (name, member.language, str(member.version), CONSUME_MODES.get(group.consume_type, group.consume_type))
+        for name, group in members.consumers.items()
+        for member in group.members.values()
+    )
+    shown = dict(counted.most_common(SERIES_MAX))
+    if left := counted.total() - sum(shown.values()):
+        shown["", "", "", ""] = left
+    return shown
+
+
+def disk_busy_s(path: Path) -> float | None:
+    """Of the device that holds `path`; None where the kernel shows none, as for a file system without a device."""
+    try:
+        device = path.stat().st_dev
+        stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
+        return int(stat.split()[IO_TICKS]) / 1000
+    except (OSError, IndexError, ValueError):
+        return None
