@@ -255,6 +255,10 @@ class NodeMetrics:
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 
+    def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Its tasks are counted at each scrape."""
+        self._loop_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+
     def counted(self) -> Counted:
         """See `cluster.admin.port.Figures`."""
         return Counted(
@@ -353,6 +357,7 @@ class NodeMetrics:
         self._loop_lag = self._gauge(
             "raftmq_loop_lag_seconds", "Longest delay of a timer on the event loop in the last 10 s"
         )
+        self._loop_tasks = self._gauge("raftmq_loop_tasks", "asyncio tasks on the event loop that have not ended")
 
     def _define_clients(self) -> None:
         gauge, counter = self._gauge, self._counter
@@ -424,6 +429,7 @@ class LoopLagSampler:
 
     def start(self) -> None:
         """Starts sampling."""
+        self._metrics.runs_on(self._loop)
         self._schedule()
 
     def stop(self) -> None:

@@ -2,8 +2,8 @@
 its name inherits none of it.
 
 Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and made
-again, and a message is sent to it. What is asked about the new one is answered as for one that never was. In the end
-nothing waits on any node, and the topic holds what was sent in its last life.
+again, and messages are sent to it. What is asked about the new one is answered as for one that never was. In the end
+nothing waits on any node, and the topic holds what was sent in its last life; what was to wait is a copy there.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.machine import Machine
 
 QUEUES = 2
+DELAY = "TIMER_DELAY_MS"
 DELAYS_MS = (300, 800, 1500, 2500)
 RETRIES = "%RETRY%"
 DELETED = ("topic", "topic", "group", "retries")
@@ -143,7 +144,7 @@ class Round:
         """Messages that wait, an offset, and a reset of the other queue. False if too little is there."""
         rng = self._rng
         for number in range(rng.randint(1, 3)):
-            await self._send(f"timer-{number}", 1, f"TIMER_DELAY_MS\x01{rng.choice(DELAYS_MS)}\x02")
+            await self._send(f"timer-{number}", 1, self._delay())
         if rng.random() < 0.7:
             await self._leave_half()
         if what == "retries" and not await self._fail():
@@ -152,6 +153,9 @@ class Round:
         return await self._does(
             RequestCode.UPDATE_CONSUMER_OFFSET, place_of(self._group, self._topic, 0) | offset
         ) and await self._reset(1)
+
+    def _delay(self) -> str:
+        return f"{DELAY}\x01{self._rng.choice(DELAYS_MS)}\x02"
 
     async def _leave_half(self) -> None:
         group = f"{self._group}-p"
@@ -214,6 +218,8 @@ class Round:
             sent = await self._send("second", 2)
             since = frozenset(self._ids[2]) if sent is not None else frozenset[str]()
             self._all.made.append(Made(self._topic, frozenset(self._ids[1]), since))
+            if sent is not None:
+                await self._send("later", 2, self._delay())
 
     async def _look_for_offsets(self, what: str) -> None:
         for queue in range(QUEUES):
@@ -246,6 +252,10 @@ def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
             continue
         messages, trimmed = stored_on(machine, one.topic)
         found = [id_of(message.body) for message in messages]
+        for message in messages:
+            waited = b"TIMER_OUT_MS\x01" in message.properties  # a copy says so
+            if f"{DELAY}\x01".encode() in message.properties and not waited:
+                yield f"{id_of(message.body)} was to wait, and went into {one.topic} at once"
         for message_id in one.before.intersection(found):
             yield f"{message_id} of an earlier life of {one.topic} was delivered"
         for message_id in one.since:

@@ -1,0 +1,148 @@
+"""`python bench/bench_soak.py`: what a node holds while it runs at full load for long: memory, handles, tasks.
+
+Three local nodes with retention.bytes_max, 512 requests of 1 KiB in flight, and a sample of each node every 10 seconds:
+resident memory without the pages of files (what of the log lies in the page cache is not counted), open files, threads,
+asyncio tasks, bytes of the data directory. Prints medians of the fifth of the time after the first sixth (what is
+filled at the start is filled then), of the last fifth, and their ratio. MINUTES=30, BYTES_MAX=4294967296; JSON=1 prints
+{"rows": [...]} alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from load import run
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cluster.config.local_layout import NodeRecord
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+
+MINUTES = float(os.environ.get("MINUTES", "30"))
+BYTES_MAX = os.environ.get("BYTES_MAX", str(4 << 30))
+EVERY_S = 10.0
+SLICE_S = 30.0
+"""One connection sends for this long; then its rate is noted, and the next one begins."""
+IN_FLIGHT, BODY_BYTES = 512, 1024
+FIGURES = ("anonymous MiB", "open files", "threads", "tasks", "data GiB")
+
+Sample = dict[str, float]
+
+
+def sample(node: NodeRecord) -> Sample:
+    """What the node holds now."""
+    process = psutil.Process(node.pid)
+    memory = process.memory_info()
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    tasks = next(family.samples[0].value for family in families if family.name == "raftmq_loop_tasks")
+    files = [path.lstat() for path in node.home.rglob("*") if path.is_file()]
+    return {
+        "anonymous MiB": (memory.rss - memory.shared) / (1 << 20),
+        "open files": process.num_fds(),
+        "threads": process.num_threads(),
+        "tasks": tasks,
+        "data GiB": sum(file.st_blocks for file in files) * 512 / (1 << 30),
+    }
+
+
+class Sampler(threading.Thread):
+    """Takes samples until `ended` is set."""
+
+    def __init__(self, nodes: list[NodeRecord]) -> None:
+        super().__init__(daemon=True)
+        self._nodes = nodes
+        self.ended = threading.Event()
+        self.taken: dict[int, list[Sample]] = {node.id: [] for node in nodes}
+        self.failed: Exception | None = None
+
+    def run(self) -> None:
+        """Every EVERY_S."""
+        try:
+            while not self.ended.wait(EVERY_S):
+                for node in self._nodes:
+                    self.taken[node.id].append(sample(node))
+        except (OSError, psutil.Error, StopIteration) as error:
+            self.failed = error
+
+
+def rows_of(taken: dict[int, list[Sample]]) -> list[dict[str, Any]]:
+    """Per node and figure: early, late, ratio."""
+    rows = []
+    for node, samples in taken.items():
+        first, part = len(samples) // 6, max(len(samples) // 5, 1)
+        for figure in FIGURES:
+            early = median([one[figure] for one in samples[first : first + part]])
+            late = median([one[figure] for one in samples[-part:]])
+            ratio = round(late / early, 3) if early else 1.0
+            rows.append(
+                {"node": node, "figure": figure, "early": round(early, 2), "late": round(late, 2), "ratio": ratio}
+            )
+    return rows
+
+
+def main() -> None:
+    """Runs the load and the samples beside it."""
+    quiet = bool(os.environ.get("JSON"))
+    os.environ["RAFTMQ_RETENTION__BYTES_MAX"] = BYTES_MAX
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = LocalCluster(Path(directory) / "data")
+        cluster.up(3, base_port=free_base_port(12))
+        try:
+            leader = cluster.view().leader
+            port = next(node.broker_port for node in cluster.nodes if node.id == leader)
+            sampler = Sampler(cluster.nodes)
+            sampler.start()
+            ends, rates, acked = time.monotonic() + MINUTES * 60, [], 0
+            for _ in track(range(round(MINUTES * 60 / SLICE_S)), "slices of 30 s", disable=quiet):
+                if time.monotonic() > ends:
+                    break
+                result = run(
+                    "127.0.0.1", port, topic="bench", size=BODY_BYTES, batch=1, in_flight=IN_FLIGHT, seconds=SLICE_S
+                )
+                if result.errors:
+                    raise SystemExit(f"{result.errors} sends were refused: nothing was measured")
+                acked += result.messages
+                rates.append(result.messages / result.seconds)
+            sampler.ended.set()
+            sampler.join(60)
+        finally:
+            cluster.down()
+    if sampler.failed is not None:
+        raise SystemExit(f"a sample could not be taken: {sampler.failed}")
+    report(rows_of(sampler.taken), rates, acked, quiet=quiet)
+
+
+def report(rows: list[dict[str, Any]], rates: list[float], acked: int, *, quiet: bool) -> None:
+    """Prints the rows."""
+    part = max(len(rates) // 5, 1)
+    early, late = median(rates[len(rates) // 6 :][:part]), median(rates[-part:])
+    if quiet:
+        print(json.dumps({"rows": rows, "acked": acked, "per_second": {"early": round(early), "late": round(late)}}))
+        return
+    table = Table("node", "figure", "early", "late", "ratio", title=f"{acked:,} messages in {MINUTES:g} minutes")
+    for row in rows:
+        table.add_row(*[str(row[name]) for name in ("node", "figure", "early", "late", "ratio")])
+    Console().print(table)
+    print(f"messages per second: {early:,.0f} early, {late:,.0f} late")
+
+
+if __name__ == "__main__":
+    main()
