@@ -11,6 +11,7 @@ from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
 from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
 from cluster.members.events import EVENT
+from raftlog.types import EntryId
 from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
 
 
@@ -20,6 +21,8 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[TopicRecord] = []
     groups: list[GroupRecord] = []
     offsets: list[OffsetRecord] = []
+    dry_run: bool = False
+    """Only check it, and answer how much there is: an import replaces offsets and attributes."""
 
 
 class MetadataChanged(ChangeView, frozen=True, kw_only=True):
@@ -28,6 +31,8 @@ class MetadataChanged(ChangeView, frozen=True, kw_only=True):
     topics: int
     groups: int
     offsets: int
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
 
 
 class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
@@ -54,18 +59,25 @@ async def change_metadata(call: Call) -> MetadataChanged:
         run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
     if not run:
         raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
+    if wanted.dry_run:
+        return _changed(call.port, wanted, call.port.state.applied)
     fix = "correct it and import again"
     entry, results = await decided(lambda done: call.port.services.propose(run, done), fix)
     for answer in results:
         if not answer.ok:
             raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
+    return _changed(call.port, wanted, entry)
+
+
+def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> MetadataChanged:
     return MetadataChanged(
-        node=call.port.config.node.id,
+        node=port.config.node.id,
         term=entry.term,
         index=entry.index,
         topics=len(wanted.topics),
         groups=len(wanted.groups),
         offsets=len(wanted.offsets),
+        dry_run=wanted.dry_run,
     )
 
 

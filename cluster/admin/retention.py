@@ -6,8 +6,10 @@ import asyncio
 
 from msgspec.structs import replace
 
-from cluster.admin.call import Call, comes_true
+from cluster.admin.body import flag_of
+from cluster.admin.call import DRY_RUN, Call, comes_true
 from cluster.admin.errors import ApiError
+from cluster.retention.service import Ran
 from cluster.retention.settings import settings_of
 from cluster.retention.views import RetentionRun, RetentionView
 
@@ -22,17 +24,20 @@ async def get_retention(call: Call) -> RetentionView:
 
 async def run_retention(call: Call) -> RetentionRun:
     """Removes expired messages now, at any hour."""
-    port = call.port
+    port, dry = call.port, flag_of(call.query, DRY_RUN)
+    begins = port.state.trim_position
     try:
         async with asyncio.timeout(_LOOK_WAIT_S):
-            ran = await port.retention.run()
+            ran = await port.retention.run(dry=dry)
     except TimeoutError:
         raise ApiError(
             "failed", f"the node did not come to look at it within {_LOOK_WAIT_S:.0f} s", "ask again"
         ) from None
     if ran is None:
         raise ApiError("not_leader", "this node does not lead, or does not take writes yet", "ask again")
-    decision, entry = ran
+    decision, entry, queues = ran
+    if dry:
+        return _plan(port.config.node.id, ran, begins)
     if decision.count and entry is None:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if entry is not None:
@@ -47,6 +52,26 @@ async def run_retention(call: Call) -> RetentionRun:
         reason=decision.reason,
         held_by=decision.held,
         sweeping=port.state.sweep is not None,
+        bytes=max(0, decision.position - begins) if decision.count else 0,
+        queues=queues,
+    )
+
+
+def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
+    """What would go at once."""
+    decision = ran.decision
+    position = max(begins, decision.position) if decision.count else begins
+    return RetentionRun(
+        node=node,
+        term=None,
+        index=None,
+        segments=decision.count,
+        position=position,
+        reason=decision.reason,
+        held_by=decision.held,
+        bytes=position - begins,
+        queues=ran.queues,
+        dry_run=True,
     )
 
 

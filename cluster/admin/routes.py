@@ -228,7 +228,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
     Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
     Route("GET", "/v1/retention", retention.get_retention, RetentionView),
-    Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER),
+    Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER, asks=(DRY_RUN,)),
     Route("GET", "/v1/tier", tier.get_tier, TierView),
     Route("POST", "/v1/tier/seal", tier.seal_segment, SealView, Serves.LEADER),
     Route("GET", "/v1/tier/segments", tier.list_segments, TierSegmentsView, asks=("since",)),

@@ -68,18 +68,26 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: WriteName
     write: Unsigned63
+    dry_run: bool = False
+    """Only answer what would be discarded."""
 
 
 class WriteAborted(ChangeView, frozen=True, kw_only=True):
     """What was staged for the write is discarded; a commit of it is refused."""
 
     attempts: int
+    messages: int = 0
+    """That were staged by them."""
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/writes/forget`."""
 
     name: WriteName
+    dry_run: bool = False
+    """Only answer what would be forgotten."""
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
@@ -87,6 +95,8 @@ class WriteForgotten(ChangeView, frozen=True, kw_only=True):
 
     write: int
     """The newest that was committed."""
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
 
 
 async def list_writes(call: Call) -> WritesView:
@@ -113,25 +123,32 @@ async def abort_write(call: Call) -> WriteAborted:
     """Discards what is staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
     found = [
-        attempt.number
+        attempt
         for attempt in call.port.state.writes.attempts()
         if (attempt.name, attempt.write, attempt.state) == (wanted.name, wanted.write, AttemptState.OPEN)
     ]
     if not found:
         raise ApiError("not_found", f"nothing is staged for write {wanted.write} of {wanted.name!r}", "GET /v1/writes")
-    propose = partial(call.port.services.propose, [[DISCARD_ATTEMPTS, found]])
-    entry_id, answer = await applied(propose)
-    node = call.port.config.node.id
-    return WriteAborted(node=node, term=entry_id.term, index=entry_id.index, attempts=answer.value)
+    node, messages = call.port.config.node.id, sum(attempt.left for attempt in found)
+    if wanted.dry_run:
+        term, index = call.port.state.applied
+        return WriteAborted(node=node, term=term, index=index, attempts=len(found), messages=messages, dry_run=True)
+    numbers = [attempt.number for attempt in found]
+    entry_id, answer = await applied(partial(call.port.services.propose, [[DISCARD_ATTEMPTS, numbers]]))
+    return WriteAborted(node=node, term=entry_id.term, index=entry_id.index, attempts=answer.value, messages=messages)
 
 
 async def forget_write(call: Call) -> WriteForgotten:
     """Forgets that writes of a name were committed."""
     wanted: ForgetRequest = call.body
-    if call.port.state.writes.committed(wanted.name) is None:  # nor is the level of commands known to be reached
+    newest = call.port.state.writes.committed(wanted.name)
+    if newest is None:  # nor is the level of commands known to be reached
         raise ApiError("not_found", f"no write of {wanted.name!r} is committed", "GET /v1/writes lists the names")
-    entry_id, answer = await applied(partial(call.port.services.propose, [[FORGET_WRITE, wanted.name]]))
     node = call.port.config.node.id
+    if wanted.dry_run:
+        term, index = call.port.state.applied
+        return WriteForgotten(node=node, term=term, index=index, write=newest.write, dry_run=True)
+    entry_id, answer = await applied(partial(call.port.services.propose, [[FORGET_WRITE, wanted.name]]))
     return WriteForgotten(node=node, term=entry_id.term, index=entry_id.index, write=answer.value)
 
 

@@ -26,6 +26,8 @@ class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Write again what is missing or damaged and this node still has."""
     sweeps: bool = False
     """Remove objects that no segment names, and none ever will."""
+    dry_run: bool = False
+    """Write and remove nothing: only report what is bad, and what would go (`orphans`)."""
 
 
 async def get_tier(call: Call) -> TierView:
@@ -69,7 +71,8 @@ async def start_tier_scrub(call: Call) -> Answer:
     """Compares the store with the log's state; 202, then GET shows what was found."""
     wanted: TierScrubRequest = call.body
     scrubs = _scrubs(call)
-    if not scrubs.begin(Wishes(wanted.reads, wanted.repairs, wanted.sweeps)):
+    changes = not wanted.dry_run
+    if not scrubs.begin(Wishes(wanted.reads, wanted.repairs and changes, wanted.sweeps and changes)):
         raise ApiError("refused", "a scrub of the tier is under way", "GET /v1/tier/scrub, and ask again when it ended")
     return Answer(202, scrubs.view)
 

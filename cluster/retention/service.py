@@ -50,6 +50,8 @@ class Ran(NamedTuple):
     decision: Decision
     entry: EntryId | None
     """The TRIM that was proposed; None if there was nothing to give up, or it could not be proposed."""
+    queues: int = 0
+    """Of topics with a shorter time of their own: so many of them lose messages besides."""
 
 
 class Retention:
@@ -102,6 +104,9 @@ class Retention:
         self._consumers_due_ms = 0
         self._asked: list[asyncio.Future[Ran | None]] = []
         self._answering: list[asyncio.Future[Ran | None]] = []
+        self._asked_first: list[asyncio.Future[Ran | None]] = []
+        self._rehearses = False
+        """The look under way is for those: nothing is done about what it finds."""
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Survey | None = None
@@ -140,7 +145,7 @@ class Retention:
 
     async def close(self) -> None:
         """Ends with what the lane is doing; files that are left go after the next start."""
-        for waiter in (*self._asked, *self._answering):
+        for waiter in (*self._asked, *self._asked_first, *self._answering):
             waiter.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._runner.close)
 
@@ -154,6 +159,8 @@ class Retention:
         self._sweeper.go_on()
         if not self._looking and (now_ms >= self._due_ms or (self._settled() and (self._asked or self._more))):
             self._look(now_ms)
+        elif not self._looking and self._asked_first:
+            self._look_only()
 
     def _settled(self) -> bool:
         """The TRIM that this node proposed is applied, or is of a term that is over; and no sweep is under way."""
@@ -172,9 +179,18 @@ class Retention:
         if self._settled() or not self._leads():
             self._answering, self._asked = self._asked, []
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour  # noqa: DTZ006 - the operator's day
+        self._ask(hour, asked=bool(self._answering), consumers=consumers)
+
+    def _look_only(self) -> None:
+        """For those who want to know what would go. The regular look comes at its own time."""
+        self._looking = self._rehearses = True
+        self._answering, self._asked_first = self._asked_first, []
+        self._ask(0, asked=True, consumers=False)
+
+    def _ask(self, hour: int, *, asked: bool, consumers: bool) -> None:
         leads = self._leads() and self._settled()
         now = self._raw.log_time_ms() if leads else 0
-        self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), bool(self._answering), consumers))
+        self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), asked, consumers))
 
     def _freed_bytes(self) -> int:
         """Of log that is given up and still on this node's disk."""
@@ -195,6 +211,10 @@ class Retention:
         self._due_ms = 0
 
     def _on_found(self, found: Survey) -> None:
+        if self._rehearses:
+            self._rehearses = False
+            self._answer(found, None)
+            return
         self._found = found
         self._pin_alarm.look(self._clock.monotonic_ms(), found.pin, self._held_bytes(), self._carry_held_by())
         if found.warning is not None:
@@ -205,12 +225,16 @@ class Retention:
             self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
             self._alarms.clear(UNREAD)  # the leader's business
-        for waiter in self._answering:
-            if not waiter.done():
-                waiter.set_result(Ran(found.decision, entry) if found.decision is not None else None)
-        self._answering = []
+        self._answer(found, entry)
         self._let_go(found)
         self.note()
+
+    def _answer(self, found: Survey, entry: EntryId | None) -> None:
+        ran = Ran(found.decision, entry, len(found.queues)) if found.decision is not None else None
+        for waiter in self._answering:
+            if not waiter.done():
+                waiter.set_result(ran)
+        self._answering = []
 
     def _alarm(self, key: str, text: str) -> None:
         if text:
@@ -301,10 +325,11 @@ class Retention:
         if self._state.applied.index > found.newest_index:
             self._checkpointer.want_checkpoint()
 
-    def run(self) -> asyncio.Future[Ran | None]:
-        """A person asks: looks at once, whatever the hour; None if this node does not lead (any more)."""
+    def run(self, *, dry: bool = False) -> asyncio.Future[Ran | None]:
+        """A person asks: looks at once, whatever the hour; None if this node does not lead (any more), and for a `dry`
+        run also while a TRIM is under way. A dry run proposes nothing."""
         waiter: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
-        self._asked.append(waiter)
+        (self._asked_first if dry else self._asked).append(waiter)
         return waiter
 
     # --- every node --------------------------------------------------------------------------------------------------

@@ -89,3 +89,9 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     held_by: str
     """What stands in the way of more."""
+    bytes: int = 0
+    """Of log that go, or would."""
+    queues: int = 0
+    """Of topics with a shorter time of their own: so many lose messages besides, or would."""
+    dry_run: bool = False
+    """Nothing was changed; `position` is where the log would begin."""

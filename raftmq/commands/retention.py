@@ -15,16 +15,20 @@ _HOUR_MS = 3_600_000
 
 @click.command()
 @click.option("--run", is_flag=True, help="Remove expired messages now, at any hour.")
+@click.option("--dry-run", is_flag=True, help="With --run: only show what would be removed.")
 @data_option
 @admin_option
 @json_option
-def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show where the log begins, which nodes still have files below that position, and what holds them.
 
     Nodes remove messages that are older than [retention] allows automatically; --run makes the leader check now.
     """
     addresses = admin_addresses(admin, data)
-    ran = AdminApi(addresses).post("/v1/retention/run", {}) if run else None
+    if dry_run and not run:
+        raise click.UsageError("--dry-run goes with --run")
+    path = "/v1/retention/run?dry_run=true" if dry_run else "/v1/retention/run"
+    ran = AdminApi(addresses).post(path, {}) if run else None
     views = [view for _, view in each_node(addresses, "/v1/retention")]
     if as_json:
         print_json({"schema": 1, "run": ran, "nodes": views})
@@ -57,6 +61,8 @@ def retention(run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
 
 def _told(ran: dict[str, Any]) -> str:
+    if ran.get("dry_run"):
+        return _would(ran)
     if ran["index"] is None:
         return f"nothing was removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
     what = f"{ran['segments']} segments" if ran["segments"] else "queues of topics with a shorter time"
@@ -64,6 +70,15 @@ def _told(ran: dict[str, Any]) -> str:
     if ran.get("sweeping"):
         return f"being removed, slice by slice: {what} ({why}); the log begins at position {ran['position']} until then"
     return f"removed: {what} ({why}); the log begins at position {ran['position']}"
+
+
+def _would(ran: dict[str, Any]) -> str:
+    if not ran["segments"] and not ran["queues"]:
+        return f"nothing would be removed; held by: {ran['held_by']}" if ran["held_by"] else "nothing has expired"
+    parts = [f"{ran['segments']} segments, {size_of(ran['bytes'])} ({ran['reason']})"] if ran["segments"] else []
+    parts += [f"messages of {ran['queues']} queues by their topics' time"] if ran["queues"] else []
+    what = " and ".join(parts)
+    return f"nothing was changed; would be removed: {what}; the log would begin at position {ran['position']}"
 
 
 def _rules(view: dict[str, Any]) -> str:

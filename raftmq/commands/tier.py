@@ -105,15 +105,16 @@ def repair(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 @tier.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed; temporary files are not looked for.")
 @data_option
 @admin_option
 @json_option
-def sweep(data: str | None, admin: str | None, as_json: bool) -> int:
+def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Remove objects that no segment names and none ever will, and temporary files older than a day.
 
     Exit codes as for verify; objects are not read.
     """
-    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": False, "sweeps": True}, as_json)
+    return _scrub(AdminApi(admin_addresses(admin, data)), {"reads": False, "sweeps": True, "dry_run": dry_run}, as_json)
 
 
 def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:

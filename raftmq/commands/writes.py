@@ -41,25 +41,31 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @writes.command("abort")
 @click.argument("name")
 @click.argument("write", type=click.IntRange(0))
+@click.option("--dry-run", is_flag=True, help="Only show what would be discarded.")
 @data_option
 @admin_option
 @json_option
-def abort(name: str, write: int, data: str | None, admin: str | None, as_json: bool) -> None:
+def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
-    answer = api.post("/v1/writes/abort", {"name": name, "write": write})
-    show(as_json, answer, f"{answer['attempts']} attempts are discarded")
+    answer = api.post("/v1/writes/abort", {"name": name, "write": write, "dry_run": dry_run})
+    what = f"{answer['attempts']} attempts with {answer['messages']} messages"
+    told = f"nothing was changed; {what} would be discarded" if dry_run else f"{what} are discarded"
+    show(as_json, answer, told)
 
 
 @writes.command("forget")
 @click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
 @data_option
 @admin_option
 @json_option
-def forget(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
+def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
-    answer = AdminApi(admin_addresses(admin, data), "raftmq writes list").post("/v1/writes/forget", {"name": name})
-    show(as_json, answer, f"{name} was committed up to {answer['write']}, and is forgotten")
+    api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
+    answer = api.post("/v1/writes/forget", {"name": name, "dry_run": dry_run})
+    told = "nothing was changed; it would be forgotten" if dry_run else "it is forgotten"
+    show(as_json, answer, f"{name} was committed up to {answer['write']}: {told}")
 
 
 def _time(ms: int) -> str:

@@ -18,6 +18,7 @@ class Retention:
 
     def __init__(self) -> None:
         self.answer: Ran | None = None
+        self.dry: list[bool] = []
 
     def view(self, node: int) -> RetentionView:
         return RetentionView(
@@ -43,7 +44,8 @@ class Retention:
             leases=[LeaseView(holder="a backup", position=100)],
         )
 
-    def run(self) -> asyncio.Future[Ran | None]:
+    def run(self, *, dry: bool = False) -> asyncio.Future[Ran | None]:
+        self.dry.append(dry)
         done: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
         done.set_result(self.answer)
         return done
@@ -93,3 +95,14 @@ async def test_a_trim_that_is_not_applied_in_time_is_unknown(
     retention.answer = Ran(Decision(300, 3, "age", 2), EntryId(3, 99))
     reply = await client.post("/v1/retention/run", json={})
     assert (reply.status, (await reply.json())["error"]["code"]) == (504, "unknown_outcome")
+
+
+async def test_a_dry_run_says_what_would_go(client: Any, retention: Retention) -> None:
+    retention.answer = Ran(Decision(300, 3, "age", 2), None, 4)
+    reply = await client.post("/v1/retention/run?dry_run=true", json={})
+    body = await reply.json()
+    assert (reply.status, retention.dry) == (200, [True])
+    told = {"dry_run": True, "segments": 2, "bytes": 300, "position": 300, "queues": 4, "index": None, "reason": "age"}
+    assert told.items() <= body.items()
+    assert (await client.post("/v1/retention/run?dry_run=perhaps", json={})).status == 400
+    assert retention.dry == [True]

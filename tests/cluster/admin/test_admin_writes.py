@@ -22,6 +22,11 @@ async def test_writes_are_listed_aborted_and_forgotten(client: Any, node: Any, m
     monkeypatch.setattr(staged, "ATTEMPTS_SHOWN", 1)
     assert (await (await client.get("/v1/writes")).json())["more"]
 
+    for path, body in (("abort", {"name": "query q", "write": 4}), ("forget", {"name": "write w"})):
+        planned = await client.post(f"/v1/writes/{path}", json={**body, "dry_run": True})
+        assert (planned.status, (await planned.json())["dry_run"]) == (200, True)
+    assert [one.number for one in node.state.writes.attempts()] == [1, 2]
+    assert node.state.writes.committed("write w") is not None
     gone = await client.post("/v1/writes/abort", json={"name": "query q", "write": 4})
     assert (gone.status, (await gone.json())["attempts"]) == (200, 1)
     assert [one.number for one in node.state.writes.attempts()] == [2]

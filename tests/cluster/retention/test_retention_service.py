@@ -465,6 +465,37 @@ async def test_a_person_asks(make: Callable[..., Node], monkeypatch: pytest.Monk
     assert await asyncio.wait_for(ran, 1) is None
 
 
+async def test_a_dry_run_finds_the_same_and_does_nothing(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "cluster.retention.service.datetime", SimpleNamespace(fromtimestamp=lambda s: SimpleNamespace(hour=5))
+    )
+    node = make(delete_when="04")
+    node.store(300)
+    node.checkpoint()
+    node.store(1)
+    node.checkpoint()
+    node.pass_ms(1500)
+    dry = node.retention.run(dry=True)
+    node.pass_ms(300)
+    found = await asyncio.wait_for(dry, 1)
+    assert found is not None
+    assert found.decision.count > 0
+    node.pass_ms(1500)
+    assert (node.storage.state.trim_position, node.count("raftmq_trims_total")) == (0, 0)
+    ran = node.retention.run()
+    node.retention.tick(node.clock.now_ms)
+    done = await asyncio.wait_for(ran, 1)
+    assert done is not None
+    assert done.decision == found.decision
+    assert node.storage.state.trim_position == found.decision.position
+    node.core.role = Role.FOLLOWER
+    dry = node.retention.run(dry=True)
+    node.pass_ms(300)
+    assert await asyncio.wait_for(dry, 1) is None
+
+
 async def test_a_large_log_is_given_up_in_pieces(make: Callable[..., Node]) -> None:
     node = make(delete_batch_files=2)
     node.store(300)

@@ -16,7 +16,7 @@ from raftmq.cli import COMMANDS, ENTRY_POINT_GROUP, cli
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| `([a-z]+(?:-[a-z]+)*(?: [a-z]+)?)\b((?:[^`\\]|\\.)*)`", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| `([a-z]+(?:-[a-z]+)*(?: [a-z]+(?:-[a-z]+)*)?)(?![\w-])((?:[^`\\]|\\.)*)`", PAGE, re.MULTILINE)
 EVERYWHERE = {"--json", "--data", "--servers", "--admin", "--help"}
 
 

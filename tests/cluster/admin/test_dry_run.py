@@ -1,0 +1,113 @@
+"""Whatever destroys something can be asked first what it would destroy."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import click
+import pytest
+
+from cluster.admin.openapi import document
+from cluster.admin.routes import ROUTES
+from cluster.tier.scrub.scrub_service import _NOTHING, _view
+from cluster.tier.scrub.scrubber import Wishes
+from raftmq.cli import cli
+
+DESTROYS_NOTHING = {
+    "POST /v1/topics": "creates a topic or changes its settings; messages stay",
+    "POST /v1/members": "adds a learner",
+    "POST /v1/members/{id}/promote": "a learner becomes a voter",
+    "POST /v1/members/{id}/drain": "moves leadership; undone by the same request",
+    "POST /v1/leader/transfer": "moves leadership",
+    "POST /v1/config/reload": "reads a file",
+    "PUT /v1/log-level": "undone by the same request",
+    "PUT /v1/failpoints": "undone by the same request, and only where faults are allowed",
+    "POST /v1/alarms/{key}/ack": "an acknowledgement; what was lost is lost already",
+    "POST /v1/consistency": "writes a marker",
+    "POST /v1/consistency/log": "only reads",
+    "POST /v1/repair": "replaces what is damaged; GET /v1/repair shows it first",
+    "POST /v1/scrub": "only reads",
+    "POST /v1/backup": "writes a new backup",
+    "POST /v1/tier/seal": "closes a segment",
+    "DELETE /v1/clients/{address}": "closes a connection; the client connects again",
+    "DELETE /v1/members/{id}/clients/{address}": "the same on another node",
+}
+"""Changes that take no dry_run, and why they need none."""
+DESTROYING = (
+    "config set",
+    "dlq purge",
+    "group reset",
+    "metadata import",
+    "node maintenance",
+    "node remove",
+    "rebuild",
+    "repair",
+    "retention",
+    "tier sweep",
+    "topic delete",
+    "unsafe-recover",
+    "writes abort",
+    "writes forget",
+)
+
+
+def changing_operations() -> dict[str, bool]:
+    """ "METHOD path" of every operation that changes something -> whether it takes dry_run."""
+    api = document(ROUTES)
+    schemas = api["components"]["schemas"]
+    found = {}
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            if method == "get":
+                continue
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            fields = schemas.get(body.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
+            asks = {parameter["name"] for parameter in operation["parameters"]}
+            found[f"{method.upper()} {path}"] = "dry_run" in fields or "dry_run" in asks
+    return found
+
+
+def test_what_destroys_takes_dry_run() -> None:
+    operations = changing_operations()
+    assert sorted(name for name, takes in operations.items() if not takes) == sorted(DESTROYS_NOTHING)
+    assert len(operations) > len(DESTROYS_NOTHING)
+
+
+@pytest.mark.parametrize("name", DESTROYING)
+def test_so_do_the_commands(name: str) -> None:
+    command: Any = cli
+    with click.Context(cli) as context:
+        for word in name.split():
+            command = command.get_command(context, word)
+    assert "--dry-run" in {option for parameter in command.params for option in parameter.opts}
+
+
+async def test_an_import_is_checked_and_not_made(client: Any, node: Any) -> None:
+    topic = {"name": "new", "read_queues": 1, "write_queues": 1, "perm": 6, "order": False}
+    topic |= {"sys_flag": 0, "attributes": {}}
+    body = {"topics": [topic], "dry_run": True}
+    answer = await client.post("/v1/metadata", json=body)
+    view = await answer.json()
+    assert (answer.status, view["topics"], view["dry_run"]) == (200, 1, True), view
+    assert "new" not in node.state.topics
+    offset = {"group": "g", "topic": "none", "queue_id": 0, "offset": 1}
+    refused = await client.post("/v1/metadata", json={"offsets": [offset], "dry_run": True})
+    assert refused.status == 404
+
+
+async def test_a_dry_sweep_changes_nothing_in_the_store(client: Any, node: Any) -> None:
+    class Scrubs:
+        """Keeps what it is asked for."""
+
+        view = _view(1, 1, _NOTHING)
+        wishes: ClassVar[list[Wishes]] = []
+
+        def begin(self, wishes: Wishes) -> bool:
+            self.wishes.append(wishes)
+            return True
+
+    node.tier_scrubs = Scrubs()
+    for dry in (True, False):
+        body = {"reads": False, "repairs": True, "sweeps": True, "dry_run": dry}
+        assert (await client.post("/v1/tier/scrub", json=body)).status == 202
+    assert Scrubs.wishes == [Wishes(False, False, False), Wishes(False, True, True)]
