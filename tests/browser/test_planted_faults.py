@@ -12,16 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.chromium import Page
-from tests.support.planted_faults import (
-    CLEARED_S,
-    FAULTS,
-    NAMED_S,
-    FaultyCluster,
-    calm,
-    faulty_cluster,
-    findings,
-    wait_for,
-)
+from tests.support.faulty_cluster import CLEARED_S, FaultyCluster, calm, faulty_cluster, findings, wait_for
+from tests.support.planted_faults import FAULTS, NAMED_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.faulty_cluster import CLEARED_S, counted, findings, health, roots, wait_for
 from tests.support.live_nodes import LiveCluster
-from tests.support.planted_faults import CLEARED_S, NAMED_S, Planted, counted, findings, health, roots, wait_for
+from tests.support.planted_faults import NAMED_S, Planted
 from tests.support.prometheus import RULES, Alert, alerts, prometheus, without_waits
 
 AGREE_S = 30.0

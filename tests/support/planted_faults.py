@@ -7,59 +7,27 @@ tests/support/small_disk_nodes.py. The table of all is in docs/internals/planted
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import signal
 import socket
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from cluster.config.local_layout import NodeRecord
-from cluster.config.node_files import plan_nodes, set_tier, write_configs
 from jepsen_like.live.power import NodeDisk, ShimError, build_shim
-from jepsen_like.live.proxy import Fabric
 from raftmq.client import connect
-from raftmq.local.cluster import LocalCluster
-from raftmq.local.init import create_data_dirs
-from raftmq.local.process import free_base_port
-from tests.support.live_nodes import LiveCluster
+from raftmq.local.process import stop_nodes
+from statemachine import keys, sums
+from statemachine.kv import CQ, META, Batch
+from statemachine.rocks import RocksKV
+from tests.support.faulty_cluster import NOT_TO_BE_WRITTEN, FaultyCluster, Key, calm
 
-NAMED_S, CLEARED_S = 15.0, 90.0
-LOWERED = {
-    "RAFTMQ_HEALTH__GROUP_IDLE_MS": "1000",
-    "RAFTMQ_HEALTH__QUEUE_STUCK_MS": "4000",
-    "RAFTMQ_HEALTH__CONNECTIONS_PERCENT": "50",
-    "RAFTMQ_HEALTH__FOLLOWER_BEHIND_ENTRIES": "20",
-    "RAFTMQ_HEALTH__FOLLOWER_BEHIND_MS": "1000",
-    "RAFTMQ_HEALTH__CRASH_LOOP_MS": "30000",
-    "RAFTMQ_HEALTH__TIER_STUCK_MS": "3000",
-    "RAFTMQ_LIMITS__CONNECTIONS_MAX": "120",
-    "RAFTMQ_HA__SEND_HEARTBEAT_INTERVAL_MS": "500",
-    "RAFTMQ_LOG__SLOW_APPEND_MS": "400",
-    "RAFTMQ_LOG__SEGMENT_SIZE_BYTES": str(1 << 20),
-    "RAFTMQ_LIMITS__MESSAGE_BYTES_MAX": "600000",
-    "RAFTMQ_LIMITS__BATCH_BYTES_MAX": "131072",
-    "RAFTMQ_REPAIR__BYTES_PER_SECOND": str(1 << 20),
-}
-"""Thresholds, the size of segments, and the pace at which peers give what another one lost: what is mended within a
-second needs no name."""
+NAMED_S = 15.0
 BIG, BIG_COUNT = 500_000, 28
 """Two messages of this size fill a segment."""
-NOT_TO_BE_WRITTEN = "/proc"
-"""Not even by root."""
 CLOCK_OFF_MS = 5_000
-
-Key = tuple[str, str]
-"""Code and object of a finding."""
-Said = dict[Key, Any]
 
 
 class Planted(NamedTuple):
@@ -75,29 +43,6 @@ class Planted(NamedTuple):
     """Rules that must fire besides those that show each finding."""
 
 
-class FaultyCluster(LiveCluster):
-    """Three nodes that reach each other through proxies, with a tier in a directory and a place for backups."""
-
-    def __init__(self, local: LocalCluster, fabric: Fabric, store: Path, backups: Path, shim: Path) -> None:
-        super().__init__(local)
-        self.fabric = fabric
-        self.store = store
-        self.backups = backups
-        self.shim = shim
-
-    def node(self, node_id: int) -> NodeRecord:
-        return next(node for node in self.nodes if node.id == node_id)
-
-    def follower(self) -> int:
-        leader = self.leader()
-        return next(node.id for node in self.nodes if node.id != leader)
-
-    def pid(self, node_id: int) -> int:
-        pid = self.node(node_id).pid
-        assert pid is not None
-        return pid
-
-
 Plant = Callable[[FaultyCluster], AbstractContextManager[Planted]]
 FAULTS: dict[str, Plant] = {}
 
@@ -109,96 +54,14 @@ def fault(plant: Callable[[FaultyCluster], Iterator[Planted]]) -> Plant:
 
 
 @contextmanager
-def faulty_cluster(folder: Path, more: Mapping[str, str] = LOWERED) -> Iterator[FaultyCluster]:
-    """The cluster, with `more` in the environment of its nodes."""
-    data, store, backups = folder / "data", folder / "store", folder / "backups"
-    store.mkdir()
-    data.mkdir()
-    nodes = plan_nodes(data, 3, free_base_port(12))
-    fabric = Fabric({node.id: node.peer_port for node in nodes})
-    local = LocalCluster(data)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ({"RAFTMQ_BACKUP__ROOTS": f"{NOT_TO_BE_WRITTEN};{backups}"} | dict(more)).items():
-            patch.setenv(name, value)
-        try:
-            write_configs(nodes, failpoints=True)
-            set_tier(nodes, store.as_uri())
-            for node in nodes:
-                _dial_proxies(node, nodes, fabric)
-            create_data_dirs([node.config_path for node in nodes], os.environ)
-            local.up(timeout_s=60.0)
-            yield FaultyCluster(local, fabric, store, backups, folder / "shim")
-        finally:
-            with contextlib.suppress(Exception):
-                local.down()
-            fabric.close()
-
-
-def _dial_proxies(node: NodeRecord, nodes: list[NodeRecord], fabric: Fabric) -> None:
-    """The other nodes' addresses become those of the proxies on the edges to them."""
-    text = node.config_path.read_text(encoding="utf-8")
-    for other in nodes:
-        if other.id != node.id:
-            direct = f"id = {other.id}\nport = {other.peer_port}\n"
-            assert direct in text
-            text = text.replace(direct, f"id = {other.id}\nport = {fabric.ports[node.id, other.id]}\n")
-    node.config_path.write_text(text, encoding="utf-8")
-
-
-# --- what is said ----------------------------------------------------------------------------------------------------
-
-
-def health(cluster: LiveCluster, node: int) -> Any:
-    """/v1/health, healthy or not."""
+def _cut(cluster: FaultyCluster, node: int, *others: int) -> Iterator[tuple[Key, ...]]:
+    """The links between a node and others, both ways; the findings about them."""
+    pairs = cluster.fabric.between([node], others)
+    cluster.fabric.cut(pairs)
     try:
-        return cluster.ask(node, "/v1/health")
-    except urllib.error.HTTPError as error:
-        return json.load(error)
-
-
-def findings(cluster: LiveCluster, node: int) -> Said:
-    """At warning or above."""
-    found = health(cluster, node)["findings"]
-    return {(each["code"], each["object"]): each for each in found if each["severity"] != "info"}
-
-
-def counted(cluster: LiveCluster, node: int) -> set[tuple[str, str]]:
-    """Code and severity of what raftmq_findings counts, without info."""
-    with urllib.request.urlopen(f"{cluster.admin(node)}/metrics", timeout=10) as reply:
-        text = reply.read().decode()
-    pairs = re.findall(r'^raftmq_findings\{code="(\w+)",severity="(\w+)"\} [1-9]', text, re.MULTILINE)
-    return {(code, severity) for code, severity in pairs if severity != "info"}
-
-
-def roots(said: Said) -> set[Key]:
-    """What nothing explains. Every chain of causes has to end at one of them."""
-    found = {key for key, each in said.items() if each["because_of"] is None}
-    for key, each in said.items():
-        at = each
-        for _ in said:
-            if at["because_of"] is None:
-                break
-            cause = at["because_of"]["code"], at["because_of"]["object"]
-            if cause not in said:  # a cause that is only info
-                found.add(key)
-                break
-            at = said[cause]
-    return found
-
-
-def wait_for(cluster: LiveCluster, node: int, holds: Callable[[Said], bool], deadline: float) -> Said:
-    """The node's findings as soon as that holds of them."""
-    while not holds(said := findings(cluster, node)):
-        assert time.monotonic() < deadline, f"node {node} says {list(said.values())}"
-        time.sleep(0.3)
-    return said
-
-
-def calm(cluster: LiveCluster) -> None:
-    """Waits until no node finds anything."""
-    deadline = time.monotonic() + CLEARED_S
-    for node in cluster.nodes:
-        wait_for(cluster, node.id, lambda said: not said, deadline)
+        yield tuple(("link_suspect", f"link {min(node, other)}-{max(node, other)}") for other in others)
+    finally:
+        cluster.fabric.heal(pairs)
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -207,14 +70,9 @@ def calm(cluster: LiveCluster) -> None:
 @fault
 def cut_link(cluster: FaultyCluster) -> Iterator[Planted]:
     """Between the leader and a follower, both ways; the third node reaches both."""
-    leader, node = cluster.leader(), cluster.follower()
-    pairs = cluster.fabric.between([leader], [node])
-    cluster.fabric.cut(pairs)
-    link = f"link {min(leader, node)}-{max(leader, node)}"
-    try:
-        yield Planted((("link_suspect", link),))
-    finally:
-        cluster.fabric.heal(pairs)
+    node = cluster.follower()
+    with _cut(cluster, node, cluster.leader()) as links:
+        yield Planted(links, (("no_leader", f"node {node}"), ("no_quorum_margin", "cluster")))
 
 
 @fault
@@ -400,3 +258,84 @@ def failing_backup(cluster: FaultyCluster) -> Iterator[Planted]:
     cluster.ask(node, "/v1/backup", "POST", {"to": f"{NOT_TO_BE_WRITTEN}/backups"})
     yield Planted((("backup_failed", f"node {node}"),))
     cluster.ask(node, "/v1/backup", "POST", {"to": str(cluster.backups)})
+
+
+# --- variants of these, and one more ---------------------------------------------------------------------------------
+
+
+@fault
+def cut_link_of_followers(cluster: FaultyCluster) -> Iterator[Planted]:
+    """The leader reaches both, so nothing but the link is wrong."""
+    leader = cluster.leader()
+    one, other = [node.id for node in cluster.nodes if node.id != leader]
+    with _cut(cluster, one, other) as links:
+        yield Planted(links)
+
+
+@fault
+def isolated_node(cluster: FaultyCluster) -> Iterator[Planted]:
+    """Both links of a follower are cut. It answers over HTTP, so it is not down: it is cut off."""
+    node = cluster.follower()
+    others = [each.id for each in cluster.nodes if each.id != node]
+    with _cut(cluster, node, *others) as links:
+        yield Planted(links, (("no_leader", f"node {node}"),))
+
+
+@fault
+def isolated_leader(cluster: FaultyCluster) -> Iterator[Planted]:
+    """The same for the leader: the other two elect one of them."""
+    node = cluster.leader()
+    others = [each.id for each in cluster.nodes if each.id != node]
+    with _cut(cluster, node, *others) as links:
+        yield Planted(links, (("no_leader", f"node {node}"),))
+
+
+@fault
+def hanging_leader(cluster: FaultyCluster) -> Iterator[Planted]:
+    """SIGSTOP; the other two elect one of them."""
+    node = cluster.leader()
+    os.kill(cluster.pid(node), signal.SIGSTOP)
+    try:
+        yield Planted((("node_down", f"node {node}"),), away=node, alerts=frozenset({"RaftMQNodeDown"}))
+    finally:
+        os.kill(cluster.pid(node), signal.SIGCONT)
+
+
+@fault
+def killed_leader(cluster: FaultyCluster) -> Iterator[Planted]:
+    """kill -9."""
+    node = cluster.leader()
+    cluster.kill(node)
+    try:
+        follows = (("no_quorum_margin", "cluster"),)
+        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
+    finally:
+        cluster.heal()
+
+
+@fault
+def wrong_rows(cluster: FaultyCluster) -> Iterator[Planted]:
+    """A follower's rows differ from the others': the next digest shows it. A restart fetches the rows from a peer and
+    says so until the next one."""
+    node = cluster.follower()
+    with connect(cluster.servers) as mq:
+        mq.send("compared", b"before")
+    cluster.wait_equal()
+    stop_nodes([cluster.node(node)])
+    kv = RocksKV(str(cluster.node(node).home / "data/state"))
+    row = kv.get(META, keys.APPLIED_KEY)
+    assert row is not None
+    index = int(keys.APPLIED.unpack(row)[1])
+    told = dict(sums.load(kv, index) or {})
+    batch = Batch()
+    batch.put(META, keys.SUMS_KEY, sums.pack(index, told | {CQ: told[CQ] ^ 1}))
+    kv.write(batch)
+    kv.close()
+    cluster.restart(node)
+    with connect(cluster.servers) as mq:
+        mq.send("compared", b"after")
+    try:
+        yield Planted((("fenced", f"node {node}"),))
+    finally:
+        cluster.restart(node)
+        cluster.restart(node)

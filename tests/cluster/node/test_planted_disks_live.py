@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.agreement import check_cleared, check_named, rules_of
-from tests.support.planted_faults import Planted, calm, findings
+from tests.support.faulty_cluster import calm, findings
+from tests.support.planted_faults import Planted
 from tests.support.small_disk_nodes import SmallDiskCluster, filling_disk, full_disk, small_disk_cluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

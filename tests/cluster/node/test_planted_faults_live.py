@@ -1,7 +1,7 @@
 """Faults made for real on three nodes: each is named within 15 s by every node that answers, nothing else is but its
 consequences, the metrics and the rules of deploy/alerts.yml agree, and it clears after the repair.
 
-Thresholds that are lowered for it: `LOWERED` of tests/support/planted_faults.py. Disks that fill up need file systems
+Thresholds that are lowered for it: `LOWERED` of tests/support/faulty_cluster.py. Disks that fill up need file systems
 of their own: test_planted_disks_live.py. What the dashboard shows: tests/browser/test_planted_faults.py.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.agreement import check_cleared, check_named, rules_of
-from tests.support.planted_faults import FAULTS, FaultyCluster, calm, faulty_cluster
+from tests.support.faulty_cluster import FaultyCluster, calm, faulty_cluster
+from tests.support.planted_faults import FAULTS
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
