@@ -19,7 +19,7 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     voters: list[int]
     majority: int
     away: list[int]
-    """Voters that this node has no connection to."""
+    """Voters that this node has no connection to, or hears nothing of."""
     survives: int
     """How many more voters may fail while writes continue; negative if too many have failed already."""
     finding: str = ""

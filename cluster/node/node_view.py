@@ -98,11 +98,14 @@ def figures(node: OwnPort) -> dict[str, str]:
 
 
 def quorum(node: OwnPort) -> QuorumView:
-    """The voters in force; this node and those with a connection to it count as present."""
-    return quorum_of(
-        node.membership.in_force.voter_ids,
-        lambda voter: voter == node.node_id or node.transport.connected(NodeId(voter)),
-    )
+    """The voters in force; this node and those with a connection to it that are not silent count as present. The
+    connection to a node that hangs stays open for as long as ha.housekeeping_interval_ms."""
+
+    def is_here(voter: int) -> bool:
+        peer = NodeId(voter)
+        return voter == node.node_id or (node.transport.connected(peer) and not node.links.is_silent(peer))
+
+    return quorum_of(node.membership.in_force.voter_ids, is_here)
 
 
 def note_raft(metrics: NodeMetrics, raft: Status) -> None:

@@ -343,6 +343,16 @@ class Links:
         self._metrics.changed(peer, state)
         logger.debug("link to node %d: %s", peer, state.value)
 
+    def is_silent(self, peer: NodeId) -> bool:
+        """Whether nothing has come from a connected peer for so long that its link counts as paused. False if nothing
+        could come yet."""
+        record = self._records.get(peer)
+        if record is None or not record.made:
+            return False
+        last_ms = max(record.heard_ms or 0, *(made_ms for _, made_ms in record.made.values()))
+        now_ms = self._clock.monotonic_ms() - self._slept_ms
+        return now_ms - last_ms >= _PATIENCE * self._ha.send_heartbeat_interval_ms
+
     # --- for people --------------------------------------------------------------------------------------------------
 
     def view(self) -> list[LinkView]:

@@ -135,11 +135,13 @@ def tier_stuck(cluster: FaultyCluster) -> Iterator[Planted]:
 
 @fault
 def hanging_node(cluster: FaultyCluster) -> Iterator[Planted]:
-    """Its connections stay open until ha.housekeeping_interval_ms is over; it is named before that."""
+    """SIGSTOP: its connections stay open until ha.housekeeping_interval_ms is over; it is named before that, and so is
+    the margin that is gone."""
     node = cluster.follower()
     os.kill(cluster.pid(node), signal.SIGSTOP)
     try:
-        yield Planted((("node_down", f"node {node}"),), away=node, alerts=frozenset({"RaftMQNodeDown"}))
+        follows = (("no_quorum_margin", "cluster"),)
+        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
     finally:
         os.kill(cluster.pid(node), signal.SIGCONT)
 
@@ -296,7 +298,8 @@ def hanging_leader(cluster: FaultyCluster) -> Iterator[Planted]:
     node = cluster.leader()
     os.kill(cluster.pid(node), signal.SIGSTOP)
     try:
-        yield Planted((("node_down", f"node {node}"),), away=node, alerts=frozenset({"RaftMQNodeDown"}))
+        follows = (("no_quorum_margin", "cluster"),)
+        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
     finally:
         os.kill(cluster.pid(node), signal.SIGCONT)
 

@@ -171,6 +171,26 @@ def test_a_link_comes_up_and_each_state_has_its_age() -> None:
     assert 'raftmq_link_changes_total{peer="2",state="TRANSFER"} 1.0' in text
 
 
+def test_a_peer_is_silent_when_it_was_connected_or_heard_and_nothing_came_since() -> None:
+    world = World()
+    world.run(5000)
+    assert not world.links.is_silent(TWO), "it is not connected"
+    world.wire.connect()
+    world.run(2000)
+    assert not world.links.is_silent(TWO), "it may still say something"
+    world.run(2000)
+    assert world.links.is_silent(TWO), "connected, and never heard"
+    inlet = world.wire.accept()
+    world.run(1000, inlet)
+    assert not world.links.is_silent(TWO)
+    world.run(2500)
+    assert not world.links.is_silent(TWO)
+    world.run(1000)
+    assert world.links.is_silent(TWO), "for three times ha.send_heartbeat_interval_ms"
+    world.run(500, inlet)
+    assert not world.links.is_silent(TWO)
+
+
 def test_ten_seconds_in_ready_are_a_finding_also_over_connections_that_expire() -> None:
     world = World(housekeeping_interval_ms=3000)
     world.run(200)
