@@ -4,8 +4,9 @@
 
 Three local nodes, one client, two queues. The cases take turns, round by round, and the median of each is printed, so
 that a machine that is busy elsewhere disturbs all alike: look at the ratios. CPU is that of the reading process with
-its children, and beside it that of the leader. `--spark` adds Spark's source and `spark.read.parquet` of the same rows.
-Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
+its children, and beside it that of the leader. `--spark` adds Spark's source, a source of plain Python rows and
+`spark.read.parquet` of the same rows, and prints the ratios of interest at the end: of rates, and of CPU time, which a
+busy machine disturbs less. Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from raftmq.local.process import free_base_port
 
 TOPIC = "rows"
 QUEUES = 2
+IDLE_S = 5
 Case = Callable[[], int]
 """Reads the whole topic; how many rows it saw."""
 
@@ -114,6 +116,10 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=tasks)
         return reader.load(copy.path)
 
+    def plain_rows() -> Any:
+        return spark.read.format("plain_rows").options(servers=servers, topic=TOPIC).load()
+
+    spark.dataSource.register(plain_rows_source())
     source("follower").write.parquet(str(folder / "parquet"))
     rows = source("follower").count()
 
@@ -124,6 +130,7 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
     return {
         "spark, follower": lambda: drained(source("follower")),
         "spark, leader": lambda: drained(source("leader")),
+        "spark, plain rows": lambda: drained(plain_rows()),
         "spark, files, 1 task": lambda: drained(of_copy(copies["files"], 1)),
         "spark, files, 2 tasks": lambda: drained(of_copy(copies["files"], 2)),
         "spark, files, 8 tasks": lambda: drained(of_copy(copies["files"], 8)),
@@ -132,10 +139,81 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
     }
 
 
+def plain_rows_source() -> Any:
+    """What a data source of Spark is without Arrow: a tuple per message, one task per queue."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):  # type: ignore[misc]
+        def __init__(self, options: dict[str, str]) -> None:
+            self.options = options
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(queue) for queue in range(QUEUES)]
+
+        def read(self, partition: InputPartition) -> Any:
+            with raftmq.connect(self.options["servers"]) as mq:
+                topic = self.options["topic"]
+                queue = mq.admin.describe_topic(topic).queues[partition.value]
+                offset = queue.min_offset
+                while offset < queue.max_offset:
+                    pulled = mq.pull(topic, queue.queue_id, offset)
+                    for m in pulled.messages:
+                        at = (m.topic, m.queue_id, m.queue_offset, m.body, m.tag, m.key, m.message_id)
+                        yield (*at, m.born_ms, m.store_ms, m.position, m.properties)
+                    offset = pulled.next_offset
+
+    class Source(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return "plain_rows"
+
+        def schema(self) -> str:
+            from pyspark_raftmq.columns import ddl
+
+            return ddl([name for name in COLUMNS if name != "store_time"])
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(dict(self.options))
+
+    return Source
+
+
 def cpu_s(process: psutil.Process) -> float:
-    """User and system time of a process and of what it started, in seconds."""
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
+    """User and system time of a process and of what it started, in seconds; also of children that have ended."""
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # its parent has its time now
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, float, float]]:
+    """(what, by time, by CPU time). `idle`: share of a core that the leader uses while nobody reads."""
+
+    def beside(what: str, case: str, of: str) -> tuple[str, float, float]:
+        mine, others = found[case], found[of]
+        return what, others["us"] / mine["us"], others["cpu_us"] / mine["cpu_us"]
+
+    parquet, follower = "spark, parquet", "spark, follower"
+    leader = found[follower]["leader_cpu_us"] / found[follower]["us"] - idle
+    return [
+        *(
+            beside(f"{case} / parquet", case, parquet)
+            for case in found
+            if case.startswith(("spark, files", "spark, tier"))
+        ),
+        beside("spark, follower / frames, leader", follower, "frames, leader"),
+        beside("spark, follower / spark, plain rows", follower, "spark, plain rows"),
+        ("leader above idle, cores, during spark, follower", leader, leader),
+    ]
+
+
+def idle_share(process: psutil.Process, seconds: float) -> float:
+    """Of a core, while nothing is asked of it."""
+    before, begun = cpu_s(process), time.perf_counter()
+    time.sleep(seconds)
+    return (cpu_s(process) - before) / (time.perf_counter() - begun)
 
 
 def measure(case: Case, leader: psutil.Process, count: int) -> dict[str, float]:
@@ -162,12 +240,23 @@ def main() -> int:
         try:
             with raftmq.connect(live.servers) as mq:
                 fill(mq, given.messages, given.bytes)
+                idle = idle_share(leader_of(live), IDLE_S)
                 found = compare(live, mq, given, Path(folder))
         finally:
             live.down()
     if given.json:
-        print(json.dumps({"messages": given.messages, "bytes": given.bytes, "cases": found}))
+        print(json.dumps({"messages": given.messages, "bytes": given.bytes, "idle": idle, "cases": found}))
         return 0
+    print_table(given, found)
+    if given.spark:
+        print(f"\n{'ratio':<50} {'time':>8} {'CPU':>8}")
+        for what, by_time, by_cpu in ratios(found, idle):
+            print(f"{what:<50} {by_time:>8.2f} {by_cpu:>8.2f}")
+    return 0
+
+
+def print_table(given: argparse.Namespace, found: dict[str, dict[str, float]]) -> None:
+    """One line per case."""
     base = found["objects, leader"]["cpu_us"]
     print(f"{given.messages} messages of {given.bytes} bytes, µs per message, median of {given.rounds} rounds")
     print(f"{'case':<22} {'time':>8} {'CPU':>8} {'leader':>8} {'CPU of objects / CPU':>21}")
@@ -176,7 +265,12 @@ def main() -> int:
             f"{name:<22} {each['us']:>8.2f} {each['cpu_us']:>8.2f} {each['leader_cpu_us']:>8.2f} "
             f"{base / each['cpu_us']:>21.2f}"
         )
-    return 0
+
+
+def leader_of(live: LocalCluster) -> psutil.Process:
+    """The process of the node that leads."""
+    leader = live.wait_leader()
+    return psutil.Process(next(node.pid for node in live.nodes if node.id == leader))
 
 
 def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -194,8 +288,7 @@ def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, fo
     }
     if given.spark:
         cases |= spark_cases(live.servers, folder, copies)
-    pid = next(node.pid for node in live.nodes if node.id == live.wait_leader())
-    leader = psutil.Process(pid)
+    leader = leader_of(live)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for number in range(given.rounds + 1):
         for name, case in cases.items():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import raftmq
-from pyspark_raftmq.spark_session import session
+from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.left_copies import Left, leave
@@ -46,7 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
             patch.setenv(name, "")  # remembered, and what the session sets is undone at the end
             patch.delenv(name)
-        made = session(config={"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse})
+        config = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
+        made = session(driver_memory=os.environ.get("RAFTMQ_SPARK_MEMORY", DRIVER_MEMORY), config=config)
         yield made
         gateway = made.sparkContext._gateway
         made.stop()

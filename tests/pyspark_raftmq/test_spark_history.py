@@ -131,7 +131,7 @@ def test_an_edited_history_is_refused(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_a_large_history_with_known_anomalies(spark: SparkSession, tmp_path: Path) -> None:
-    """RAFTMQ_HISTORY_OPERATIONS=10000000 is the run of ten million; the session wants more memory then."""
+    """RAFTMQ_HISTORY_OPERATIONS=10000000 is the run of ten million, with RAFTMQ_SPARK_MEMORY=4g."""
     large = LargeHistory(OPERATIONS, PLANTED)
     verdict = check_history(spark, large.write(tmp_path / "history.jsonl"))
     assert verdict.counts == large.expected
