@@ -90,10 +90,11 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
     with ExitStack() as kept, _shuffled_in(spark, path.stat().st_size // _PARTITION_BYTES):
         operations = _kept(kept, _operations(spark, path))
         sends, rows = _kept(kept, _sends(operations)), _kept(kept, _rows(operations))
-        found = _losses(sends, rows, operations)
+        ends = _kept(kept, _ends(operations))
+        found = _losses(sends, rows, ends)
         found = found.unionByName(_origins(sends, rows)).unionByName(_places(rows)).unionByName(_order(sends, workload))
         keys, wrong, doubts = _registers(operations, workload)
-        doubts += _unread(sends, operations)
+        doubts += _unread(sends, ends)
         counts, examples = _told(found.where(~f.col("kind").isin(*workload.allowed)) if workload.allowed else found)
         counts |= {"nonlinearizable": len(wrong)} if wrong else {}
         return BigVerdict(
@@ -182,6 +183,13 @@ def _reads(operations: DataFrame) -> DataFrame:
     )
 
 
+def _ends(operations: DataFrame) -> DataFrame:
+    """One row per queue of a replica that was read: whether it was read to its end."""
+    from pyspark.sql import functions as f
+
+    return _reads(operations).groupBy("node", "topic", "queue_id").agg(f.max("end").alias("end"))
+
+
 def _rows(operations: DataFrame) -> DataFrame:
     """One row per message in a place on a replica, however often it was answered."""
     from pyspark.sql import functions as f
@@ -201,13 +209,12 @@ def _rows(operations: DataFrame) -> DataFrame:
     )
 
 
-def _losses(sends: DataFrame, rows: DataFrame, operations: DataFrame) -> DataFrame:
+def _losses(sends: DataFrame, rows: DataFrame, ends: DataFrame) -> DataFrame:
     """Acknowledged, or seen on a replica, and missing on replicas whose queue was read to the end or past the place."""
     from pyspark.sql import functions as f
 
     queue = ["topic", "queue_id"]
     highest = rows.groupBy("node", *queue).agg(f.max("offset").alias("highest"))
-    ends = _reads(operations).groupBy("node", *queue).agg(f.max("end").alias("end"))
     reached = ends.join(highest, ["node", *queue], "left")
     acked = sends.where("outcome = 'ok'").select("id", *queue, "offset", f.col("completed").alias("step"))
     unsure = f.broadcast(sends.where("outcome = 'info'").select("id", f.coalesce("completed", "invoked").alias("told")))
@@ -215,7 +222,7 @@ def _losses(sends: DataFrame, rows: DataFrame, operations: DataFrame) -> DataFra
     seen = rows.join(unsure, "id").groupBy("id", "told").agg(first)
     seen = seen.select("id", *(f"first.{name}" for name in (*queue, "offset")), f.col("told").alias("step"))
     due = acked.unionByName(seen).join(f.broadcast(reached), queue).where("end OR highest >= offset")
-    nodes = reached.select("node").distinct().count()
+    nodes = ends.select("node").distinct().count()
     missing = due.join(rows.select("node", "id"), ["node", "id"], "left_anti")
     by_send = missing.groupBy("id", *queue, "offset", "step").agg(f.collect_set("node").alias("nodes"))
     nowhere = by_send.where(f.size("nodes") == nodes)
@@ -225,15 +232,14 @@ def _losses(sends: DataFrame, rows: DataFrame, operations: DataFrame) -> DataFra
     )
 
 
-def _unread(sends: DataFrame, operations: DataFrame) -> list[str]:
+def _unread(sends: DataFrame, ends: DataFrame) -> list[str]:
     """Queues in which nothing can be missed, because a replica was not read to its end."""
     queue = ["topic", "queue_id"]
-    reads = _reads(operations)
     acked = sends.where("outcome = 'ok'").select(*queue).distinct()
-    if reads.isEmpty():
+    if ends.isEmpty():
         return [] if acked.isEmpty() else ["messages were acknowledged, but none was read back"]
-    due = acked.crossJoin(reads.select("node").distinct())
-    left = due.join(reads.where("end").select("node", *queue).distinct(), ["node", *queue], "left_anti")
+    due = acked.crossJoin(ends.select("node").distinct())
+    left = due.join(ends.where("end").select("node", *queue), ["node", *queue], "left_anti")
     return sorted(f"{row.topic}/{row.queue_id} was not read to its end on node {row.node}" for row in left.collect())
 
 
