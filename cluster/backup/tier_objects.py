@@ -15,8 +15,8 @@ import msgspec
 from cluster.errors import ExitCode, LocalError
 from cluster.tier.file_set.set_reader import DamagedObjectError, read_checked
 from cluster.tier.file_set.stored_files import BadDescriptionError
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, decode_head
 from cluster.tier.object_names import HEAD, LOG, PartName, parse
-from cluster.tier.published_manifest import HEAD_BYTES_MAX, decode_head
 from cluster.tier.state_copies.copy_format import STATE, StateCopy, is_description
 from cluster.tier.state_copies.state_copier import read_copy
 from cluster.tier.store.errors import BadAnswer, NotFound

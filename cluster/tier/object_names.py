@@ -9,7 +9,9 @@ LOG, INDEX = "log", "index"
 HEAD = "manifest/HEAD"
 """The one object that is replaced; names the newest manifest."""
 MANIFESTS = "manifest"
+PAGES = "manifest/pages"
 _SUFFIX = {LOG: "seg", INDEX: "idx"}
+_PAGE = re.compile(r"manifest/pages/(\d{20})-\d{20}\.[0-9a-f]{16}(?:-\d+)?\.json")
 _PART = re.compile(r"(log|index)/(\d{20})-(\d{20})\.([0-9a-f]{16})(?:-(\d+))?\.(seg|idx)")
 
 
@@ -41,3 +43,15 @@ def parse(name: str) -> PartName | None:
 def manifest_name(version: int, digest: str) -> str:
     """Of a manifest: immutable, so its content is part of the name."""
     return f"{MANIFESTS}/{version:020d}.{digest}.json"
+
+
+def page_name(base: int, end: int, digest: str, copy: int = 0) -> str:
+    """Of a page of the manifest, with the segments of the log's bytes [base, end). `copy`: see PartName."""
+    number = f"-{copy}" if copy else ""
+    return f"{PAGES}/{base:020d}-{end:020d}.{digest}{number}.json"
+
+
+def page_base(name: str) -> int | None:
+    """Where a page begins; None if that is no page's name."""
+    found = _PAGE.fullmatch(name)
+    return None if found is None else int(found[1])

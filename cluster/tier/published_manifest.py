@@ -15,71 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from cluster.tier.object_names import HEAD, LOG, MANIFESTS, manifest_name
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, Head, Manifest, Page, decode_head, segment_of
+from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, Rows, stretches
+from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
-from cluster.tier.store.object_store import Data, ObjectStore
+from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
 from statemachine.tier import TierSegment, TierState
 
 logger = logging.getLogger(__name__)
-
-SCHEMA = 1
-HEAD_BYTES_MAX = 4096
-COPIES_MAX = 8
-"""Names tried in a row."""
-KEPT = 16
-"""Versions before the newest that stay, for readers that have just read their name."""
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """An object. `name` is below the cluster's folder."""
-
-    name: str
-    size: int
-    sha256: str
-    crc32c: int
-
-
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """The log's bytes [base, end). Its log parts follow each other in the order of their names."""
-
-    base: int
-    end: int
-    first_index: int
-    last_index: int
-    first_ms: int
-    last_ms: int
-    """Log times."""
-    term: int
-    parts: list[Part]
-    index: list[Part]
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One version."""
-
-    schema: int = SCHEMA
-    cluster_id: str
-    version: int
-    term: int
-    applied_index: int
-    """The rows are those of this entry."""
-    segments: list[Segment]
-    """Lowest first. Where one does not begin at the end of the one before, the log was trimmed before it was
-    uploaded."""
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest/HEAD`."""
-
-    schema: int = SCHEMA
-    cluster_id: str
-    version: int
-    term: int
-    applied_index: int
-    key: str
-    """Name of the manifest, below the cluster's folder."""
-    sha256: str
-    """Of the manifest's bytes."""
 
 
 class Published(NamedTuple):
@@ -94,7 +37,10 @@ class Published(NamedTuple):
 class ManifestPublisher:
     """Event loop only."""
 
-    def __init__(self, store: ObjectStore, folder: str, cluster_id: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str, cluster_id: str, page_bytes: int = 32 << 30) -> None:
+        """`page_bytes`: of the log, for each page of older segments."""
+        self._page_bytes = page_bytes
+        self._pages = ManifestPages(store, folder)
         self._store = store
         self._folder = folder
         self._cluster_id = cluster_id
@@ -107,8 +53,12 @@ class ManifestPublisher:
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             return Published(known.version, known.applied_index, False)
         version = 1 + (await self._newest_version() if known is None else known.version)
+        verified = [row for row in rows if row.state is TierState.VERIFIED]
+        *older, newest = list(stretches(verified, self._page_bytes)) or [()]
+        pages = await self._pages.write(older, await self._published_pages(known)) if older else []
         for _ in range(COPIES_MAX):
-            name, body = self._encode(rows, version, term, applied_index)
+            manifest = self._manifest(pages, newest, version, term, applied_index)
+            name, body = encode(manifest)
             with suppress(AlreadyExists):  # this very content, of an attempt that came no further
                 await self._store.create(f"{self._folder}/{name}", body)
             if await self._holds(name, body):
@@ -117,6 +67,7 @@ class ManifestPublisher:
         else:
             raise BadAnswer(f"manifests read back wrong {COPIES_MAX} times", "look at the store")
         head = Head(
+            schema=manifest.schema,
             cluster_id=self._cluster_id,
             version=version,
             term=term,
@@ -132,20 +83,33 @@ class ManifestPublisher:
             raise BadAnswer(
                 f"{HEAD} reads back wrong", "the node writes it again; if that does not end, look at the store"
             )
+        if verified:
+            self._pages.published(verified[0].base)
         await self._drop_old(version)
         return Published(version, applied_index, True)
 
-    def _encode(self, rows: Sequence[TierSegment], version: int, term: int, applied_index: int) -> tuple[str, bytes]:
-        """(name, content) of a version."""
-        manifest = Manifest(
+    def _manifest(self, pages: list[Page], newest: Rows, version: int, term: int, applied_index: int) -> Manifest:
+        return Manifest(
+            schema=2 if pages else 1,
             cluster_id=self._cluster_id,
             version=version,
             term=term,
             applied_index=applied_index,
-            segments=[_segment(row) for row in rows if row.state is TierState.VERIFIED],
+            segments=[segment_of(row) for row in newest],
+            pages=pages,
         )
-        body = msgspec.json.encode(manifest)
-        return manifest_name(version, sha256(body).hexdigest()[:16]), body
+
+    async def _published_pages(self, head: Head | None) -> Sequence[Page]:
+        """Those of the newest version, for a node that has published none itself; () if they cannot be read."""
+        if head is None or not self._pages.is_empty:
+            return ()
+        try:
+            body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
+            if sha256(body).hexdigest() == head.sha256:
+                return msgspec.json.decode(body, type=Manifest).pages
+        except (NotFound, BadAnswer, msgspec.DecodeError) as error:
+            logger.warning("tier: %s cannot be read, so every page of the manifest is: %s", head.key, error)
+        return ()
 
     async def _holds(self, name: str, body: bytes) -> bool:
         """Whether the object has this content: read back, as every other object is, before anything names it."""
@@ -183,34 +147,10 @@ class ManifestPublisher:
             name = info.name.removeprefix(f"{self._folder}/")
             if name != HEAD and name < low:
                 await self._store.delete(info.name)
+        await self._pages.drop_old()
 
 
-def decode_head(data: Data) -> Head:
-    """Reads HEAD. Raises BadAnswer if a newer release wrote it: it may say what would be lost. Raises
-    msgspec.DecodeError if it is none."""
-    schema = msgspec.json.decode(data, type=_Schema).schema
-    if schema > SCHEMA:
-        raise BadAnswer(
-            f"{HEAD} has schema {schema}, this release knows {SCHEMA}: written by a newer RaftMQ", "use that release"
-        )
-    return msgspec.json.decode(data, type=Head)
-
-
-class _Schema(msgspec.Struct):
-    schema: int
-
-
-def _segment(row: TierSegment) -> Segment:
-    span = row.span
-    parts = [Part(name=p.name, size=p.size, sha256=p.sha256.hex(), crc32c=p.crc32c) for p in row.parts]
-    return Segment(
-        base=row.base,
-        end=span.end,
-        first_index=span.first_index,
-        last_index=span.last_index,
-        first_ms=span.first_ms,
-        last_ms=span.last_ms,
-        term=row.term,
-        parts=[part for part in parts if part.name.startswith(f"{LOG}/")],
-        index=[part for part in parts if not part.name.startswith(f"{LOG}/")],
-    )
+def encode(manifest: Manifest) -> tuple[str, bytes]:
+    """(name, content) of a version."""
+    body = msgspec.json.encode(manifest)
+    return manifest_name(manifest.version, sha256(body).hexdigest()[:16]), body

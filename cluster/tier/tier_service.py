@@ -15,6 +15,7 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
 from cluster.tier.deletions import Deletions
 from cluster.tier.expiry import Expiry
+from cluster.tier.manifest_pages import PAGE_SEGMENTS
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
@@ -107,7 +108,8 @@ class Tier:
                 point=self._point,
                 index=index,
             )
-            self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id)
+            page_bytes = PAGE_SEGMENTS * self._log.segment_size
+            self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id, page_bytes)
 
     @property
     def known(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from hashlib import sha256
@@ -100,7 +101,9 @@ class TierProbe:
         head = json.loads((folder / "manifest/HEAD").read_bytes())
         body = (folder / head["key"]).read_bytes()
         wrong = "" if sha256(body).hexdigest() == head["sha256"] else f"{head['key']} is not what HEAD says"
-        return wrong, json.loads(body)["segments"]
+        manifest = json.loads(body)
+        older = [json.loads((folder / page["name"]).read_bytes()) for page in manifest.get("pages", ())]
+        return wrong, [*itertools.chain.from_iterable(older), *manifest["segments"]]
 
     def _folder(self) -> Path | None:
         """The cluster's."""

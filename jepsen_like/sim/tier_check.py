@@ -18,8 +18,9 @@ from hashlib import sha256
 import msgspec
 
 from cluster.node.node import Node
+from cluster.tier.manifest_format import Head, Manifest, Segment, decode_page
 from cluster.tier.object_names import HEAD, INDEX
-from cluster.tier.published_manifest import Head, Manifest, Segment
+from cluster.tier.store.errors import BadAnswer
 from jepsen_like.sim.machine import CLUSTER, Machine
 from jepsen_like.sim.tier_index_check import problem
 from jepsen_like.sim.tier_store import SimStore
@@ -164,7 +165,14 @@ class TierCheck:
         if sha256(body).hexdigest() != head.sha256:
             self._report("tier", f"HEAD names {head.key}, which is not there or not right")
             return []
-        return msgspec.json.decode(body, type=Manifest).segments
+        manifest = msgspec.json.decode(body, type=Manifest)
+        found: list[Segment] = []
+        for page in manifest.pages:
+            try:
+                found += decode_page(page, self._objects.get(f"{FOLDER}/{page.name}", b""))
+            except BadAnswer as error:
+                self._report("tier", f"{head.key}: {error}")
+        return found + manifest.segments
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ import msgspec
 
 from cluster.errors import LocalError
 from cluster.remoting.route import SYSTEM_TOPICS
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode_head
+from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD
-from cluster.tier.published_manifest import HEAD_BYTES_MAX, Manifest, decode_head
-from cluster.tier.published_manifest import Segment as Listed
 from cluster.tier.store.errors import NotFound as NoObject
 from cluster.tier.store.errors import StoreError
-from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.request_counts import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
@@ -119,7 +119,7 @@ class TierCopy:
 
         async def read() -> list[Segment]:
             folder = self._cluster or await self._only_cluster()
-            return [_segment(folder, each) for each in (await self._manifest(folder)).segments]
+            return [_segment(folder, each) for each in await self._listed(folder)]
 
         with self._told():
             return self._run(read())
@@ -138,7 +138,7 @@ class TierCopy:
 
     async def _list(self) -> _Listing:
         folder = self._cluster or await self._only_cluster()
-        segments = [_segment(folder, each) for each in (await self._manifest(folder)).segments]
+        segments = [_segment(folder, each) for each in await self._listed(folder)]
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def read(segment: Segment) -> list[QueueRun]:
@@ -167,6 +167,14 @@ class TierCopy:
                 "name one by its uuid: the option cluster" if found else "is this the value of tier.url?",
             )
         return found.pop()
+
+    async def _listed(self, folder: str) -> list[Listed]:
+        """Every segment of the manifest."""
+
+        async def get(name: str, size: int) -> Data:
+            return (await self._store.get(f"{folder}/{name}", size)).data
+
+        return await all_segments(await self._manifest(folder), get)
 
     async def _manifest(self, folder: str) -> Manifest:
         stored = await self._store.get(f"{folder}/{HEAD}", HEAD_BYTES_MAX)

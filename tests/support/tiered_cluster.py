@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import msgspec
 
+from cluster.tier.manifest_format import Head, Manifest, decode_page
 from cluster.tier.object_names import HEAD
-from cluster.tier.published_manifest import Head, Manifest
 from jepsen_like.sim.machine import CLUSTER
 from jepsen_like.sim.tier_store import CALM, SimStore, Weather
 from statemachine.index_file.index_check import check_index
@@ -89,7 +89,9 @@ class Tiered:
         head = msgspec.json.decode(self.object(HEAD), type=Head)
         body = self.object(head.key)
         assert sha256(body).hexdigest() == head.sha256
-        return msgspec.json.decode(body, type=Manifest)
+        read = msgspec.json.decode(body, type=Manifest)
+        older = [segment for page in read.pages for segment in decode_page(page, self.object(page.name))]
+        return msgspec.structs.replace(read, segments=older + read.segments)
 
     def wait_published(self) -> None:
         """Until the newest manifest lists every row."""

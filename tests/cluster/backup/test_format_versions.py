@@ -24,7 +24,7 @@ from cluster.peer.wire import Kind, WireError
 from cluster.replication import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
-from cluster.tier import published_manifest
+from cluster.tier import manifest_format
 from cluster.tier.file_set import stored_files
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -177,7 +177,7 @@ def newer_index_file(_: Path) -> Any:
 
 
 def newer_manifest(_: Path) -> Any:
-    return published_manifest.decode_head(b'{"schema": 2, "of": "a later day"}')
+    return manifest_format.decode_head(b'{"schema": 3, "of": "a later day"}')
 
 
 def newer_checkpoint(_: Path) -> Any:
@@ -229,7 +229,7 @@ KINDS = {
     "TRIM": Kept(trim.FORMAT, newer_trim),
     "MEMBERSHIP": Kept(membership.FORMAT, newer_membership),
     "index file": Kept(index_format.VERSION, newer_index_file, "written by a newer RaftMQ"),
-    "manifest of the tier": Kept(published_manifest.SCHEMA, newer_manifest, "written by a newer RaftMQ"),
+    "manifest of the tier": Kept(manifest_format.SCHEMA, newer_manifest, "written by a newer RaftMQ"),
     "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
     "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
     "tables": Kept(tables.FORMAT, newer_tables),

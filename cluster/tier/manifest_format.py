@@ -1,0 +1,137 @@
+"""The format of the manifest: what `manifest/HEAD` and the objects that it leads to say (docs/tier.md, docs/adr/0072).
+
+A manifest names the newest segments itself, and older ones by *pages*: immutable objects, each with the segments whose
+first byte lies in one stretch of the log. So a new version costs what is new, and not what the tier holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+
+import msgspec
+
+from cluster.tier.object_names import HEAD, LOG
+from cluster.tier.store.errors import BadAnswer
+from cluster.tier.store.object_store import Data
+from statemachine.tier import TierSegment
+
+SCHEMA = 2
+"""The newest that this release reads. It writes 1 as long as there are no pages."""
+HEAD_BYTES_MAX = 4096
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """An object. `name` is below the cluster's folder."""
+
+    name: str
+    size: int
+    sha256: str
+    crc32c: int
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """The log's bytes [base, end). Its log parts follow each other in the order of their names."""
+
+    base: int
+    end: int
+    first_index: int
+    last_index: int
+    first_ms: int
+    last_ms: int
+    """Log times."""
+    term: int
+    parts: list[Part]
+    index: list[Part]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """An object with segments, as a JSON list."""
+
+    base: int
+    end: int
+    """Positions where its first segment begins and its last one ends."""
+    name: str
+    """Below the cluster's folder."""
+    segments: int
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version."""
+
+    schema: int
+    cluster_id: str
+    version: int
+    term: int
+    applied_index: int
+    """The rows are those of this entry."""
+    segments: list[Segment]
+    """The newest, lowest first. Where one does not begin at the end of the one before, the log was trimmed before it
+    was uploaded."""
+    pages: list[Page] = []
+    """Of all older ones, lowest first (schema 2)."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """`manifest/HEAD`."""
+
+    schema: int
+    """Of the manifest: a release that knows no pages must not take its newest segments for all."""
+    cluster_id: str
+    version: int
+    term: int
+    applied_index: int
+    key: str
+    """Name of the manifest, below the cluster's folder."""
+    sha256: str
+    """Of the manifest's bytes."""
+
+
+def decode_head(data: Data) -> Head:
+    """Reads HEAD. Raises BadAnswer if a newer release wrote it: it may say what would be lost. Raises
+    msgspec.DecodeError if it is none."""
+    schema = msgspec.json.decode(data, type=_Schema).schema
+    if schema > SCHEMA:
+        raise BadAnswer(
+            f"{HEAD} has schema {schema}, this release knows {SCHEMA}: written by a newer RaftMQ", "use that release"
+        )
+    return msgspec.json.decode(data, type=Head)
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def segment_of(row: TierSegment) -> Segment:
+    """What a manifest says of a row."""
+    span = row.span
+    parts = [Part(name=p.name, size=p.size, sha256=p.sha256.hex(), crc32c=p.crc32c) for p in row.parts]
+    return Segment(
+        base=row.base,
+        end=span.end,
+        first_index=span.first_index,
+        last_index=span.last_index,
+        first_ms=span.first_ms,
+        last_ms=span.last_ms,
+        term=row.term,
+        parts=[part for part in parts if part.name.startswith(f"{LOG}/")],
+        index=[part for part in parts if not part.name.startswith(f"{LOG}/")],
+    )
+
+
+async def all_segments(manifest: Manifest, get: Callable[[str, int], Awaitable[Data]]) -> list[Segment]:
+    """Those of the pages, too, lowest first. `get` (name below the cluster's folder, size) reads an object. Raises
+    BadAnswer for a page that is not what the manifest says, and what `get` raises."""
+    found: list[Segment] = []
+    for page in manifest.pages:
+        found += decode_page(page, await get(page.name, page.size))
+    return found + manifest.segments
+
+
+def decode_page(page: Page, data: Data) -> list[Segment]:
+    """Its segments. Raises BadAnswer."""
+    if sha256(data).hexdigest() != page.sha256:
+        raise BadAnswer(f"{page.name} is not what the manifest says", "the leader writes it again")
+    return msgspec.json.decode(data, type=list[Segment])

@@ -1,0 +1,123 @@
+"""Pages of the manifest: its older segments in immutable objects that one version after the other names again.
+
+Where a page is cut depends on positions of the log alone, so every leader cuts alike and comes to the same bytes. A
+page changes only if the tier gives up its first segments: then its rest is another page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+
+import msgspec
+
+from cluster.tier.manifest_format import Page, segment_of
+from cluster.tier.object_names import PAGES, page_base, page_name
+from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
+from cluster.tier.store.object_store import ObjectStore
+from statemachine.tier import TierSegment
+
+PAGE_SEGMENTS = 512
+"""Full segments of a page: some 250 KB of JSON."""
+COPIES_MAX = 8
+"""Names tried in a row."""
+KEPT = 16
+"""Versions of the manifest before the newest that stay, for readers that have just read their name."""
+
+Rows = tuple[TierSegment, ...]
+
+
+def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
+    """The rows, cut where `page_bytes` of the log end."""
+    at = 0
+    while at < len(rows):
+        limit = (rows[at].base // page_bytes + 1) * page_bytes
+        stop = bisect_left(rows, limit, lo=at, key=lambda row: row.base)
+        yield tuple(rows[at:stop])
+        at = stop
+
+
+class ManifestPages:
+    """Event loop only."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._known: dict[int, tuple[Rows, Page]] = {}
+        """Those of the newest version, by where they begin."""
+        self._begins: deque[int] = deque(maxlen=KEPT + 1)
+        """Where the tier began in the last versions that this node published."""
+        self._turn = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """This node has published no page since it started."""
+        return not self._known
+
+    async def write(self, older: Sequence[Rows], published: Sequence[Page] = ()) -> list[Page]:
+        """One page for each. What is there already is not written again: what this node has written, and `published`,
+        which another leader has read back. One is looked at all the same, the next one each time, so that damage does
+        not stay. Raises StoreError."""
+        trusted = {page.base: page for page in published}
+        self._turn = (self._turn + 1) % max(1, len(older))
+        found: dict[int, tuple[Rows, Page]] = {}
+        for number, rows in enumerate(older):
+            base = rows[0].base
+            known = self._known.get(base)
+            if number != self._turn and known is not None and known[0] == rows:
+                found[base] = known
+            else:
+                found[base] = rows, await self._page(rows, trusted.get(base))
+        self._known = found
+        return [page for _, page in found.values()]
+
+    async def _page(self, rows: Rows, trusted: Page | None) -> Page:
+        """The rows' page, which is in the store and intact."""
+        await asyncio.sleep(0)  # to encode takes some milliseconds
+        body = msgspec.json.encode([segment_of(row) for row in rows])
+        digest = sha256(body).hexdigest()
+        if trusted is not None and trusted.sha256 == digest:
+            return trusted
+        for copy in range(COPIES_MAX):
+            name = page_name(rows[0].base, rows[-1].end, digest[:16], copy)
+            if not await self._holds(name, body):
+                with suppress(AlreadyExists):  # torn: objects are never replaced, another name is tried
+                    await self._store.create(f"{self._folder}/{name}", body)
+                if not await self._holds(name, body):
+                    continue
+            return Page(
+                base=rows[0].base,
+                end=rows[-1].end,
+                name=name,
+                segments=len(rows),
+                size=len(body),
+                sha256=digest,
+            )
+        raise BadAnswer(f"a page of the manifest read back wrong {COPIES_MAX} times", "look at the store")
+
+    async def _holds(self, name: str, body: bytes) -> bool:
+        try:
+            return (await self._store.get(f"{self._folder}/{name}", len(body))).data == body
+        except (NotFound, BadAnswer):
+            return False
+
+    def published(self, begins: int) -> None:
+        """A version in which the tier begins at that position is the newest now."""
+        self._begins.append(begins)
+
+    async def drop_old(self) -> None:
+        """Removes pages that no version names which may still be read: those that begin below each of these versions.
+
+        A page that a later leader writes begins there or above, so none of its pages is hit, however late this comes.
+        """
+        if len(self._begins) < KEPT + 1:
+            return
+        begins = min(self._begins)
+        async for info in self._store.list(f"{self._folder}/{PAGES}"):
+            base = page_base(info.name.removeprefix(f"{self._folder}/"))
+            if base is not None and base < begins:
+                await self._store.delete(info.name)
