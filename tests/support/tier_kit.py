@@ -13,6 +13,7 @@ from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data
 from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_writer import IndexWriter
+from statemachine.message_index import key_hash
 from statemachine.payload import ITEM
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 
@@ -58,8 +59,9 @@ class CountingStore(MemoryStore):
 class TierKit:
     """Segments in `store`, whose rows are `rows`; `messages` are those of all queues, ascending by position."""
 
-    def __init__(self, seed: int, *, parts: int = 1) -> None:
-        """`parts`: objects of each segment."""
+    def __init__(self, seed: int, *, parts: int = 1, keyed: bool = False) -> None:
+        """`parts`: objects of each segment. `keyed`: every message has the key k."""
+        self._keyed = keyed
         self.random = random.Random(seed)
         self.store = CountingStore()
         self.rows: list[TierSegment] = []
@@ -106,7 +108,8 @@ class TierKit:
         for queue in sorted({each[:2] for each in messages}):
             mine = [each for each in messages if each[:2] == queue]
             writer.add_queue(*queue, mine[0].queue_offset, [each.packed() for each in mine])
-        writer.add_keys([])
+        keyed = messages if self._keyed else []
+        writer.add_keys(sorted((key_hash(each.topic_id, b"k"), each.position - base) for each in keyed))
         writer.finish(IndexMeta(CLUSTER, base, span.end, *span[1:3], 1, *span[3:], 0, 0, 0, group_id=1, last_crc=0))
         return b"".join(pieces)
 

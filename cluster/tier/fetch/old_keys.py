@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.broker.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
@@ -72,17 +73,19 @@ class OldKeyReads:
         """The newest wanted messages below the local log, newest first. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
         end = self._state.trim_position
-        positions = await self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)
         found: list[Stored] = []
-        size = 0
-        below = [position for position in positions if self._state.kept.position <= position < end]
-        for position in below[: -CANDIDATES_MAX - 1 : -1]:
-            if len(found) == query.count_max or size > BYTES_MAX:
-                break
-            stored = await self._stored(topic, query, position)
-            if stored is not None:
-                found.append(stored)
-                size += len(stored.data)
+        size = read = 0
+        async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
+            async for position in positions:
+                if not self._state.kept.position <= position < end:
+                    continue
+                stored = await self._stored(topic, query, position)
+                read += 1
+                if stored is not None:
+                    found.append(stored)
+                    size += len(stored.data)
+                if len(found) == query.count_max or size > BYTES_MAX or read == CANDIDATES_MAX:
+                    break
         return found
 
     async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +26,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 INDEXES_MAX = 128
 """Opened index files that are kept: a footer each, some 10 KB."""
+TOGETHER = 8
+"""Segments that are asked for a key at once: as many as requests are."""
 RUNS_MAX = 20_000
 """Where a queue begins in a segment, or that it has nothing there: some 4 MB."""
 
@@ -107,13 +110,18 @@ class TierQueues:
                 return offset
         return None
 
-    async def positions(self, topic_id: int, key: bytes, begin_ms: int, end_ms: int) -> list[int]:
-        """Positions of messages that may have the key, in segments with log times between these two, ascending."""
-        found: list[int] = []
-        for row in self._verified():
-            if row.span.last_ms >= begin_ms and row.span.first_ms <= end_ms:
-                found += await self._steps(row, lambda index: index.positions(topic_id, key))
-        return found
+    async def positions(self, topic_id: int, key: bytes, begin_ms: int, end_ms: int) -> AsyncGenerator[int, None]:
+        """Positions of messages that may have the key, in segments with log times between these two, descending: some
+        segments are asked at a time, so whoever has enough leaves the older ones alone."""
+
+        async def look(row: TierSegment) -> list[int]:
+            return await self._steps(row, lambda index: index.positions(topic_id, key))
+
+        rows = [row for row in self._verified() if row.span.last_ms >= begin_ms and row.span.first_ms <= end_ms]
+        for stop in range(len(rows), 0, -TOGETHER):
+            for found in reversed(await asyncio.gather(*map(look, rows[max(0, stop - TOGETHER) : stop]))):
+                for position in reversed(found):
+                    yield position
 
     def _verified(self) -> list[TierSegment]:
         return [row for row in self._rows() if row.state is TierState.VERIFIED]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from contextlib import aclosing
 
 import pytest
 
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
-from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.fetch.tier_queues import TOGETHER, TierQueues
 from statemachine.tier import TierState
 from tests.support.tier_kit import FOLDER, Message, TierKit
 
@@ -32,6 +33,24 @@ def queues_of(kit: TierKit) -> TierQueues:
 
 def packed(messages: list[Message]) -> bytes:
     return b"".join(each.packed() for each in messages)
+
+
+async def test_keys_are_looked_for_in_the_newest_segments_first_and_no_further_than_is_wanted() -> None:
+    kit = TierKit(2600040, keyed=True)
+    for _ in range(5 * TOGETHER // 2):
+        kit.segment([(1, 0), (2, 0)], 4)
+    queues, wanted = queues_of(kit), [each.position for each in reversed(kit.of_queue(1, 0))]
+    async with aclosing(queues.positions(1, b"k", 0, 1 << 40)) as positions:
+        newest = [await anext(positions) for _ in range(3)]
+    assert newest == wanted[:3]
+    assert {name for name, _, _ in kit.store.ranges} == {
+        f"{FOLDER}/{row.parts[-1].name}" for row in kit.rows[-TOGETHER:]
+    }
+    assert [each async for each in queues.positions(1, b"k", 0, 1 << 40)] == wanted
+    assert [each async for each in queues.positions(1, b"other", 0, 1 << 40)] == []
+    span = kit.rows[3].span
+    within = [each async for each in queues.positions(1, b"k", span.first_ms, span.last_ms)]
+    assert within == [each for each in wanted if kit.rows[3].base <= each < kit.rows[3].end]
 
 
 @pytest.mark.parametrize("queue", ALL)
