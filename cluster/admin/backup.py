@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,11 +16,14 @@ from cluster.config.config import BackupSection, Config
 from cluster.errors import LocalError
 from cluster.tier.store.opening import check_url, directory_of
 
+TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
+"""Where a backup may go, as the document says it; a refusal says it in words."""
+
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/backup`."""
 
-    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": "^(/|[a-z0-9]+://)"})]
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": TARGET})]
     """A directory of the node's machine, which is made if only its last part is missing; or the URL of a store."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     """How many backups of the cluster stay there."""
@@ -64,6 +67,8 @@ async def start_backup(call: Call) -> Answer:
 
 def _check_root(to: str, section: BackupSection) -> None:
     """Without this check, any client of this port could make the node write, and remove old backups, anywhere."""
+    if "\0" in to:
+        raise ApiError("bad_field", "to holds a zero byte", "give the absolute path of a directory")
     target = Path(os.path.realpath(to))
     roots = [root for root in section.allowed if not is_url(root)]
     if not any(target.is_relative_to(os.path.realpath(root)) for root in roots):

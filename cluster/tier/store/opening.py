@@ -58,7 +58,10 @@ def directory_of(url: str) -> str:
 
 
 def _parts(url: str) -> Any:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise LocalError(f"{url!r} is not a URL: {error}", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
     if parts.username or parts.password:  # the URL itself is not repeated
         raise LocalError(
             "the tier's URL holds credentials", "it is shown in logs and status", "export AWS_ACCESS_KEY_ID=..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from cluster.admin.backup import TARGET
 from cluster.backup import metadata as documents
 from cluster.backup.metadata import Metadata, OffsetRecord, export, plan, read
 from cluster.errors import LocalError
@@ -182,6 +184,11 @@ async def test_a_backup_over_http(make_node: Any, serve: Any) -> None:
     assert (await (await client.get("/v1/backup")).json())["attempt"] is None
     refused = await client.post("/v1/backup", json={"to": "relative/path"})
     assert (refused.status, (await refused.json())["error"]["hint"][:22]) == (400, "give the absolute path")
+    for bad in ("s3://[", "/backups/a\0b", "file:///backups/a%00b", "0000://", "s3://a/b?c"):
+        assert not re.search(TARGET, bad), "the document says so"
+        assert (await client.post("/v1/backup", json={"to": bad})).status == 400, bad
+    for good in ("/backups/x", "file:///backups/x", "s3://bucket/prefix", "abfs://container"):
+        assert re.search(TARGET, good)
     node.backups.begin = lambda *_, **__: (_ for _ in ()).throw(LocalError("busy", "one is made", "wait"))
     busy = await client.post("/v1/backup", json={"to": "/backups"})
     assert (busy.status, (await busy.json())["error"]["hint"]) == (503, "wait")
