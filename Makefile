@@ -50,7 +50,7 @@ test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live clu
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
 
 test-browser: $(STAMPS)/dev  ## the dashboard in headless Chromium beside a live cluster (apt-get install chromium)
-	@$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "browser and not slow" tests/browser $(PYTEST_ARGS)
 
 compat-matrix: $(STAMPS)/compat  ## each client times each feature, calm and while leaders are killed; an hour (MATRIX_ARGS=...)
 	@$(BIN)/python -m tests.compat.matrix $(MATRIX_ARGS)

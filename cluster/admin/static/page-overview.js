@@ -41,20 +41,23 @@ function view({ members, node, history }, own) {
 }
 
 function tiles(status, members, history) {
-  const voters = members.members.filter((member) => member.role === "voter");
-  const live = voters.filter((member) => member.connected || member.live).length;
   const last = (name) => history.series?.get(name)?.at(-1);
-  const survives = status.quorum?.survives;
   const disk = status.disk;
   return h("div", { class: "tiles" },
     tile("Leader", members.leader ? `node ${members.leader}` : "none", `term ${f.count(members.term)}`, members.leader ? "" : "bad"),
-    tile("Voters", `${live} of ${voters.length}`, survives === undefined ? "" : survives > 0 ? `survives ${f.plural(survives, "more failure")}` : "the next loss stops writes", survives > 0 ? "" : "warn"),
+    status.quorum && votersTile(status.quorum),
     tile("Writes", f.perSecond(last("messages_in_per_s")), f.bytesPerSecond(last("bytes_in_per_s"))),
     tile("Reads", f.perSecond(last("messages_out_per_s")), f.bytesPerSecond(last("bytes_out_per_s"))),
     tile("Commit, p99", f.latency(last("commit_p99_ms")), `median ${f.latency(last("commit_p50_ms"))}`),
     disk && tile("Disk used", f.percent(disk.used_percent), disk.full_in_s === null || disk.full_in_s === undefined ? `${f.bytes(disk.free_bytes)} free` : `full in ${f.span(disk.full_in_s * 1000)}`, disk.refusing ? "bad" : ""),
     tile("Clients", f.count(status.load.connections), `${f.plural(status.load.long_polls, "long poll")} here`),
     tile("Up for", f.span(status.uptime_ms), `RaftMQ ${status.versions.raftmq}`));
+}
+
+/** As this node sees them: the same judgement as the finding `no_quorum_margin`. */
+function votersTile({ voters, away, survives }) {
+  const margin = survives > 0 ? `survives ${f.plural(survives, "more failure")}` : survives === 0 ? "the next loss stops writes" : "no majority";
+  return tile("Voters", `${voters.length - away.length} of ${voters.length}`, margin, survives > 0 ? "" : survives === 0 ? "warn" : "bad");
 }
 
 function plots(members, node, history, own) {
