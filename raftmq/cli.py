@@ -59,7 +59,7 @@ COMMANDS = {
     "secret": _here("secret", "Create, change and show the secret shared by the nodes."),
     "logs": _here("logs", "Show the output of the nodes."),
     "topic": _here("topic", "Create, list, describe and delete topics."),
-    "group": _here("group", "List and describe consumer groups."),
+    "group": _here("group", "Create, list, describe, reset and delete consumer groups."),
     "dlq": _here("dlq", "List, resend and purge what consumer groups gave up."),
     "transactions": _here("transactions", "List open transactions."),
     "writes": _here("writes", "List and discard what Spark has staged."),

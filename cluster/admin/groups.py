@@ -7,11 +7,10 @@ import asyncio
 import msgspec
 
 from cluster.admin.call import Call, ReadView
-from cluster.admin.errors import ApiError
+from cluster.admin.group_changes import find_group
 from cluster.admin.port import MemberView
 from cluster.broker.assignment import averagely
 from cluster.broker.group_lag import QueueLag, queue_lags
-from cluster.config.source import nearest
 from statemachine.broker_state import BrokerState
 from statemachine.groups import GroupConfig
 
@@ -102,13 +101,7 @@ async def describe_group(call: Call) -> GroupDetail:
     """One consumer group."""
     state, name = call.port.state, call.params["name"]
     applied = state.applied.index
-    config = state.groups.get(name)
-    if config is None:
-        match = nearest(name, state.groups)
-        hint = (
-            f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
-        )
-        raise ApiError("not_found", f"there is no group {name}", hint)
+    config = find_group(state, name)
     offsets = _offsets(call, config)
     return GroupDetail(
         node=call.port.config.node.id,

@@ -1,4 +1,4 @@
-"""`raftmq group`: list, describe and reset consumer groups."""
+"""`raftmq group`: create, list, describe, reset, clone and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_table
+from raftmq.commands.common import data_option, json_option, print_json, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 
@@ -33,7 +33,87 @@ class ResetTo(click.ParamType[dict[str, object]]):
 
 @click.group()
 def group() -> None:
-    """List, describe and reset consumer groups."""
+    """Create, list, describe, reset, clone and delete consumer groups."""
+
+
+@group.command("create")
+@click.argument("name")
+@click.option("--retries", type=click.IntRange(-1), help="Tries of a message before it becomes a dead letter.")
+@click.option("--consume", type=click.Choice(["yes", "no"]), help="Whether its consumers get messages.")
+@click.option("--update", "if_exists", flag_value="update", help="Change the group if it exists.")
+@click.option("--keep", "if_exists", flag_value="keep", help="Leave the group as it is if it exists.")
+@data_option
+@admin_option
+@json_option
+def create(
+    name: str,
+    retries: int | None,
+    consume: str | None,
+    if_exists: str | None,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Create the group NAME. Consumers do so by themselves when they connect first."""
+    enable = None if consume is None else consume == "yes"
+    body = {"name": name, "retry_max_times": retries, "consume_enable": enable, "if_exists": if_exists or "fail"}
+    answer = AdminApi(admin_addresses(admin, data)).post("/v1/groups", body)
+    off = "" if answer["consume_enable"] else "; its consumers get no messages"
+    told = f"{answer['result']} group {name}: messages are tried again {answer['retry_max_times']} times{off}"
+    show(as_json, answer, told)
+
+
+@group.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@data_option
+@admin_option
+@json_option
+def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
+    """Delete the group NAME with its offsets. A consumer that is connected makes it again."""
+    api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}"
+    if dry_run or not yes:
+        plan = api.delete(f"{path}?dry_run=true")
+        held = f"{plan['offsets']} offsets, lag {plan['lag']}, {plan['members']} connected consumers"
+        if dry_run:
+            show(as_json, plan, f"nothing was changed; {name} would go ({held})")
+            return
+        click.confirm(f"delete {name} ({held})?", abort=True, err=True)
+    answer = api.delete(path)
+    show(as_json, answer, f"deleted {name} with {answer['offsets']} offsets")
+
+
+@group.command("clone")
+@click.argument("source")
+@click.argument("name")
+@click.option("--topic", help="The offsets of this topic alone.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@data_option
+@admin_option
+@json_option
+def clone(
+    source: str,
+    name: str,
+    topic: str | None,
+    yes: bool,
+    dry_run: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Give the group NAME the committed offsets of the group SOURCE. No consumer of NAME should be connected."""
+    if not yes and not dry_run:
+        click.confirm(f"replace offsets of {name} by those of {source}?", abort=True, err=True)
+    body = {"source": source, "topic": topic, "dry_run": dry_run}
+    answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/groups/{quote(name, safe='')}/clone", body)
+    if as_json:
+        print_json({"schema": 1, **answer})
+        return
+    click.echo(f"nothing was changed; {name} would have these offsets" if dry_run else f"{name} has these offsets now")
+    rows = [[each["topic"], each["queue_id"], each["before"], each["offset"]] for each in answer["offsets"]]
+    print_table(["topic", "queue", "before", "offset"], rows, none=f"{source} has committed nothing")
 
 
 @group.command("list")

@@ -15,6 +15,7 @@ from raftmq.cli import cli
 
 DESTROYS_NOTHING = {
     "POST /v1/topics": "creates a topic or changes its settings; messages stay",
+    "POST /v1/groups": "creates a group or changes its settings; offsets stay",
     "POST /v1/members": "adds a learner",
     "POST /v1/members/{id}/promote": "a learner becomes a voter",
     "POST /v1/members/{id}/drain": "moves leadership; undone by the same request",
@@ -36,6 +37,8 @@ DESTROYS_NOTHING = {
 DESTROYING = (
     "config set",
     "dlq purge",
+    "group clone",
+    "group delete",
     "group reset",
     "metadata import",
     "node maintenance",

@@ -1,0 +1,172 @@
+"""/v1/groups: creates, changes and deletes consumer groups, and gives a group the offsets of another."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from cluster.admin.body import flag_of
+from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided
+from cluster.admin.errors import ApiError
+from cluster.broker.group_lag import queue_lags
+from cluster.broker.offset_resets import OffsetResets
+from cluster.broker.refusal import Reason, Refused
+from cluster.config.source import nearest
+from cluster.runtime.request_limits import GroupName, NewGroup, RetryTimes, TopicName
+from raftlog.types import EntryId
+from statemachine.broker_state import BrokerState
+from statemachine.commands import DELETE_GROUP, PUT_GROUP
+from statemachine.groups import GroupConfig
+
+_SETTINGS = ("retry_max_times", "consume_enable")
+
+
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/groups`. What is left out keeps its default or, in an update, its value."""
+
+    name: NewGroup
+    retry_max_times: RetryTimes | None = None
+    """How often a message is tried again before it becomes a dead letter; RocketMQ's default is 16."""
+    consume_enable: bool | None = None
+    """false: its consumers get no messages."""
+    if_exists: Literal["fail", "keep", "update"] = "fail"
+
+
+class GroupChanged(ChangeView, frozen=True, kw_only=True):
+    """A group was created, changed, kept or deleted by the log entry (term, index)."""
+
+    result: Literal["created", "kept", "updated", "deleted"]
+    name: str
+    retry_max_times: int
+    consume_enable: bool
+    offsets: int
+    """Queues in which it has committed, which a deletion forgets."""
+    lag: int
+    members: int
+    """Connected consumers, as the leader knows them: the next heartbeat of one makes a deleted group again."""
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/groups/{name}/clone`: the group gets the offsets of another, and is made if it is not there."""
+
+    source: GroupName
+    topic: TopicName | None = None
+    """null: every topic in which the source has committed."""
+    dry_run: bool = False
+    """Only answer what would change."""
+
+
+class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    before: int | None
+    """Where the group stood; null if it had committed nothing."""
+
+
+class GroupCloned(ChangeView, frozen=True, kw_only=True):
+    """The offsets that the group has now, or would have."""
+
+    group: str
+    source: str
+    offsets: list[ClonedOffset]
+    dry_run: bool
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+async def create_group(call: Call) -> Answer:
+    """Creates a consumer group; what happens to an existing one is the request's choice."""
+    wanted: GroupRequest = call.body
+    config: dict[str, Any] = {"name": wanted.name}
+    config |= {name: value for name in _SETTINGS if (value := getattr(wanted, name)) is not None}
+    existed, keep = wanted.name in call.port.state.groups, wanted.if_exists != "update"
+    entry, result = await applied(lambda done: call.port.services.propose([[PUT_GROUP, config, keep]], done))
+    if result.code == "exists" and wanted.if_exists == "fail":
+        fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
+        raise ApiError("exists", f"group {wanted.name} is there already", fix)
+    verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
+    return Answer(201 if verb == "created" else 200, _view(call, result.value, verb, entry))
+
+
+async def delete_group(call: Call) -> GroupChanged:
+    """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
+    group = find_group(call.port.state, call.params["name"])
+    if flag_of(call.query, DRY_RUN):
+        return _view(call, group, "deleted", call.port.state.applied, dry_run=True)
+    held = _view(call, group, "deleted", call.port.state.applied)
+    entry, _ = await applied(lambda done: call.port.services.propose([[DELETE_GROUP, group.name, True]], done))
+    return msgspec.structs.replace(held, term=entry.term, index=entry.index)
+
+
+async def clone_group(call: Call) -> GroupCloned:
+    """Gives a group the committed offsets of another."""
+    wanted: CloneRequest = call.body
+    state, name = call.port.state, call.params["name"]
+    source = find_group(state, wanted.source)
+    if wanted.topic is not None and wanted.topic not in state.topics:
+        raise ApiError("not_found", f"there is no topic {wanted.topic}", "GET /v1/topics lists all")
+    before = {(topic, queue): offset for topic, queue, offset in state.offsets_of_group(name)}
+    offsets = [
+        ClonedOffset(topic=topic.name, queue_id=queue, offset=offset, before=before.get((topic_id, queue)))
+        for topic_id, queue, offset in state.offsets_of_group(source.name)
+        if (topic := state.topics_by_id.get(topic_id)) is not None and wanted.topic in (None, topic.name)
+    ]
+    entry = state.applied
+    if not wanted.dry_run:
+        resets = OffsetResets(call.port.services, call.port.old_bounds)
+        try:
+            entry, _ = await decided(partial(resets.clone, source.name, name, wanted.topic or ""))
+        except Refused as refused:
+            code = "bad_field" if refused.reason is Reason.INVALID else "not_found"
+            raise ApiError(code, refused.remark, "correct the request; nothing was changed") from None
+    return GroupCloned(
+        node=call.port.config.node.id,
+        term=entry.term,
+        index=entry.index,
+        group=name,
+        source=source.name,
+        offsets=offsets,
+        dry_run=wanted.dry_run,
+    )
+
+
+def find_group(state: BrokerState, name: str) -> GroupConfig:
+    """The group. Raises ApiError naming the nearest one there is."""
+    group = state.groups.get(name)
+    if group is None:
+        match = nearest(name, state.groups)
+        hint = (
+            f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
+        )
+        raise ApiError("not_found", f"there is no group {name}", hint)
+    return group
+
+
+def _view(
+    call: Call,
+    group: GroupConfig,
+    result: Literal["created", "kept", "updated", "deleted"],
+    entry: EntryId,
+    *,
+    dry_run: bool = False,
+) -> GroupChanged:
+    state = call.port.state
+    return GroupChanged(
+        node=call.port.config.node.id,
+        term=entry.term,
+        index=entry.index,
+        result=result,
+        name=group.name,
+        retry_max_times=group.retry_max_times,
+        consume_enable=group.consume_enable,
+        offsets=len(list(state.offsets_of_group(group.name))),
+        lag=sum(each.lag for each in queue_lags(state, group)),
+        members=len(call.port.members(group.name)),
+        dry_run=dry_run,
+    )
