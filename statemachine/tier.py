@@ -17,9 +17,10 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgpack
@@ -105,15 +106,24 @@ class TierSegment(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
+Rows = tuple[TierSegment, ...]
+"""Lowest first. Replaced as a whole when one changes, so two that are the same object are equal."""
+_base, _end = attrgetter("base"), attrgetter("end")
+
+
 class TierSegments:
     """The rows, lowest first, all of them in memory: about 500 bytes for 64 MiB of log. `rows` is replaced as a whole,
     so any thread may read it."""
 
     def __init__(self, kv: KV) -> None:
-        self.rows: tuple[TierSegment, ...] = tuple(
+        self.rows: Rows = tuple(
             decode(keys.U64.unpack(key)[0], row) for key, row in kv.scan(TIER, keys.FIRST, keys.LAST)
         )
         self._staged = self.rows
+        self._verified: tuple[Rows, int, int] = (), 0, 0
+        """What `verified_to` answered last: (rows, position, answer)."""
+        self._above: tuple[Rows, int, Rows] = (), 0, ()
+        """The same of `above`. Readers ask for the same position again and again."""
         self.changed = False
         """The run has changed a row, so `publish` is to be called: a branch for the others, and no call."""
 
@@ -128,20 +138,31 @@ class TierSegments:
     def verified_to(self, position: int) -> int:
         """The tier holds every byte from `position`, where a segment begins, up to this one; `position` if it does not
         hold the first."""
-        for row in self.rows:
-            if row.base == position and row.state is TierState.VERIFIED:
-                position = row.end
-        return position
+        rows, asked, end = self._verified
+        if rows is self.rows and asked == position:
+            return end
+        rows, end = self.rows, position
+        for number in range(bisect_left(rows, position, key=_base), len(rows)):
+            row = rows[number]
+            if row.base != end or row.state is not TierState.VERIFIED:
+                break
+            end = row.end
+        self._verified = rows, position, end
+        return end
 
-    def above(self, position: int) -> tuple[TierSegment, ...]:
-        """Rows of segments that end above it."""
-        rows = self.rows
-        return rows[bisect_right(rows, position, key=lambda row: row.end) :]
+    def above(self, position: int) -> Rows:
+        """Rows of segments that end above it: the same tuple until one of them changes."""
+        rows, asked, found = self._above
+        if rows is not self.rows or asked != position:
+            rows = self.rows
+            found = rows[bisect_right(rows, position, key=_end) :]
+            self._above = rows, position, found
+        return found
 
     def at(self, position: int) -> TierSegment | None:
         """The row of the segment with the byte at `position`."""
         rows = self.rows
-        number = bisect_right(rows, position, key=lambda row: row.end)
+        number = bisect_right(rows, position, key=_end)
         return rows[number] if number < len(rows) and rows[number].base <= position else None
 
     # -- apply
@@ -166,18 +187,19 @@ class TierSegments:
             wanted = TierState(checked_int(state, "state", TierState.UPLOADING, TierState.DELETED))
         except ValueError as error:
             raise InvalidCommandError(str(error)) from error
-        known = next((row for row in self._staged if row.base == base), None)
+        rows = self._staged
+        number = bisect_left(rows, base, key=_base)
+        known = rows[number] if number < len(rows) and rows[number].base == base else None
         if known is None:
             row = self._begin(base, wanted, term, _check_span(base, span), log_begins)
         else:
             row = self._go_on(known, wanted, term, parts, kept_from)
         if wanted is TierState.DELETED:
-            self._staged = tuple(one for one in self._staged if one.base != base)
+            self._staged = rows[:number] + rows[number + 1 :]
             stage.delete(TIER, keys.U64.pack(base))
             self.changed = True
         elif row != known:
-            others = [one for one in self._staged if one.base != base]
-            self._staged = tuple(sorted([*others, row]))
+            self._staged = (*rows[:number], row, *rows[number + (known is not None) :])
             stage.put(TIER, keys.U64.pack(base), encode(row))
             self.changed = True
         return done(int(wanted))

@@ -19,7 +19,7 @@ from cluster.tier.manifest_format import Page, segment_of
 from cluster.tier.object_names import PAGES, page_base, page_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
-from statemachine.tier import TierSegment
+from statemachine.tier import Rows, TierSegment
 
 PAGE_SEGMENTS = 512
 """Full segments of a page: some 250 KB of JSON."""
@@ -27,8 +27,6 @@ COPIES_MAX = 8
 """Names tried in a row."""
 KEPT = 16
 """Versions of the manifest before the newest that stay, for readers that have just read their name."""
-
-Rows = tuple[TierSegment, ...]
 
 
 def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, Head, Manifest, Page, decode_head, segment_of
-from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, Rows, stretches
+from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, stretches
 from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
-from statemachine.tier import TierSegment, TierState
+from statemachine.tier import Rows, TierSegment, TierState
 
 logger = logging.getLogger(__name__)
 

@@ -226,3 +226,24 @@ def test_rows_follow_from_the_log_however_it_is_grouped(seed: int, new_log: Call
     state, kv = applied_in_groups(held.log.entries, seed)
     assert (state.tier.rows, digest(kv)) == (held.state.tier.rows, digest(held.kv))
     assert isinstance(kv, MemoryKV)
+
+
+def test_what_is_remembered_of_the_rows_is_forgotten_when_one_changes(held: Tier) -> None:
+    tier = held.state.tier
+    held.verify(0)
+    assert (tier.verified_to(0), tier.verified_to(0), tier.verified_to(100), tier.verified_to(7)) == (100, 100, 100, 7)
+    assert tier.above(50) is tier.above(50)
+    assert [row.base for row in tier.above(100)] == []
+    held.verify(1)
+    assert (tier.verified_to(100), tier.verified_to(0)) == (200, 200)
+    assert [row.base for row in tier.above(100)] == [100]
+    held.step(2, UPLOADING)
+    assert tier.verified_to(0) == 200
+    assert [row.base for row in tier.above(100)] == [100, 200]
+    assert [tier.at(position) for position in (0, 99, 100, 299, 300)] == [
+        tier.rows[0],
+        tier.rows[0],
+        tier.rows[1],
+        tier.rows[2],
+        None,
+    ]

@@ -123,12 +123,11 @@ class TierLog:
         if not items:
             return []
         first, last = POSITION_SIZE.unpack_from(items)[0], POSITION_SIZE.unpack_from(items, len(items) - ITEM.size)[0]
-        return [
-            piece
-            for row in self._rows()
-            if row.state is TierState.VERIFIED and row.base <= last and first < row.end
-            for piece in pieces_of(row, self._folder)
-        ]
+        rows = self._rows()
+        low = bisect_right(rows, first, key=lambda row: row.end)
+        high = bisect_right(rows, last, key=lambda row: row.base)
+        verified = [row for row in rows[low:high] if row.state is TierState.VERIFIED]
+        return [piece for row in verified for piece in pieces_of(row, self._folder)]
 
     async def _span(self, span: Span, pieces: Sequence[Piece]) -> Messages:
         try:

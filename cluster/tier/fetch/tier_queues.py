@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
@@ -16,7 +17,7 @@ from cluster.tier.store.errors import BadAnswer, NotFound
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
-from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
+from statemachine.tier import LOG_PREFIX, Rows, TierPart, TierSegment, TierState
 from statemachine.trim import QueueMin
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Items(NamedTuple):
 class TierQueues:
     """Event loop only. Raises StoreError; DamagedError for an index file that is damaged when fetched again, too."""
 
-    def __init__(self, reads: ObjectReads, rows: Callable[[], Sequence[TierSegment]], folder: str) -> None:
+    def __init__(self, reads: ObjectReads, rows: Callable[[], Rows], folder: str) -> None:
         self._reads = reads
         self._rows = rows
         self._folder = folder
@@ -56,6 +57,9 @@ class TierQueues:
         self._runs: OrderedDict[tuple[str, int, int], QueueRun | None] = OrderedDict()
         self._hints: OrderedDict[tuple[int, int], int] = OrderedDict()
         """Base of the segment where each queue was last read."""
+        self._seen: Rows = ()
+        self._readable: list[TierSegment] = []
+        """The VERIFIED ones of these."""
 
     @property
     def begins(self) -> int:
@@ -99,9 +103,9 @@ class TierQueues:
 
     async def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int | None:
         """The first offset that was stored at or after the time; None if the tier has none."""
-        for row in self._verified():
-            if row.span.last_ms < timestamp_ms:
-                continue
+        rows = self._verified()
+        first = bisect_left(rows, timestamp_ms, key=lambda row: row.span.last_ms)  # log times never fall
+        for row in islice(rows, first, None):
             run = await self._run(row, topic_id, queue_id)
             if run is None:
                 continue
@@ -124,7 +128,10 @@ class TierQueues:
                     yield position
 
     def _verified(self) -> list[TierSegment]:
-        return [row for row in self._rows() if row.state is TierState.VERIFIED]
+        rows = self._rows()
+        if rows is not self._seen:  # replaced as a whole when one changes
+            self._seen, self._readable = rows, [row for row in rows if row.state is TierState.VERIFIED]
+        return self._readable
 
     async def _segment(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
         """Number of the first row in which the queue ends above `offset`; None if there is none.

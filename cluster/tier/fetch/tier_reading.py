@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.old_messages import OldReads
@@ -12,7 +12,7 @@ from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import OtherSource, TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.object_store import ObjectStore
-from statemachine.tier import TierSegment
+from statemachine.tier import Rows
 
 
 class TierReading:
@@ -23,7 +23,7 @@ class TierReading:
         loop: asyncio.AbstractEventLoop,
         store: ObjectStore,
         folder: str,
-        rows: Callable[[], Sequence[TierSegment]],
+        rows: Callable[[], Rows],
         cache: RangeCache | None,
         elsewhere: OtherSource | None = None,
     ) -> None:

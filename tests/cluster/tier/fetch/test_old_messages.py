@@ -45,7 +45,7 @@ async def reads(kit: TierKit, tmp_path: Path) -> AsyncIterator[ObjectReads]:
 
 
 def old_reads(kit: TierKit, reads: ObjectReads) -> OldReads:
-    rows = lambda: kit.rows  # noqa: E731
+    rows = lambda: tuple(kit.rows)  # noqa: E731
     return OldReads(asyncio.get_running_loop(), TierQueues(reads, rows, FOLDER), TierLog(reads, rows, FOLDER), reads)
 
 

@@ -22,7 +22,7 @@ def kit() -> TierKit:
 
 
 def reading_of(kit: TierKit) -> TierReading:
-    return TierReading(asyncio.get_running_loop(), kit.store, FOLDER, lambda: kit.rows, None)
+    return TierReading(asyncio.get_running_loop(), kit.store, FOLDER, lambda: tuple(kit.rows), None)
 
 
 async def test_pages_go_on_where_the_last_one_ended_also_from_segment_to_segment(kit: TierKit) -> None:

@@ -29,7 +29,7 @@ def joined(messages: list[Message]) -> bytes:
 
 
 def log_of(kit: TierKit, cache: RangeCache | None = None, **more: object) -> TierLog:
-    return TierLog(ObjectReads(kit.store, cache), lambda: kit.rows, FOLDER, **more)  # type: ignore[arg-type]
+    return TierLog(ObjectReads(kit.store, cache), lambda: tuple(kit.rows), FOLDER, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_damage_at_random_places_is_never_served(kit: TierKit, tmp_path: P
         kit.store.objects = dict(intact)
         flip(kit, chance)
         reads = ObjectReads(kit.store, cache)
-        log = TierLog(reads, lambda: kit.rows, FOLDER)
+        log = TierLog(reads, lambda: tuple(kit.rows), FOLDER)
         wanted = kit.of_queue(*chance.choice(QUEUES))
         try:
             body, count = await log.messages(packed(wanted))

@@ -28,7 +28,7 @@ def kit() -> TierKit:
 
 
 def queues_of(kit: TierKit) -> TierQueues:
-    return TierQueues(ObjectReads(kit.store, None), lambda: kit.rows, FOLDER)
+    return TierQueues(ObjectReads(kit.store, None), lambda: tuple(kit.rows), FOLDER)
 
 
 def packed(messages: list[Message]) -> bytes:
