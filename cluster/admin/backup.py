@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,10 +11,14 @@ import msgspec
 
 from cluster.admin.call import Answer, Call
 from cluster.admin.errors import ApiError
-from cluster.backup.remote import is_url
+from cluster.admin.port import AdminPort
+from cluster.backup.listing import backups_in
+from cluster.backup.manifest import Manifest
+from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
 from cluster.config.config import BackupSection, Config
 from cluster.errors import LocalError
+from cluster.tier.store.errors import StoreError
 from cluster.tier.store.opening import check_url, directory_of
 
 TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
@@ -31,6 +36,8 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Hard-link nothing to the node's own files."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """The caller's backup interval; an alarm is raised when no good backup is younger than twice that."""
+    dry_run: bool = False
+    """Make none: only answer which older backups `keep` would remove."""
 
 
 class BackupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +49,8 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
     last_good_ms: int | None
     age_s: float | None
     schedule: Schedule | None
+    would_remove: list[str] | None = None
+    """Of a dry run: the older backups that would go, oldest first."""
 
 
 async def get_backup(call: Call) -> BackupView:
@@ -58,11 +67,37 @@ async def start_backup(call: Call) -> Answer:
         raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
     else:
         _check_root(wanted.to, call.port.config.backup)
+    if wanted.dry_run:
+        return Answer(200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted)))
     try:
         call.port.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
     except LocalError as error:
         raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
     return Answer(202, _view(call))
+
+
+async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
+    """Names of the backups that would be too many beside a new one."""
+    if wanted.keep is None:
+        return []
+    try:
+        if is_url(wanted.to):
+            async with opened(wanted.to, port.config.tier) as store:
+                described, problems = await stored(store)
+            found = [] if problems else [each.backup for each in described]
+        else:
+            found = await asyncio.get_running_loop().run_in_executor(None, _backups_below, Path(wanted.to))
+    except (StoreError, OSError) as error:
+        raise ApiError("failed", f"{wanted.to} cannot be listed: {error}", "try again; nothing was changed") from None
+    except LocalError as error:
+        raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
+    mine = [each.name for each in found if each.cluster_uuid == port.status().cluster_id]
+    return mine[: max(0, len(mine) + 1 - wanted.keep)]
+
+
+def _backups_below(target: Path) -> list[Manifest]:
+    """Those in a directory, which the first backup there makes."""
+    return backups_in(target)[0] if target.is_dir() else []
 
 
 def _check_root(to: str, section: BackupSection) -> None:

@@ -252,7 +252,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/scrub", consistency.get_scrub, ScrubView),
     Route("POST", "/v1/scrub", consistency.start_scrub, ScrubView, statuses=(202,)),
     Route("GET", "/v1/backup", backup.get_backup, backup.BackupView),
-    Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(202,)),
+    Route("POST", "/v1/backup", backup.start_backup, backup.BackupView, body=backup.BackupRequest, statuses=(200, 202)),
     Route("GET", "/v1/retention", retention.get_retention, RetentionView),
     Route("POST", "/v1/retention/run", retention.run_retention, RetentionRun, Serves.LEADER, asks=(DRY_RUN,)),
     Route("GET", "/v1/tier", tier.get_tier, TierView),

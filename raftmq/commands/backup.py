@@ -50,6 +50,7 @@ class Duration(click.ParamType[float]):
 @click.option("--every", type=Duration(), metavar="1h", help="Repeat at this interval until Ctrl-C.")
 @click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
 @click.option("--copy", "copy_all", is_flag=True, help="Copy everything instead of using hard links.")
+@click.option("--dry-run", is_flag=True, help="Make none; only show which older backups --keep would remove.")
 @data_option
 @admin_option
 @json_option
@@ -59,6 +60,7 @@ def create(
     every: float | None,
     keep: int | None,
     copy_all: bool,
+    dry_run: bool,
     data: str | None,
     admin: str | None,
     as_json: bool,
@@ -73,6 +75,12 @@ def create(
         body["keep"] = keep
     if every is not None:
         body["every_s"] = every
+    if dry_run:
+        plan = _choose(admin_addresses(admin, data), node).post("/v1/backup", {**body, "dry_run": True})
+        gone = plan["would_remove"]
+        told = f"nothing was changed; beside a new backup would go: {', '.join(gone) or 'none'}"
+        show(as_json, {"node": plan["node"], "would_remove": gone}, told)
+        return
     while True:
         began = time.monotonic()
         try:

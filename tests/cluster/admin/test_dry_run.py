@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import click
@@ -28,13 +30,13 @@ DESTROYS_NOTHING = {
     "POST /v1/consistency/log": "only reads",
     "POST /v1/repair": "replaces what is damaged; GET /v1/repair shows it first",
     "POST /v1/scrub": "only reads",
-    "POST /v1/backup": "writes a new backup",
     "POST /v1/tier/seal": "closes a segment",
     "DELETE /v1/clients/{address}": "closes a connection; the client connects again",
     "DELETE /v1/members/{id}/clients/{address}": "the same on another node",
 }
 """Changes that take no dry_run, and why they need none."""
 DESTROYING = (
+    "backup create",
     "config set",
     "dlq purge",
     "group clone",
@@ -114,3 +116,23 @@ async def test_a_dry_sweep_changes_nothing_in_the_store(client: Any, node: Any) 
         body = {"reads": False, "repairs": True, "sweeps": True, "dry_run": dry}
         assert (await client.post("/v1/tier/scrub", json=body)).status == 202
     assert Scrubs.wishes == [Wishes(False, False, False), Wishes(False, True, True)]
+
+
+async def test_a_dry_backup_names_the_older_ones_that_would_go(
+    make_node: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one counts, those of another cluster do not."""
+    known = [SimpleNamespace(name=name, cluster_uuid=uuid) for name, uuid in (("a", ""), ("x", "other"), ("b", ""))]
+    monkeypatch.setattr("cluster.admin.backup.backups_in", lambda target: (known, []))
+    node = make_node(1, backup__roots=str(tmp_path))
+    begun: list[str] = []
+    node.backups.begin = lambda to, **_: begun.append(to)
+    client = await serve(node)
+    for keep, gone in ((3, []), (2, ["a"]), (1, ["a", "b"]), (None, [])):
+        answer = await client.post("/v1/backup", json={"to": str(tmp_path), "keep": keep, "dry_run": True})
+        assert (answer.status, (await answer.json())["would_remove"]) == (200, gone)
+    fresh = await client.post("/v1/backup", json={"to": f"{tmp_path}/new", "keep": 1, "dry_run": True})
+    assert (await fresh.json())["would_remove"] == []
+    stored = await client.post("/v1/backup", json={"to": f"file://{tmp_path}/store", "keep": 1, "dry_run": True})
+    assert (stored.status, (await stored.json())["would_remove"]) == (200, [])
+    assert begun == []
