@@ -17,6 +17,8 @@ MEMORY_BYTES_MAX = 32 << 20
 """Of ranges that are being fetched, of all readers together."""
 REQUESTS_MAX = 8
 """At once."""
+BLOCK = 1 << 20
+"""Reads of blocks end at multiples of it, so that readers of neighbours find each other's in the cache."""
 
 
 class _Flight(NamedTuple):
@@ -54,8 +56,9 @@ class ObjectReads:
         """Of requests under way."""
         return self._room.taken
 
-    async def read(self, name: str, start: int, stop: int, *, fresh: bool = False) -> bytes:
-        """Bytes [start, stop) of an object. `fresh`: of the store itself, and what the cache has of them is dropped."""
+    async def read(self, name: str, start: int, stop: int, *, fresh: bool = False, reach: int = 0) -> bytes:
+        """Bytes [start, stop) of an object. `fresh`: of the store itself, and what the cache has of them is dropped.
+        `reach`: what the cache lacks is fetched to the end of its block, but not beyond here."""
         if fresh:
             if self._cache is not None:
                 self._cache.drop(name, start, stop)
@@ -67,12 +70,21 @@ class ObjectReads:
         pieces: list[bytes] = []
         at = start
         while at < stop:
-            piece = await self._piece(name, at, stop)
+            piece = await self._piece(name, at, stop, reach)
             pieces.append(piece)
             at += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _piece(self, name: str, at: int, stop: int) -> bytes:
+    async def fetch(self, name: str, start: int, stop: int, *, reach: int = 0) -> None:
+        """Has the cache take bytes [start, stop) of an object; what it has, or what is on its way, is not asked for."""
+        at = start
+        while at < stop:
+            end = self._cache.end(name, at) if self._cache is not None else None
+            flights = (flight.stop for flight in self._flights.get(name, []) if flight.start <= at < flight.stop)
+            known = end or next(flights, None)
+            at = known or at + len(await self._fly(name, at, self._until(name, at, stop, reach)))
+
+    async def _piece(self, name: str, at: int, stop: int, reach: int) -> bytes:
         """Bytes from `at` on, at least one."""
         if self._cache is not None:
             cached = await self._cache.take(name, at, stop)
@@ -82,10 +94,14 @@ class ObjectReads:
             if flight.start <= at < flight.stop:
                 data = await asyncio.shield(flight.data)
                 return data[at - flight.start : stop - flight.start]
+        data = await self._fly(name, at, self._until(name, at, stop, reach))
+        return data[: stop - at]
+
+    def _until(self, name: str, at: int, stop: int, reach: int) -> int:
+        """Where a request for bytes from `at` on ends: before what is here, or on its way."""
+        stop = max(stop, min(reach, -(-stop // BLOCK) * BLOCK))
         until = min([stop, *(each.start for each in self._flights.get(name, []) if each.start > at)])
-        if self._cache is not None:
-            until = self._cache.next_start(name, at, until)
-        return await self._fly(name, at, until)
+        return until if self._cache is None else self._cache.next_start(name, at, until)
 
     async def _fly(self, name: str, start: int, stop: int) -> bytes:
         """A request that others may join. It goes on if this caller is cancelled: they may have joined."""

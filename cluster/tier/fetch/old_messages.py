@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from cluster.broker.stored_bodies import POSITION_SIZE, position_of
 from cluster.runtime.room import Room
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.spans import is_dense
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import Items, TierQueues
 from cluster.tier.store.errors import StoreError
@@ -31,7 +33,9 @@ logger = logging.getLogger(__name__)
 ITEMS_MAX = 4096
 """Items that one pull looks at."""
 AHEAD_BYTES = 4 << 20
-"""Of messages, fetched ahead of a consumer that reads in order."""
+"""Of the log, fetched ahead of a consumer that reads a dense queue in order."""
+AHEAD_MESSAGES = 64
+"""The same of a queue that is not dense: each may be a request."""
 ANSWERS_BYTES_MAX = 64 << 20
 """Of answers that are being put together."""
 READERS_MAX = 4096
@@ -117,10 +121,16 @@ class OldReads:
         chosen = _choose(items, pull)
         if not chosen.packed:
             return Found(0, b"", chosen.next_offset)
-        messages = await self._log.messages(chosen.packed)
+        in_order, dense = self._next.get(queue) == pull.offset, is_dense(items.packed)
+        messages = await self._log.messages(chosen.packed, dense=dense, blocks=dense and in_order)
         whole = messages.count == len(chosen.offsets)
         next_offset = chosen.next_offset if whole else chosen.offsets[messages.count]
-        self._read_ahead(queue, pull.offset, items, next_offset)
+        self._next[queue] = next_offset
+        self._next.move_to_end(queue)
+        if len(self._next) > READERS_MAX:
+            self._next.popitem(last=False)
+        if in_order and self._reads.keeps:
+            self._read_ahead(items.packed[(next_offset - items.first_offset) * ITEM.size :], dense=dense)
         read = chosen.packed[: messages.count * ITEM.size]
         count, body = (
             _filtered(read, messages.body, pull.wanted)
@@ -129,23 +139,15 @@ class OldReads:
         )
         return Found(count, body, next_offset, position_of(read, messages.count - 1))
 
-    def _read_ahead(self, queue: tuple[int, int], offset: int, items: Items, next_offset: int) -> None:
-        """If the queue is read in order, fetches what comes next into the cache."""
-        in_order = self._next.get(queue) == offset
-        self._next[queue] = next_offset
-        self._next.move_to_end(queue)
-        if len(self._next) > READERS_MAX:
-            self._next.popitem(last=False)
-        if not (in_order and self._reads.keeps):
-            return
-        rest = items.packed[(next_offset - items.first_offset) * ITEM.size :]
-        ahead = rest[: ITEM.size * _fitting(rest, AHEAD_BYTES)]
+    def _read_ahead(self, rest: bytes, *, dense: bool) -> None:
+        """Fetches the first of these items into the cache."""
+        ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
-            self._start(self._warm(ahead))
+            self._start(self._warm(ahead, dense=dense))
 
-    async def _warm(self, items: bytes) -> None:
+    async def _warm(self, items: bytes, *, dense: bool) -> None:
         try:
-            await self._log.warm(items)
+            await self._log.warm(items, dense=dense)
         except StoreError as error:
             logger.debug("tier: nothing is read ahead: %s", error)  # who pulls it is told
 
@@ -178,13 +180,12 @@ def _choose(items: Items, pull: Pull) -> Chosen:
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
-    """How many of the packed items have no more than `bytes_max` bytes of messages together."""
-    total = 0
-    for number, (_, size) in enumerate(POSITION_SIZE.iter_unpack(items)):
-        total += size
-        if total > bytes_max:
-            return number
-    return len(items) // ITEM.size
+    """How many of the packed items lie in the first `bytes_max` bytes of log from the first one on."""
+    count = len(items) // ITEM.size
+    if not count:
+        return 0
+    until = POSITION_SIZE.unpack_from(items)[0] + bytes_max
+    return bisect_right(range(count), until, key=lambda at: sum(POSITION_SIZE.unpack_from(items, at * ITEM.size)))
 
 
 def _filtered(items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:

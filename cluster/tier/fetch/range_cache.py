@@ -92,6 +92,11 @@ class RangeCache:
         """Whether the byte at `at` is here."""
         return self._extent(name, at) is not None
 
+    def end(self, name: str, at: int) -> int | None:
+        """Where the range ends that has the byte at `at`; None if none is here."""
+        extent = self._extent(name, at)
+        return None if extent is None else extent.stop
+
     def next_start(self, name: str, at: int, stop: int) -> int:
         """Where, above `at`, the next range begins that is here; `stop` if that is first."""
         extents = self._objects.get(name, [])

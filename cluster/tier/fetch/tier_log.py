@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cluster.broker.stored_bodies import POSITION_SIZE, body_of
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
-from cluster.tier.fetch.spans import Span, spans_of
+from cluster.tier.fetch.spans import AMPLIFICATION, DENSE, Span, spans_of
 from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
 from statemachine.payload import ITEM
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
@@ -82,12 +82,17 @@ class TierLog:
         self._folder = folder
         self._elsewhere = elsewhere
 
-    async def messages(self, items: bytes) -> Messages:
-        """Of the packed items, ascending by position: up to the first that cannot be had. Raises StoreError if that is
-        the first one: DamagedError, NotTieredError, or why the store could not be read."""
+    async def messages(self, items: bytes, *, dense: bool = False, blocks: bool = False) -> Messages:
+        """Of the packed items, ascending by position: up to the first that cannot be had. `dense`: see spans.DENSE.
+        `blocks`: what follows will be wanted, too, so what the cache lacks is fetched to the end of its block.
+
+        Raises StoreError if the first cannot be had: DamagedError, NotTieredError, or why the store could not be read.
+        """
         pieces = self._pieces(items)
-        spans = list(spans_of(items, tuple(piece.end for piece in pieces)))
-        found = await asyncio.gather(*(self._span(span, pieces) for span in spans), return_exceptions=True)
+        spans = _cut(items, pieces, dense=dense)
+        found = await asyncio.gather(
+            *(self._span(span, pieces, blocks=blocks) for span in spans), return_exceptions=True
+        )
         bodies: list[bytes] = []
         count = 0
         for span, result in zip(spans, found, strict=True):
@@ -112,11 +117,15 @@ class TierLog:
                         return await self._reads.read(name, position - base, min(end, position + size_max) - base)
         raise NotTieredError(f"no verified segment of the tier has position {position} of the log")
 
-    async def warm(self, items: bytes) -> None:
+    async def warm(self, items: bytes, *, dense: bool) -> None:
         """Has the cache fetch what the packed items name. Raises StoreError."""
         pieces = self._pieces(items)
-        spans = spans_of(items, tuple(piece.end for piece in pieces))
-        await asyncio.gather(*(self._bytes(span, pieces, fresh=False) for span in spans))
+
+        async def fetch(span: Span) -> None:
+            base, end, name = self._piece(span, pieces)
+            await self._reads.fetch(name, span.start - base, span.stop - base, reach=end - base if dense else 0)
+
+        await asyncio.gather(*(fetch(span) for span in _cut(items, pieces, dense=dense)))
 
     def _pieces(self, items: bytes) -> list[Piece]:
         """The objects that may hold the items' messages."""
@@ -129,9 +138,11 @@ class TierLog:
         verified = [row for row in rows[low:high] if row.state is TierState.VERIFIED]
         return [piece for row in verified for piece in pieces_of(row, self._folder)]
 
-    async def _span(self, span: Span, pieces: Sequence[Piece]) -> Messages:
+    async def _span(self, span: Span, pieces: Sequence[Piece], *, blocks: bool) -> Messages:
+        base, end, name = self._piece(span, pieces)
+        reach = end - base if blocks else 0
         try:
-            block = await self._bytes(span, pieces, fresh=False)
+            block = await self._reads.read(name, span.start - base, span.stop - base, reach=reach)
         except (BadAnswer, NotFound) as error:
             logger.warning("tier: %s", error)
             block = b""
@@ -158,7 +169,8 @@ class TierLog:
         logger.debug("tier: the message at position %d is not intact; it is fetched again", position)
         why = "it does not match its CRC in the store"
         try:
-            data = await self._bytes(Span(position, position + size, item), pieces, fresh=True)
+            base, _, name = self._piece(Span(position, position + size, item), pieces)
+            data = await self._reads.read(name, position - base, position + size - base, fresh=True)
         except (BadAnswer, NotFound) as error:
             why = error.what
             data = b""
@@ -173,14 +185,19 @@ class TierLog:
         self.counts.was_mended()
         return body
 
-    async def _bytes(self, span: Span, pieces: Sequence[Piece], *, fresh: bool) -> bytes:
+    @staticmethod
+    def _piece(span: Span, pieces: Sequence[Piece]) -> Piece:
+        """The object that has the span. Raises NotTieredError."""
         number = bisect_right(pieces, span.start, key=lambda piece: piece.base) - 1
         if number < 0 or span.stop > pieces[number].end:
             raise NotTieredError(
                 f"no verified segment of the tier has the bytes {span.start} to {span.stop} of the log"
             )
-        base, _, name = pieces[number]
-        return await self._reads.read(name, span.start - base, span.stop - base, fresh=fresh)
+        return pieces[number]
+
+
+def _cut(items: bytes, pieces: Sequence[Piece], *, dense: bool) -> list[Span]:
+    return list(spans_of(items, tuple(piece.end for piece in pieces), DENSE if dense else AMPLIFICATION))
 
 
 def pieces_of(row: TierSegment, folder: str) -> list[Piece]:

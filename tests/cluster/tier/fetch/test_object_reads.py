@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.object_reads import BLOCK, ObjectReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.store.errors import NotFound, Unreachable
 from tests.support.tier_kit import CountingStore
@@ -159,3 +159,29 @@ async def test_a_close_ends_what_is_under_way(reads: ObjectReads, store: Gated) 
     await reads.close()
     with pytest.raises(Unreachable, match="stops"):
         await task
+
+
+async def test_what_the_cache_lacks_is_fetched_to_the_end_of_its_block(tmp_path: Path) -> None:
+    store, cache, size = CountingStore(), RangeCache(tmp_path, 10 << 20), 3 * BLOCK + 500
+    store.overwrite(NAME, whole := random.Random(6).randbytes(size))
+    await cache.open()
+    reads = ObjectReads(store, cache)
+    assert await reads.read(NAME, 100, 2000, reach=size) == whole[100:2000]
+    assert [each[1:] for each in store.ranges] == [(100, BLOCK)]
+    await asyncio.gather(*reads._tasks)  # until the cache has it
+    await reads.fetch(NAME, 1000, BLOCK + 10, reach=size)
+    assert [each[1:] for each in store.ranges][1:] == [(BLOCK, 2 * BLOCK)]
+    assert await reads.read(NAME, 3 * BLOCK - 1, size, reach=size) == whole[3 * BLOCK - 1 :]
+    assert [each[1:] for each in store.ranges][2:] == [(3 * BLOCK - 1, size)]
+    await reads.close()
+    cache.close()
+
+
+async def test_what_is_on_its_way_is_not_fetched_again(reads: ObjectReads, store: Gated) -> None:
+    reading = asyncio.ensure_future(reads.read(NAME, 0, 5000))
+    while not store.ranges:
+        await asyncio.sleep(0.001)
+    await reads.fetch(NAME, 100, 4000)
+    assert len(store.ranges) == 1
+    store.gate.set()
+    assert await reading == WHOLE[:5000]

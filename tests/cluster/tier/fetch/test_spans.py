@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.tier.fetch.spans import AMPLIFICATION, GAP_BYTES_MAX, SPAN_BYTES_MAX, Span, spans_of
+from cluster.tier.fetch.spans import AMPLIFICATION, DENSE, GAP_BYTES_MAX, SPAN_BYTES_MAX, Span, is_dense, spans_of
 from statemachine.payload import ITEM
 
 # Gaps before, and sizes of, messages.
@@ -54,6 +54,21 @@ def test_neighbours_are_read_together() -> None:
 def test_what_lies_far_apart_is_read_apart() -> None:
     places = [(at, 1000) for at in range(0, 1_000_000, 100_000)]
     assert len(list(spans_of(packed(places)))) == 10
+
+
+def test_a_queue_of_a_few_is_read_in_large_spans_and_a_rare_one_by_message() -> None:
+    in_turns = packed([(at, 1000) for at in range(0, 4_000_000, 4_000)])
+    assert is_dense(in_turns)
+    assert len(list(spans_of(in_turns, amplification=DENSE))) == 1
+    rare = packed([(at, 1000) for at in range(0, 4_000_000, 100_000)])
+    assert not is_dense(rare)
+    assert len(list(spans_of(rare, amplification=DENSE))) == 40
+
+
+def test_bursts_of_a_rare_queue_do_not_make_it_dense() -> None:
+    bursts = [(base + at, 1000) for base in range(0, 400_000_000, 10_000_000) for at in range(0, 100_000, 1000)]
+    assert not is_dense(packed(bursts))
+    assert not is_dense(b"")
 
 
 def test_nothing_is_no_span() -> None:

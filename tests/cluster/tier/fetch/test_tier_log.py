@@ -188,7 +188,7 @@ async def test_what_is_warm_needs_no_request(kit: TierKit, tmp_path: Path) -> No
     cache = RangeCache(tmp_path, 10 << 20)
     await cache.open()
     log, wanted = log_of(kit, cache), kit.of_queue(1, 1)
-    await log.warm(packed(wanted))
+    await log.warm(packed(wanted), dense=False)
     requests = len(kit.store.ranges)
     for each in range(0, len(wanted), 7):
         some = wanted[each : each + 7]
