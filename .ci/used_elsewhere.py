@@ -13,6 +13,7 @@ _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, 
 _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
 _.body_cut  # cluster/admin/messages.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/topics.py
+_.would_remove  # cluster/admin/backup.py
 _.damaged_bytes, _.finished_ms  # cluster/repair
 (
     _.held_by,

@@ -1,4 +1,4 @@
-"""What operators' tools ask of a broker: its figures (28), a topic's offsets (202), connected producers (204).
+"""What operators' tools ask of a broker: configuration (26), figures (28), offsets of a topic (202), producers (204).
 
 Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects) and ProducerConnection. Rates are
 not measured per topic: topicPutTps is 0.
@@ -16,6 +16,7 @@ from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.broker_settings import broker_settings
 from cluster.remoting.fields import text
 from cluster.remoting.group_stats import connection_fields
 from cluster.remoting.request import Handler, Request
@@ -30,8 +31,12 @@ Figures = Callable[[], Mapping[str, str]]
 _encode = msgspec.json.Encoder().encode
 
 
+CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'
+"""RocketMQ's DataVersion, which its tools demand and do not look at."""
+
+
 class BrokerFigures:
-    """Handlers of 28, 202 and 204."""
+    """Handlers of 26, 28, 202 and 204."""
 
     def __init__(self, services: Services, members: Members, figures: Figures) -> None:
         self._services = services
@@ -41,10 +46,14 @@ class BrokerFigures:
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 202 is the leader's, the others are about the node that is asked."""
         return {
+            RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_TOPIC_STATS_INFO: refusing(self._topic_stats),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: refusing(self._producers),
         }
+
+    def _config(self, request: Request) -> None:
+        request.reply(ResponseCode.SUCCESS, None, {"version": CONFIG_VERSION}, broker_settings(self._services.config))
 
     def _runtime_info(self, request: Request) -> None:
         request.reply(ResponseCode.SUCCESS, body=_encode({"table": dict(self._figures())}))

@@ -14,6 +14,7 @@ class RequestCode(IntEnum):
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
+    GET_BROKER_CONFIG = 26
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -93,7 +94,7 @@ class ResponseCode(IntEnum):
 
 
 REFUSED_NAMES: dict[int, str] = {
-    18: "GET_ALL_TOPIC_CONFIG_LIST", 21: "GET_ALL_TOPIC_CONFIG", 25: "UPDATE_BROKER_CONFIG", 26: "GET_BROKER_CONFIG",
+    18: "GET_ALL_TOPIC_CONFIG_LIST", 21: "GET_ALL_TOPIC_CONFIG", 25: "UPDATE_BROKER_CONFIG",
     43: "GET_ALL_CONSUMER_OFFSET", 45: "GET_ALL_DELAY_OFFSET",
     50: "UPDATE_AND_CREATE_ACL_CONFIG", 51: "DELETE_ACL_CONFIG", 52: "GET_BROKER_CLUSTER_ACL_INFO",
     53: "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG", 60: "GET_TIMER_CHECK_POINT", 61: "GET_TIMER_METRICS",
@@ -126,7 +127,7 @@ REFUSED_NAMES: dict[int, str] = {
 INSTEAD: dict[int, str] = {
     18: "206 lists topics, 351 describes one",
     21: "206 lists topics, 351 describes one",
-    25: "`raftmq config set KEY VALUE` changes the configuration",
+    25: "26 shows the configuration, `raftmq config set KEY VALUE` changes it",
     43: "208 tells how far a group is",
     205: "`raftmq node drain` sends producers elsewhere",
     223: "307 asks one consumer (mqadmin consumerStatus)",

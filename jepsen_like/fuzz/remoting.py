@@ -200,6 +200,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
         "value": _of("raftmq:4", "raftmq:8", "raftmq-1:4;raftmq-2:4", "raftmq", ""),
     },
     RequestCode.DELETE_KV_CONFIG: {"namespace": _of("ORDER_TOPIC_CONFIG", "x"), "key": _made},
+    RequestCode.GET_BROKER_CONFIG: {},
     RequestCode.GET_BROKER_RUNTIME_INFO: {},
     RequestCode.GET_TOPIC_STATS_INFO: {"topic": _topic},
     RequestCode.GET_PRODUCER_CONNECTION_LIST: {"producerGroup": _group},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -155,3 +156,9 @@ def test_offsets_of_a_group_that_does_not_run(
     assert mq.admin.committed(group, topic, 0) == 0
     mqadmin("skipAccumulatedMessage", "-g", group, "-t", topic, "-f", "true")
     assert mq.admin.committed(group, topic, 0) == 3
+
+
+def test_the_configuration_of_a_broker(mqadmin: Callable[..., str], live: LocalCluster) -> None:
+    printed = mqadmin("getBrokerConfig", "-b", f"127.0.0.1:{live.nodes[0].broker_port}")
+    told = dict(re.findall(r"^(\S+) *=  (.*?)\s*$", printed, re.MULTILINE))
+    assert (told["brokerName"], told["fileReservedTime"], told["retention.hours"]) == ("raftmq", "72", "72")

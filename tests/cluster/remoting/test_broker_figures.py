@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.remoting import broker_figures
+from cluster.remoting.broker_settings import ROCKETMQ_NAMES
 from raftlog.types import NodeId
 
 
@@ -16,6 +18,18 @@ def test_figures_are_those_of_the_node_that_is_asked(node: Any) -> None:
     node.leader = NodeId(1)
     node.figures = {"putTps": "1.00 2.00 3.00"}
     assert json.loads(node.ask(28).answer.body) == {"table": {"putTps": "1.00 2.00 3.00"}}
+
+
+def test_the_configuration_is_lines_of_names_and_values(node: Any) -> None:
+    answer = node.ask(26).answer
+    assert answer.code == 0
+    assert json.loads(answer.ext["version"])["counter"] == 1
+    told = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+    assert told["brokerName"] == node.config.cluster.broker_name
+    assert told["fileReservedTime"] == told["retention.hours"] == str(node.config.retention.hours)
+    assert told["slaveReadEnable"] == told["modes.slave_read_enable"] == "false"
+    assert set(ROCKETMQ_NAMES) | set(CLUSTER_KEYS) == set(told)
+    assert not {name for name in told if name.startswith(("node.", "tier.url", "backup.", "peer."))}
 
 
 def test_offsets_of_a_topic(node: Any) -> None:
