@@ -40,7 +40,7 @@ def source_of(where: str, cluster: str | None) -> CopySource:
 @session_options
 @json_option
 def rebuild_command(
-    log: str, rows: str, to: Path | None, cluster: str | None, master: str, memory: str, as_json: bool
+    log: str, rows: str, to: Path | None, cluster: str | None, master: str | None, memory: str, as_json: bool
 ) -> int:
     """Derive consume queues and message index from the log alone, and compare them with a checkpoint.
 
@@ -81,7 +81,7 @@ def _print_rebuild(found: RebuildReport) -> None:
 @_CLUSTER
 @session_options
 @json_option
-def audit_command(copies: tuple[str, ...], cluster: str | None, master: str, memory: str, as_json: bool) -> int:
+def audit_command(copies: tuple[str, ...], cluster: str | None, master: str | None, memory: str, as_json: bool) -> int:
     """Compare copies of one log with each other: backups of several nodes, their directories, the tier's URL.
 
     Every entry is checked, and chunks of 1 MiB are compared. Exit code: 0 if nothing was found, 1 if something was.

@@ -23,7 +23,7 @@ _LOOK_S = 0.5
 def session_options(command: Any) -> Any:
     """Adds --master and --memory."""
     master = click.option(
-        "--master", default="local[2]", show_default=True, metavar="URL", help="Where Spark runs the tasks."
+        "--master", metavar="URL", help="Where Spark runs the tasks (default: as spark-submit says, or local[2])."
     )
     memory = click.option(
         "--memory", default=DRIVER_MEMORY, show_default=True, metavar="SIZE", help="Memory of Spark's driver."
@@ -61,7 +61,7 @@ def told_by_task(trace: str) -> tuple[str, str, str] | None:
 
 
 @contextlib.contextmanager
-def job_session(master: str, memory: str, *, quiet: bool) -> Iterator[SparkSession]:
+def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[SparkSession]:
     """A session for one job. One that is active already belongs to somebody else, and stays.
 
     Unless it is to be `quiet`, a bar on stderr shows the tasks of what runs.

@@ -58,7 +58,7 @@ def export_command(
     form: str,
     columns: str | None,
     accept_loss: bool,
-    master: str,
+    master: str | None,
     memory: str,
     servers: str | None,
     as_json: bool,
@@ -100,7 +100,7 @@ def export_command(
 @servers_option
 @json_option
 def report_command(
-    topics: tuple[str, ...], to: Path | None, master: str, memory: str, servers: str | None, as_json: bool
+    topics: tuple[str, ...], to: Path | None, master: str | None, memory: str, servers: str | None, as_json: bool
 ) -> None:
     """Show what is in the log: messages and bytes by topic and hour, sizes, keys, lag of groups.
 
@@ -137,7 +137,7 @@ def traffic_command(
     topics: tuple[str, ...],
     to: Path | None,
     valid_days: int,
-    master: str,
+    master: str | None,
     memory: str,
     servers: str | None,
     as_json: bool,

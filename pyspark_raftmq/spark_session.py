@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MIN_SPARK = (4, 3)
 DRIVER_MEMORY = "1g"
+LOCAL = "local[2]"
 
 
 class SparkMissing(SourceError):
@@ -24,7 +25,7 @@ class SparkMissing(SourceError):
 
 
 def session(
-    master: str = "local[2]",
+    master: str | None = None,
     *,
     app_name: str = "raftmq",
     driver_memory: str = DRIVER_MEMORY,
@@ -32,11 +33,15 @@ def session(
 ) -> SparkSession:
     """A session with the data source registered. `config` is added to, and wins over, what is set here.
 
+    `master`: where tasks run; None: as `spark-submit` was told, or on two cores of this machine.
+
     Sets PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON (this interpreter, unless they are set) and JAVA_HOME for this process. A
     session that is active already is returned as it is. Raises SparkMissing and JavaMissing.
     """
     check_spark()
-    ensure_java()
+    if not is_submitted():
+        master = master or LOCAL
+        ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -47,10 +52,12 @@ def session(
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **({"spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}),
+        **({"spark.driver.host": "127.0.0.1"} if master is not None and master.startswith("local") else {}),
         **(config or {}),
     }
-    builder = SparkSession.builder.master(master).appName(app_name)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -65,6 +72,11 @@ def _register(spark: SparkSession) -> None:
         from pyspark_raftmq.source import DefaultSource
 
         spark.dataSource.register(DefaultSource)
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` runs this process. A master that the program names would win over the one it was told."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_spark() -> None:

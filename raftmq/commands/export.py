@@ -86,10 +86,7 @@ def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
             for batch in read_batches(mq, selection):
                 group.append(batch)
                 advance(batch.num_rows)
-                if (
-                    sum(b.num_rows for b in group) >= _ROW_GROUP_ROWS
-                    or sum(b.nbytes for b in group) >= _ROW_GROUP_BYTES
-                ):
+                if _is_full(group):
                     _flush(writer, group)
             _flush(writer, group)
         fresh.replace(to)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
+import pyspark_raftmq
 from cluster.errors import LocalError
 from pyspark_raftmq.spark_cli import spark as spark_command
 from raftmq.copies.log_copy import CopySource
@@ -101,6 +105,22 @@ def test_the_commands(spark: SparkSession, left: Left, tmp_path: Path, capsys: p
     assert "nothing was found" in capsys.readouterr().out
     with pytest.raises(LocalError, match="is no copy of a log"):
         spark_command.main([*copies, str(tmp_path)], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_spark_submit_runs_a_job(spark: SparkSession, left: Left, tmp_path: Path) -> None:
+    """On the master that it was told, which no default replaces, and with the exit code of the job."""
+    submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--driver-memory", "512m"]
+    job = [*submit, str(Path(pyspark_raftmq.__file__).parent / "__main__.py"), "rebuild", "--json"]
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    for rows, code in ((left.backup.path, 0), (str(tmp_path), 1)):
+        command = [*job, "--log", left.backup.path, "--verify", rows]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == code, done.stderr
+        if code:
+            assert "is no copy of a log" in done.stderr
+        else:
+            assert json.loads(done.stdout)["differences"] == []
 
 
 def test_what_is_no_copy_is_told_before_any_task(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""The jobs of `raftmq spark` as the file that `spark-submit` is given; also `python -m pyspark_raftmq`.
+
+spark-submit --master spark://host:7077 …/site-packages/pyspark_raftmq/__main__.py export orders --to /lake/orders
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# A file that is run comes with its folder as the first place of imports, where our `errors` would be anybody's.
+if sys.path[0] == str(Path(__file__).resolve().parent):
+    del sys.path[0]
+
+from raftmq.cli import run
+
+if __name__ == "__main__":
+    sys.exit(run(["spark", *sys.argv[1:]]))
