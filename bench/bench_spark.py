@@ -205,7 +205,7 @@ def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, f
         ),
         beside("spark, follower / frames, leader", follower, "frames, leader"),
         beside("spark, follower / spark, plain rows", follower, "spark, plain rows"),
-        ("leader above idle, cores, during spark, follower", leader, leader),
+        ("leader above idle during spark, follower, % of a core", 100 * leader, 100 * leader),
     ]
 
 
@@ -249,9 +249,9 @@ def main() -> int:
         return 0
     print_table(given, found)
     if given.spark:
-        print(f"\n{'ratio':<50} {'time':>8} {'CPU':>8}")
+        print(f"\n{'ratio':<54} {'time':>8} {'CPU':>8}")
         for what, by_time, by_cpu in ratios(found, idle):
-            print(f"{what:<50} {by_time:>8.2f} {by_cpu:>8.2f}")
+            print(f"{what:<54} {by_time:>8.2f} {by_cpu:>8.2f}")
     return 0
 
 
