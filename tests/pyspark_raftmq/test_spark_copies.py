@@ -112,19 +112,18 @@ def test_spark_submit_runs_a_job(spark: SparkSession, left: Left, tmp_path: Path
     """And `session()` takes the master that spark-submit was told."""
     asks = tmp_path / "asks.py"
     asks.write_text("from pyspark_raftmq import session\nprint(session().sparkContext.master)\n")
-    job = [Path(pyspark_raftmq.__file__).parent / "__main__.py", "rebuild", "--json"]
-    rebuilt = submitted(tmp_path, *job, "--log", left.backup.path, "--verify", left.backup.path)
+    jobs, backup = Path(pyspark_raftmq.__file__).parent / "__main__.py", left.backup.path
+    rebuilt = submitted(tmp_path, jobs, "rebuild", "--json", "--log", backup, "--verify", backup)
     assert json.loads(rebuilt)["differences"] == []
     assert submitted(tmp_path, asks) == "local[1]\n"
 
 
 def submitted(within: Path, *program: str | Path) -> str:
     """What it prints."""
-    submit = [Path(sys.executable).parent / "spark-submit", "--master", "local[1]", "--driver-memory", "512m"]
+    submit = str(Path(sys.executable).parent / "spark-submit")
+    command = [submit, "--master", "local[1]", "--driver-memory", "512m", *map(str, program)]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [*submit, *program], env=env, cwd=within, capture_output=True, text=True, timeout=500, check=False
-    )
+    done = subprocess.run(command, env=env, cwd=within, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
