@@ -26,10 +26,10 @@ LINE_EVERY_MS = 1000
 ENTRY_STAGES = ("queue", "sync", "majority", "apply")
 """Of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk. majority: until
 it is committed. apply: until it is applied and answered."""
-READ, CONFIRM, LEADER = "read", "confirm", "leader"
+READ, CONFIRM, LEADER, CLIENT = "read", "confirm", "leader", "client"
 """Stages of what is no entry. read: until the rows or messages were read. confirm: the same, of a read for which a
 majority has to confirm the leader first. leader: on a node that passed it on, until a leader had answered or was
-found."""
+found. client: until a client answered that this one asked about."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
 """Header fields that name the object of a request; `b` is the topic of a send (SEND_MESSAGE_V2)."""
 CONFIRMED = frozenset(
@@ -47,6 +47,9 @@ CONFIRMED = frozenset(
 )
 
 
+ASKS_A_CLIENT = frozenset(
+    {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.SEND_REPLY_MESSAGE}
+)
 _NAMES = {code.value: code.name for code in RequestCode}
 
 
@@ -150,8 +153,7 @@ class SlowRequests:
         if self._figures is not None:
             self._figures.answered(request.code, response, seconds)
         if 1000 * seconds >= self.bound_ms:
-            stage = CONFIRM if request.code in CONFIRMED else READ
-            stages = self._entry or {stage: 1000 * seconds}
+            stages = self._entry or {_stage_of(request.code): 1000 * seconds}
             more = {"client": _address(request.client), **_objects(request.ext), "response_code": response}
             self._slow(request.code, stages, 1, 1000 * now_s, more)
 
@@ -189,6 +191,13 @@ class SlowRequests:
             f"; {left_out} more were slow since the line before" if left_out else "",
             extra=fields,
         )
+
+
+def _stage_of(code: int) -> str:
+    """Of a request that is no entry."""
+    if code in CONFIRMED:
+        return CONFIRM
+    return CLIENT if code in ASKS_A_CLIENT else READ
 
 
 def code_name(code: int) -> str:

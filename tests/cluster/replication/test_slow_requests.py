@@ -133,7 +133,12 @@ def test_a_commit_has_the_stages_of_its_entry(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize(
-    ("code", "stage"), [(RequestCode.PULL_MESSAGE, "read"), (RequestCode.QUERY_CONSUMER_OFFSET, "confirm")]
+    ("code", "stage"),
+    [
+        (RequestCode.PULL_MESSAGE, "read"),
+        (RequestCode.QUERY_CONSUMER_OFFSET, "confirm"),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, "client"),
+    ],
 )
 def test_reads_are_slow_when_they_are_answered_late(code: RequestCode, stage: str) -> None:
     slow = Slow()
