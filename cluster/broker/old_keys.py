@@ -39,7 +39,7 @@ def complete(
     """Calls `done` with what was found, and with what the tier has if that is not enough. If the tier cannot be read
     and nothing was found, nobody knows whether there is such a message: the answer is UNAVAILABLE."""
     wanted = query.count_max - len(found.messages)
-    if wanted <= 0 or found.stopped or state.kept.position >= state.trim_position:
+    if wanted <= 0 or found.stopped or state.kept.position >= state.evicted_position:
         done(found)
         return
     if old is None:
@@ -62,7 +62,7 @@ def complete(
 
 def is_evicted(state: BrokerState, position: int) -> bool:
     """Whether the log's byte there is only in the tier."""
-    return state.kept.position <= position < state.trim_position
+    return state.kept.position <= position < state.evicted_position
 
 
 def told(found: Stored | Exception | None) -> Stored | Refused | None:

@@ -35,7 +35,7 @@ class OldMessages(Protocol):
 
 def first_offset(state: BrokerState, topic_id: int, queue_id: int) -> int:
     """The first offset of the queue that is kept, here or in the tier."""
-    if state.kept.position >= state.trim_position:  # nothing is evicted
+    if state.kept.position >= state.evicted_position:  # nothing is evicted
         return state.min_offset(topic_id, queue_id)
     return state.kept_offset(topic_id, queue_id)
 

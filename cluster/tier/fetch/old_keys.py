@@ -72,7 +72,7 @@ class OldKeyReads:
     async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
         """The newest wanted messages below the local log, newest first. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
-        end = self._state.trim_position
+        end = self._state.evicted_position
         found: list[Stored] = []
         size = read = 0
         async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
