@@ -19,7 +19,7 @@ import msgspec
 
 from cluster.node.node import Node
 from cluster.tier.manifest_format import Head, Manifest, Segment, decode_page
-from cluster.tier.object_names import HEAD, INDEX
+from cluster.tier.object_names import HEAD, INDEX, parse
 from cluster.tier.store.errors import BadAnswer
 from jepsen_like.sim.machine import CLUSTER, Machine
 from jepsen_like.sim.tier_index_check import problem
@@ -50,6 +50,8 @@ class TierCheck:
         """VERIFIED rows that were compared with a node's log."""
         self._going: set[str] = set()
         """Names of the parts of every segment that a node knows, or knew, to be DELETING."""
+        self._named: dict[int, set[str]] = {}
+        """Base -> names of the parts of the segment, since a node knows, or knew, it to be VERIFIED."""
         self._removed: set[str] = set()
         """Names that went; a request that the network delayed may have written one again, as an orphan."""
         self._head: Head | None = None
@@ -105,6 +107,7 @@ class TierCheck:
                 self._report("tier", f"{what}, and {part.name} is not what was written")
         if row.state is TierState.VERIFIED:
             self._verified[row.base] = row.end
+            self._named.setdefault(row.base, set()).update(part.name for part in row.parts)
 
     def _compare_with_log(self, node: Node, row: TierSegment) -> None:
         """Unless the node has trimmed the segment, or its disk holds other bytes than were written: then the next one
@@ -137,10 +140,15 @@ class TierCheck:
         if not part.startswith(("log/", "index/")):
             return
         self._removed.add(part)
-        if part not in self._going:
+        if part not in self._going and not self._is_orphan(part):
             self._report("tier", f"{part} was removed, and no row says that it may go")
         if any(part == each.name for segment in self._listed for each in (*segment.parts, *segment.index)):
             self._report("tier", f"{part} was removed, and the newest manifest names it")
+
+    def _is_orphan(self, part: str) -> bool:
+        """Whether its segment is VERIFIED under other names: what read back wrong is swept."""
+        name = parse(part)
+        return name is not None and part not in self._named.get(name.base, {part})
 
     def _written(self, name: str, data: bytes) -> None:
         if name != f"{FOLDER}/{HEAD}":

@@ -54,6 +54,30 @@ def test_a_log_that_rots_is_no_witness_against_the_tier_and_a_sound_one_is() -> 
     assert not Looked(UPLOADED).run().violations
 
 
+def test_what_is_swept_is_an_orphan_and_what_a_segment_names_is_none() -> None:
+    def look(stage: Stage) -> None:
+        assert stage.store is not None
+        found: list[str] = []
+        check = TierCheck(stage.store, lambda checker, what: found.append(what), copies=False)
+        check.applied(stage.machines[ONE])
+        node = stage.machines[ONE].node
+        assert node is not None
+        row, name = node.state.tier.rows[0], node.state.tier.rows[0].parts[0].name
+        stage.store.on_removed(f"{FOLDER}/{name.replace('.seg', '-1.seg')}")
+        assert (row.state, found) == (TierState.VERIFIED, [])
+        unknown = f"log/{row.base + 1:020d}-{row.end:020d}.{0:016d}.seg"
+        for removed in (name, unknown):
+            stage.store.on_removed(f"{FOLDER}/{removed}")
+        assert found == [f"{removed} was removed, and no row says that it may go" for removed in (name, unknown)]
+
+    class Looked(Stage):
+        def _phases(self) -> None:
+            super()._phases()
+            look(self)
+
+    assert not Looked(UPLOADED).run().violations
+
+
 class _Stopping:
     """Stops once in each drain."""
 
