@@ -5,8 +5,8 @@ read     a topic of GIB (1) gibibytes is read from its first message to its last
          round. Rate, and the growth of the memory of the node that serves (without the pages of files).
 share    a topic that is 1 % of the log is read from the tier: bytes and requests that come from the store, per byte and
          message of the topic.
-produce  512 requests in flight at a cluster without and at one with a tier, in turns; what of the tier's log is pending
-         after each round.
+produce  512 requests in flight at a cluster without and at one with a tier, in turns; both keep as much on their disks.
+         What is not in the tier yet after each round.
 growth   bytes of RocksDB on the leader after 1, 2, 4 and 8 gibibytes went into the tier (GROWTH_GIB=8).
 
 ROUNDS=3. With JSON=1 only {"rows": [...]} is printed.
@@ -59,7 +59,7 @@ KEPT_BYTES = 128 << 20
 PATIENCE_S = 300.0
 ONE_PART = 100
 """One message of so many goes to the small topic."""
-PRODUCE_S = 20.0
+PRODUCE_S = float(os.environ.get("PRODUCE_S", "20"))
 
 Row = dict[str, Any]
 
@@ -67,11 +67,12 @@ Row = dict[str, Any]
 class Nodes:
     """Three nodes, and the one that leads."""
 
-    def __init__(self, folder: Path, tier: str | None) -> None:
+    def __init__(self, folder: Path, tier: str | None, *, keeps_all: bool) -> None:
         self.folder = folder
         self.tiered = tier is not None
         kept = {"RAFTMQ_RETENTION__BYTES_MAX": str(KEPT_BYTES), "RAFTMQ_RETENTION__EVERY_MS": "1000"}
-        own = kept | {"RAFTMQ_TIER__EVICT": "true", "RAFTMQ_TIER__STATE_EVERY_MS": "0"} if tier else {}
+        own = {"RAFTMQ_TIER__EVICT": "true", "RAFTMQ_TIER__STATE_EVERY_MS": "0"} if tier else {}
+        own |= {} if keeps_all else kept
         os.environ.update(own)
         try:
             self._cluster = LocalCluster(folder / "data")
@@ -124,10 +125,10 @@ class Nodes:
 
 
 @contextmanager
-def nodes(*, tiered: bool) -> Iterator[Nodes]:
+def nodes(*, tiered: bool, keeps_all: bool = False) -> Iterator[Nodes]:
     """A cluster in a directory of its own, with a store beside it."""
     with tempfile.TemporaryDirectory(prefix="raftmq-bench-") as name:
-        made = Nodes(Path(name), f"file://{name}/store" if tiered else None)
+        made = Nodes(Path(name), f"file://{name}/store" if tiered else None, keeps_all=keeps_all)
         try:
             yield made
         finally:
@@ -221,7 +222,7 @@ class Memory(threading.Thread):
 
 def read_rows() -> Iterator[Row]:
     """From the disk and from the tier, in turns."""
-    with nodes(tiered=False) as local, nodes(tiered=True) as tiered:
+    with nodes(tiered=False, keeps_all=True) as local, nodes(tiered=True) as tiered:
         for cluster in (local, tiered):
             send(cluster, "big", int(GIB * (1 << 30) / STORED_BYTES))
         tiered.wait_tiered()
