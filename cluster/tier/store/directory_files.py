@@ -39,6 +39,8 @@ OWN = ".raftmq"
 LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
 """Another process holds the lock for the length of one rename; one that was stopped holds it until it goes on."""
 READ_BYTES = 1 << 20
+SYNC_BYTES = 1 << 20
+"""The log may be on the same disk: its fdatasync, of some KiB, waits for what is being written back."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -187,7 +189,8 @@ class DirectoryFiles:
             try:
                 view = memoryview(data)
                 while view:
-                    view = view[os.write(fd, view) :]
+                    view = view[os.write(fd, view[:SYNC_BYTES]) :]
+                    os.fdatasync(fd)
                 os.fsync(fd)
                 # Reading back proves something only from the disk, and the log's own pages are wanted in memory.
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
