@@ -235,7 +235,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return carried
-    tiered = carried._replace(tier=stream(seed, "evict").choice((1, 2)))
+    # What was evicted is read back one by one in the end.
+    tiered = carried._replace(tier=stream(seed, "evict").choice((1, 2)), event_budget=2 * carried.event_budget)
     if seed < TIER_BYTES_FROM or tiered.tier != 2:
         return tiered
     return tiered._replace(tier_bytes=stream(seed, "tier bytes").choice((0, 2, 6)) * tiered.segment_size)
