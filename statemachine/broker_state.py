@@ -190,14 +190,6 @@ class BrokerState:
         return self._trim.kept
 
     @property
-    def evicted_position(self) -> int:
-        """Below it, messages that are kept may be in the tier alone. Above `trim_position` while an EVICT is carried
-        out: queues that were swept have lost their rows already."""
-        sweep = self._trim.sweep  # before the mark: the last slice moves that first
-        mark = self._trim.mark.position
-        return max(mark, sweep.position) if sweep is not None and sweep.evicts else mark
-
-    @property
     def kept_segments(self) -> tuple[TierSegment, ...]:
         """Those in the tier from which something is kept: without those that a TRIM took from everybody, whose objects
         may be going."""

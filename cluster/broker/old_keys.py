@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.broker.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.old_pulls import evicted_position
 from cluster.broker.refusal import Reason, Refused
 from statemachine.topics import TopicConfig
 
@@ -39,7 +40,7 @@ def complete(
     """Calls `done` with what was found, and with what the tier has if that is not enough. If the tier cannot be read
     and nothing was found, nobody knows whether there is such a message: the answer is UNAVAILABLE."""
     wanted = query.count_max - len(found.messages)
-    if wanted <= 0 or found.stopped or state.kept.position >= state.evicted_position:
+    if wanted <= 0 or found.stopped or state.kept.position >= evicted_position(state):
         done(found)
         return
     if old is None:
@@ -62,7 +63,7 @@ def complete(
 
 def is_evicted(state: BrokerState, position: int) -> bool:
     """Whether the log's byte there is only in the tier."""
-    return state.kept.position <= position < state.evicted_position
+    return state.kept.position <= position < evicted_position(state)
 
 
 def told(found: Stored | Exception | None) -> Stored | Refused | None:

@@ -33,9 +33,17 @@ class OldMessages(Protocol):
         why they cannot be had now."""
 
 
+def evicted_position(state: BrokerState) -> int:
+    """Below it, messages that are kept may be in the tier alone. It lies above `trim_position` while an EVICT is
+    carried out: queues that were swept have lost their rows already."""
+    sweep = state.sweep  # before the mark: the last slice moves that first
+    begins = state.trim_position
+    return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
+
+
 def first_offset(state: BrokerState, topic_id: int, queue_id: int) -> int:
     """The first offset of the queue that is kept, here or in the tier."""
-    if state.kept.position >= state.evicted_position:  # nothing is evicted
+    if state.kept.position >= evicted_position(state):  # nothing is evicted
         return state.min_offset(topic_id, queue_id)
     return state.kept_offset(topic_id, queue_id)
 

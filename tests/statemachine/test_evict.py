@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.broker.old_pulls import first_offset
+from cluster.broker.old_pulls import evicted_position, first_offset
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
 from statemachine import keys, sums, trim
@@ -164,18 +164,18 @@ def test_while_rows_go_what_is_kept_is_looked_for_in_the_tier(tiered: Tiered) ->
     tiered.fill(1, *[40] * 8)
     tiered.fill(0, *[40] * 4)
     tiered.verify(6)
-    assert tiered.state.evicted_position == 0
+    assert evicted_position(tiered.state) == 0
     cut = tiered.log.segments()[6]
     begun = tiered.evict(6)
     slices = 0
     while tiered.state.sweep is not None:
-        assert (tiered.state.trim_position, tiered.state.evicted_position) == (0, cut.position)
+        assert (tiered.state.trim_position, evicted_position(tiered.state)) == (0, cut.position)
         assert [first_offset(tiered.state, 1, queue) for queue in (0, 1)] == [0, 0]
         tiered.log.add(EntryType.TRIM, encode(Slice(begun.index, ROWS)))
         tiered.apply()
         slices += 1
     assert slices > 2
-    assert (tiered.state.trim_position, tiered.state.evicted_position) == (cut.position, cut.position)
+    assert (tiered.state.trim_position, evicted_position(tiered.state)) == (cut.position, cut.position)
     assert [first_offset(tiered.state, 1, queue) for queue in (0, 1)] == [0, 0]
 
 

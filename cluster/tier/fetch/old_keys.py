@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.broker.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
+from cluster.broker.old_pulls import evicted_position
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
@@ -72,7 +73,7 @@ class OldKeyReads:
     async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
         """The newest wanted messages below the local log, newest first. Raises StoreError."""
         key = query.key.encode("utf-8", "replace")
-        end = self._state.evicted_position
+        end = evicted_position(self._state)
         found: list[Stored] = []
         size = read = 0
         async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
