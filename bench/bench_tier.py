@@ -5,8 +5,8 @@ read     a topic of GIB (1) gibibytes is read from its first message to its last
          round. Rate, and the growth of the memory of the node that serves (without the pages of files).
 share    a topic that is 1 % of the log is read from the tier: bytes and requests that come from the store, per byte and
          message of the topic.
-produce  512 requests in flight at a cluster without and at one with a tier, in turns; both keep as much on their disks.
-         What is not in the tier yet after each round.
+produce  512 requests in flight at a cluster without and at one with a tier, in turns. First both keep everything, then
+         both keep 128 MiB on their disks: one trims, the other evicts. What is not in the tier after each round.
 growth   bytes of RocksDB on the leader after 1, 2, 4 and 8 gibibytes went into the tier (GROWTH_GIB=8).
 
 ROUNDS=3. With JSON=1 only {"rows": [...]} is printed.
@@ -70,6 +70,7 @@ class Nodes:
     def __init__(self, folder: Path, tier: str | None, *, keeps_all: bool) -> None:
         self.folder = folder
         self.tiered = tier is not None
+        self._keeps_all = keeps_all
         kept = {"RAFTMQ_RETENTION__BYTES_MAX": str(KEPT_BYTES), "RAFTMQ_RETENTION__EVERY_MS": "1000"}
         own = {"RAFTMQ_TIER__EVICT": "true", "RAFTMQ_TIER__STATE_EVERY_MS": "0"} if tier else {}
         own |= {} if keeps_all else kept
@@ -117,7 +118,8 @@ class Nodes:
         until = time.monotonic() + PATIENCE_S
         while True:
             now = self.metrics()
-            if not now["raftmq_tier_pending_bytes"] and now["raftmq_log_bytes"] < KEPT_BYTES + (160 << 20):
+            fits = self._keeps_all or now["raftmq_log_bytes"] < KEPT_BYTES + (160 << 20)
+            if not now["raftmq_tier_pending_bytes"] and fits:
                 return
             if time.monotonic() > until:
                 raise SystemExit(f"not in the tier after {PATIENCE_S:g} s: {now['raftmq_tier_pending_bytes']} pending")
@@ -298,26 +300,34 @@ async def _send_exactly(port: int, wanted: dict[str, int]) -> None:
 
 
 def produce_rows() -> Iterator[Row]:
-    """Without a tier and with one, in turns."""
-    with nodes(tiered=False) as plain, nodes(tiered=True) as tiered:
-        rates: dict[bool, list[float]] = {False: [], True: []}
-        pending = []
-        for cluster in (plain, tiered):
-            send(cluster, "bench", 0, seconds=3.0)
-        for number in range(ROUNDS):
-            for cluster in (plain, tiered) if number % 2 == 0 else (tiered, plain):
-                rates[cluster.tiered].append(send(cluster, "bench", 0, seconds=PRODUCE_S))
-                if cluster.tiered:
-                    pending.append(round(cluster.metrics()["raftmq_tier_pending_bytes"] / (1 << 20)))
-                    cluster.wait_tiered()
-    for is_tier, found in rates.items():
-        yield {
-            "section": "produce",
-            "case": "uploads" if is_tier else "no tier",
-            "per second": round(median(found)),
-            "ratio": round(median(found) / median(rates[False]), 3),
-            "pending MiB after each round": pending if is_tier else [],
-        }
+    """Without a tier and with one, in turns; the nodes keep everything, or only so much."""
+    for keeps_all in (True, False):
+        with nodes(tiered=False, keeps_all=keeps_all) as plain, nodes(tiered=True, keeps_all=keeps_all) as tiered:
+            rates, pending = _in_turns(plain, tiered)
+        tier = "uploads" if keeps_all else "uploads and evicts"
+        for is_tier, found in rates.items():
+            yield {
+                "section": "produce",
+                "case": tier if is_tier else f"no tier, {'keeps all' if keeps_all else 'trims'}",
+                "per second": round(median(found)),
+                "ratio": round(median(found) / median(rates[False]), 3),
+                "pending MiB after each round": pending if is_tier else [],
+            }
+
+
+def _in_turns(plain: Nodes, tiered: Nodes) -> tuple[dict[bool, list[float]], list[int]]:
+    """(with a tier? -> messages per second of each round, MiB that were not in the tier then)."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    pending = []
+    for cluster in (plain, tiered):
+        send(cluster, "bench", 0, seconds=3.0)
+    for number in range(ROUNDS):
+        for cluster in (plain, tiered) if number % 2 == 0 else (tiered, plain):
+            rates[cluster.tiered].append(send(cluster, "bench", 0, seconds=PRODUCE_S))
+            if cluster.tiered:
+                pending.append(round(cluster.metrics()["raftmq_tier_pending_bytes"] / (1 << 20)))
+                cluster.wait_tiered()
+    return rates, pending
 
 
 def growth_rows() -> Iterator[Row]:

@@ -30,7 +30,7 @@ from statemachine.payload import ITEM
 
 logger = logging.getLogger(__name__)
 
-ITEMS_MAX = 4096
+ITEMS_MAX = 1024
 """Items that one pull looks at."""
 AHEAD_BYTES = 4 << 20
 """Of the log, fetched ahead of a consumer that reads a dense queue in order."""
@@ -40,6 +40,15 @@ ANSWERS_BYTES_MAX = 64 << 20
 """Of answers that are being put together."""
 READERS_MAX = 4096
 """Queues whose readers are known to read in order."""
+
+
+class Place(NamedTuple):
+    """How far a queue was read."""
+
+    next_offset: int
+    """Where its last answer said to go on."""
+    ahead: int
+    """Messages below this offset were asked for ahead."""
 
 
 class Chosen(NamedTuple):
@@ -61,8 +70,8 @@ class OldReads:
         self._reads = reads
         self._room = Room(ANSWERS_BYTES_MAX, loop.call_soon)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._next: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """(topic_id, queue_id) -> where its last answer said to go on."""
+        self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
+        """By (topic_id, queue_id)."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
@@ -121,16 +130,20 @@ class OldReads:
         chosen = _choose(items, pull)
         if not chosen.packed:
             return Found(0, b"", chosen.next_offset)
-        in_order, dense = self._next.get(queue) == pull.offset, is_dense(items.packed)
+        place, dense = self._places.get(queue), is_dense(items.packed)
+        in_order = place is not None and place.next_offset == pull.offset
         messages = await self._log.messages(chosen.packed, dense=dense, blocks=dense and in_order)
         whole = messages.count == len(chosen.offsets)
         next_offset = chosen.next_offset if whole else chosen.offsets[messages.count]
-        self._next[queue] = next_offset
-        self._next.move_to_end(queue)
-        if len(self._next) > READERS_MAX:
-            self._next.popitem(last=False)
-        if in_order and self._reads.keeps:
-            self._read_ahead(items.packed[(next_offset - items.first_offset) * ITEM.size :], dense=dense)
+        ahead = next_offset
+        if place is not None and in_order and self._reads.keeps:
+            ahead = max(next_offset, place.ahead)
+            if ahead < next_offset + 2 * (next_offset - pull.offset):  # less than two answers like this one
+                ahead += self._read_ahead(items.packed[(ahead - items.first_offset) * ITEM.size :], dense=dense)
+        self._places[queue] = Place(next_offset, ahead)
+        self._places.move_to_end(queue)
+        if len(self._places) > READERS_MAX:
+            self._places.popitem(last=False)
         read = chosen.packed[: messages.count * ITEM.size]
         count, body = (
             _filtered(read, messages.body, pull.wanted)
@@ -139,11 +152,12 @@ class OldReads:
         )
         return Found(count, body, next_offset, position_of(read, messages.count - 1))
 
-    def _read_ahead(self, rest: bytes, *, dense: bool) -> None:
-        """Fetches the first of these items into the cache."""
+    def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
+        """Has the first of these items fetched into the cache; how many."""
         ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
         if ahead:
             self._start(self._warm(ahead, dense=dense))
+        return len(ahead) // ITEM.size
 
     async def _warm(self, items: bytes, *, dense: bool) -> None:
         try:
