@@ -34,19 +34,25 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "raftmq": RaftMQ,
     "dledger": partial(DLedger, "dledger", {}),
     "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
-    "etcd": Etcd,
-    "nats-lazy": Nats,
+    "etcd": partial(Etcd, "etcd", fetch.ETCD),
+    "nats-lazy": partial(Nats, "nats-lazy", fetch.NATS),
     "pysyncobj": PySyncObj,
 }
+OLDER: dict[str, Callable[[], System]] = {
+    "etcd-3.4": partial(Etcd, "etcd-3.4", fetch.ETCD_3_4),
+    "nats-2.9": partial(Nats, "nats-2.9", fetch.NATS_2_9),
+}
+"""Releases of years ago, measured only when SYSTEMS names them."""
+ALL = SYSTEMS | OLDER
 DISK_BYTES = 40 << 30
 FAILOVER = ("raftmq", "etcd", "dledger")
 
 
 def chosen() -> list[str]:
-    """The systems that the environment names, or all."""
+    """The systems that the environment names, or all of SYSTEMS."""
     names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(SYSTEMS)
-    if unknown := [name for name in names if name not in SYSTEMS]:
-        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(SYSTEMS)}")
+    if unknown := [name for name in names if name not in ALL]:
+        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(ALL)}")
     return names
 
 
@@ -56,7 +62,7 @@ def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dic
     for name in names:
         tell(f"getting {name}")
         try:
-            fields.append(Field(SYSTEMS[name](), float(os.environ.get("WARM_S") or 0)))
+            fields.append(Field(ALL[name](), float(os.environ.get("WARM_S") or 0)))
         except (Unavailable, OSError) as error:
             missing[name] = str(error)
             tell(f"{name}: {error}")

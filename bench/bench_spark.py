@@ -7,6 +7,7 @@ that a machine that is busy elsewhere disturbs all alike: look at the ratios. CP
 its children, and beside it that of the leader. `--spark` adds Spark's source, a source of plain Python rows and
 `spark.read.parquet` of the same rows, and prints the ratios of interest at the end: of rates, and of CPU time, which a
 busy machine disturbs less. Copies of the log are read, too: a backup ("files") and the tier, which is a directory here.
+The last lines show how the rate grows with the tasks that Spark runs side by side: no further than there are cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import io
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -26,7 +28,7 @@ from typing import Any
 import psutil
 
 import raftmq
-from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bounds, plan_topic
 from raftmq.arrow.tables import read_batches, select
 from raftmq.cli import run
@@ -40,16 +42,19 @@ from raftmq.local.process import free_base_port
 TOPIC = "rows"
 QUEUES = 2
 IDLE_S = 5
+TASKS = (1, 2, 4, 8)
 Case = Callable[[], int]
 """Reads the whole topic; how many rows it saw."""
 
 
 def fill(mq: raftmq.Client, count: int, size: int) -> None:
-    """`count` messages of `size` bytes with a key and a tag."""
+    """`count` messages of `size` random bytes with a key and a tag: of bodies that are alike, Parquet keeps one."""
     mq.admin.create_topic(TOPIC, QUEUES)
+    bodies = random.Random(1)
     with mq.producer() as producer:
         sent = [
-            producer.send_soon(TOPIC, b"x" * size, key=f"k{n}", tag="new", queue_id=n % QUEUES) for n in range(count)
+            producer.send_soon(TOPIC, bodies.randbytes(size), key=f"k{n}", tag="new", queue_id=n % QUEUES)
+            for n in range(count)
         ]
     for each in sent:
         each.result()
@@ -113,8 +118,9 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
 
     def of_copy(copy: CopySource, tasks: int) -> Any:
-        reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=tasks)
-        return reader.load(copy.path)
+        """In exactly so many tasks: what is cut into more partitions is read one after the other by one of them."""
+        reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=max(TASKS))
+        return reader.load(copy.path).coalesce(tasks)
 
     def plain_rows() -> Any:
         return spark.read.format("plain_rows").options(servers=servers, topic=TOPIC).load()
@@ -131,12 +137,15 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         "spark, follower": lambda: drained(source("follower")),
         "spark, leader": lambda: drained(source("leader")),
         "spark, plain rows": lambda: drained(plain_rows()),
-        "spark, files, 1 task": lambda: drained(of_copy(copies["files"], 1)),
-        "spark, files, 2 tasks": lambda: drained(of_copy(copies["files"], 2)),
-        "spark, files, 8 tasks": lambda: drained(of_copy(copies["files"], 8)),
+        **{files_case(tasks): lambda tasks=tasks: drained(of_copy(copies["files"], tasks)) for tasks in TASKS},
         "spark, tier, 2 tasks": lambda: drained(of_copy(copies["tier"], 2)),
         "spark, parquet": lambda: drained(spark.read.parquet(str(folder / "parquet"))),
     }
+
+
+def files_case(tasks: int) -> str:
+    """The name of the case."""
+    return f"spark, files, {tasks} task{'' if tasks == 1 else 's'}"
 
 
 def plain_rows_source() -> Any:
@@ -170,7 +179,7 @@ def plain_rows_source() -> Any:
         def schema(self) -> str:
             from pyspark_raftmq.columns import ddl
 
-            return ddl([name for name in COLUMNS if name != "store_time"])
+            return ddl([name for name in DEFAULT_COLUMNS if name != "store_time"])
 
         def reader(self, schema: Any) -> Reader:
             return Reader(dict(self.options))
@@ -207,6 +216,12 @@ def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, f
         beside("spark, follower / spark, plain rows", follower, "spark, plain rows"),
         ("leader above idle during spark, follower, % of a core", 100 * leader, 100 * leader),
     ]
+
+
+def growth(found: dict[str, dict[str, float]]) -> list[tuple[int, float, float]]:
+    """(tasks, rows per second, how many times those of one task)."""
+    times = [(tasks, found[files_case(tasks)]["us"]) for tasks in TASKS]
+    return [(tasks, 1e6 / us, times[0][1] / us) for tasks, us in times]
 
 
 def idle_share(process: psutil.Process, seconds: float) -> float:
@@ -252,6 +267,9 @@ def main() -> int:
         print(f"\n{'ratio':<54} {'time':>8} {'CPU':>8}")
         for what, by_time, by_cpu in ratios(found, idle):
             print(f"{what:<54} {by_time:>8.2f} {by_cpu:>8.2f}")
+        print(f"\n{'files, tasks':<54} {'rows/s':>8} {'growth':>8}")
+        for tasks, rate, times in growth(found):
+            print(f"{tasks:<54} {rate:>8.0f} {times:>8.2f}")
     return 0
 
 
@@ -276,7 +294,7 @@ def leader_of(live: LocalCluster) -> psutil.Process:
 def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The median of each case."""
     copies = copies_of(folder)
-    everything, narrow = tuple(COLUMNS), ("queue_id", "queue_offset", "store_ms")
+    everything, narrow = DEFAULT_COLUMNS, ("queue_id", "queue_offset", "store_ms")
     cases: dict[str, Case] = {
         "objects, leader": lambda: as_objects(mq),
         "frames, leader": lambda: as_frames(mq),

@@ -42,6 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.config.local_layout import NodeRecord
+from raftmq.commands.bench_load import request_frame
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 
@@ -275,8 +276,6 @@ def send_exactly(cluster: Nodes, wanted: dict[str, int]) -> None:
 
 
 async def _send_exactly(port: int, wanted: dict[str, int]) -> None:
-    from raftmq.commands.bench_load import request_frame
-
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     total, body = sum(wanted.values()), bytes(BODY_BYTES)
     few = min(wanted, key=lambda topic: wanted[topic])

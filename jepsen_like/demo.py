@@ -51,6 +51,8 @@ class Plan(NamedTuple):
     file: Path | None
     strike_at: int
     """The leader dies after this many sends."""
+    tier: str | None
+    """The object store that the log goes to at the end."""
 
 
 class Outcome(NamedTuple):
@@ -91,10 +93,13 @@ class Outcome(NamedTuple):
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Send the lines of this file instead."
 )
+@click.option("--tier", metavar="URL", help="Upload the log to this object store, or to a directory, and read it back.")
 @click.option("--data", type=click.Path(path_type=Path), help="Use this new directory and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the last line.")
-def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, keep: bool, as_json: bool) -> int:
+def demo(
+    seed: int | None, messages: int, file: Path | None, tier: str | None, data: Path | None, keep: bool, as_json: bool
+) -> int:
     """Kill a leader under load and prove that nothing is lost."""
     from cluster.errors import ExitCode, LocalError
     from jepsen_like.demo_input import InputError, read_lines
@@ -103,7 +108,7 @@ def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, 
     from raftmq.commands.common import ended_like_ctrl_c
     from raftmq.local.cluster import prepare_data_dir
 
-    plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file)
+    plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier)
     story = Story(quiet=as_json)
     try:
         read_lines(file)
@@ -140,10 +145,10 @@ def demo(seed: int | None, messages: int, file: Path | None, data: Path | None, 
     return ExitCode.OK if good else ExitCode.FAILED
 
 
-def make_plan(seed: int, messages: int, file: Path | None) -> Plan:
+def make_plan(seed: int, messages: int, file: Path | None, tier: str | None = None) -> Plan:
     """The moment of the kill lies in the middle half of the run."""
     strike_at = random.Random(seed).randrange(messages // 4, messages * 3 // 4)
-    return Plan(seed, messages, file, strike_at)
+    return Plan(seed, messages, file, strike_at, tier)
 
 
 def run(plan: Plan, folder: Path, story: Story) -> Outcome:
@@ -156,7 +161,7 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
     story.chapter(f"Three nodes start in {folder}")
     try:
         with story.working("starting"):
-            view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES)))
+            view, took = _timed(lambda: cluster.up(NODES, free_base_port(4 * NODES), tier=plan.tier))
         story.tell(f"ready after {took:.1f} s: node {view.leader} leads in term {view.term}")
         with HistoryWriter(folder / "history.jsonl", {"seed": plan.seed, "messages": plan.messages}) as history:
             return _act(plan, cluster, view, history, story)
@@ -168,6 +173,7 @@ def run(plan: Plan, folder: Path, story: Story) -> Outcome:
 def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryWriter, story: Story) -> Outcome:
     from jepsen_like.checker_log import check_log
     from jepsen_like.demo_send import longest_pause
+    from jepsen_like.demo_tier import into_the_tier
     from raftmq.client import connect
 
     assert view.term is not None
@@ -186,6 +192,8 @@ def _act(plan: Plan, cluster: LocalCluster, view: ClusterView, history: HistoryW
     verdict = check_log(history.ops)
     story.verdict(verdict)
     story.tell(_CONCLUSIONS[verdict.valid])
+    if plan.tier is not None:
+        into_the_tier(cluster, story)
     return Outcome(verdict, pause.milliseconds, term_before, term_after)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TARGETS = ("remoting", "http", "peer")
 MISSED_CODE = 3
+SEGMENT_BYTES = 6 << 20
+"""Small, so that messages are in the tier soon; nodes keep one, or two."""
 
 
 @click.command("fuzz")
@@ -106,11 +108,24 @@ def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Ca
     from jepsen_like.live.processes import Processes
     from jepsen_like.live.raftmq_subject import RaftMQSubject
     from jepsen_like.live.session import NODES, owning
+    from jepsen_like.live.tier_probe import STORE, environment
 
     with owning(folder, tell) as owned:
         nodes = folder / NODES
         owned.add_directory(nodes)
-        subject = RaftMQSubject(nodes, Processes(owned), seed=seed, is_direct=True, is_patient=True)
+        settings = environment(nodes / STORE, SEGMENT_BYTES) | {
+            "RAFTMQ_RETENTION__BYTES_MAX": str(SEGMENT_BYTES),
+            "RAFTMQ_TIER__READ": "FORCE",
+        }
+        subject = RaftMQSubject(
+            nodes,
+            Processes(owned),
+            seed=seed,
+            segment_size_bytes=SEGMENT_BYTES,
+            environment=lambda _: settings,
+            is_direct=True,
+            is_patient=True,
+        )
         try:
             subject.start()
             return play(subject)

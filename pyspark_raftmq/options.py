@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark_raftmq.errors import OptionError, write
 from pyspark_raftmq.subscription_options import Topics, parse_topics
 from pyspark_raftmq.topic_bounds import TopicBounds, parse_offsets, parse_time, parse_times
-from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
 from raftmq.arrow.ranges import EARLIEST, LATEST, Bound
 from raftmq.arrow.tables import FOLLOWER, LEADER
 from raftmq.client.discovery import parse_servers
@@ -186,7 +186,7 @@ def read_servers(text: str) -> str:
 
 def _columns(text: str | None) -> tuple[str, ...]:
     if text is None:
-        return tuple(COLUMNS)
+        return DEFAULT_COLUMNS
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in COLUMNS:

@@ -12,7 +12,7 @@ import click
 from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
-from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.columns import DEFAULT_COLUMNS
 from raftmq.commands.common import json_option, print_table, servers_option, show
 
 _DAY_MS = 86_400_000
@@ -45,7 +45,7 @@ spark.add_command(audit_command)
     show_default=True,
     help="A Delta table, or Parquet files only.",
 )
-@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all).")
+@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (default: all but index and term).")
 @click.option(
     "--accept-loss", is_flag=True, help="Go on although retention removed messages before they were exported."
 )
@@ -70,7 +70,7 @@ def export_command(
     """
     from pyspark_raftmq.jobs.export import NEEDED, export
 
-    given = {"topic": ",".join(topics), "columns": columns or ",".join(COLUMNS)}
+    given = {"topic": ",".join(topics), "columns": columns or ",".join(DEFAULT_COLUMNS)}
     with explained():
         options = _options(given, servers, failOnDataLoss=str(not accept_loss).lower())
         missing = [name for name in NEEDED if name not in options.columns]

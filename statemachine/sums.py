@@ -107,15 +107,18 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
         if not rows:
             continue
         change = 0
-        known = stage.before[family]
+        known, seed = stage.before[family], _SEEDS[family]
         for key, value in rows.items():
             if family == META and not counts(family, key):
                 continue
             before = known[key] if key in known else kv.get(family, key)
+            of_key: int = extend(seed, key)  # `row_sum` of both, here because every entry changes a dozen rows
             if before is not None:
-                change -= row_sum(family, key, before)
+                of_row: int = extend(of_key, before)
+                change -= (of_row + 1) * ((of_row ^ of_key) + 1)
             if value is not None:
-                change += row_sum(family, key, value)
+                of_row = extend(of_key, value)
+                change += (of_row + 1) * ((of_row ^ of_key) + 1)
         found.append((family, change))
     for family, gone in stage.removed(kv):
         found.append((family, -sum(row_sum(family, key, value) for key, value in gone.items())))

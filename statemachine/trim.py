@@ -2,7 +2,8 @@
 
 A TRIM moves the beginning of the log, for every replica at the same entry: messages below `position` are no longer part
 of the state, whether or not a replica still has the file. The leader decides it from its applied state, and apply never
-rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end.
+rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end
+(in a sweep: where it ends when its slice comes; a leader names no such offset).
 
 A TRIM has one of four formats, each a msgpack map with its keys in this order:
 

@@ -25,10 +25,10 @@ PUT, TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
 class Etcd(Group):
     """See `bench.peers.system.System`."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, release: fetch.GoPeer) -> None:
         super().__init__()
-        self.traits = Traits("etcd", f"etcd {fetch.ETCD}", "majority fdatasync", warm_s=5.0, batches=True)
-        self._binary = fetch.etcd()
+        self.traits = Traits(name, f"etcd {release.version}", "majority fdatasync", warm_s=5.0, batches=True)
+        self._binary = fetch.built(release)
         self._base = 0
 
     def start(self, directory: Path) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.peers.system import Unavailable
 
@@ -23,8 +24,23 @@ MANIFESTS = Path(__file__).parent / "manifests"
 PATIENCE_S = 600.0
 
 ROCKETMQ = "4.9.7"
-ETCD = "3.6.16"
-NATS = "2.14.9"
+
+
+class GoPeer(NamedTuple):
+    """A server that is built from its Go module."""
+
+    name: str
+    """Of the folder below `manifests`, and of the binary."""
+    package: str
+    version: str
+
+
+ETCD = GoPeer("etcd", "go.etcd.io/etcd/server/v3", "3.6.16")
+ETCD_3_4 = GoPeer("etcd-3.4", "go.etcd.io/etcd", "3.4.16")
+"""The newest 3.4 that the module proxy has: tags of 3.4 do not fit the module's path, so only commits are modules that
+some module has required."""
+NATS = GoPeer("nats", "github.com/nats-io/nats-server/v2", "2.14.9")
+NATS_2_9 = GoPeer("nats-2.9", "github.com/nats-io/nats-server/v2", "2.9.25")
 
 
 def rocketmq() -> Path:
@@ -40,18 +56,9 @@ def rocketmq() -> Path:
     return once(CACHE / f"rocketmq-{ROCKETMQ}", make) / "lib"
 
 
-def etcd() -> Path:
-    """The etcd binary, built from its Go module. Raises Unavailable."""
-    return _go("etcd", "go.etcd.io/etcd/server/v3", ETCD)
-
-
-def nats() -> Path:
-    """The nats-server binary, built from its Go module. Raises Unavailable."""
-    return _go("nats", "github.com/nats-io/nats-server/v2", NATS)
-
-
-def _go(name: str, package: str, version: str) -> Path:
-    """Builds the package with the module `manifests/<name>`, whose go.sum pins it and all that it needs."""
+def built(peer: GoPeer) -> Path:
+    """The binary, built with the module `manifests/<name>`, whose go.sum pins it and all that it needs. Raises
+    Unavailable."""
 
     def make(into: Path) -> None:
         go = tool("go", "Go")
@@ -61,9 +68,10 @@ def _go(name: str, package: str, version: str) -> Path:
             "GOTOOLCHAIN": "local",
             "GOFLAGS": "-buildvcs=false -mod=readonly -modcacherw",
         }
-        run([go, "build", "-trimpath", "-o", str(into / name), package], MANIFESTS / name, environment)
+        command = [go, "build", "-trimpath", "-o", str(into / peer.name), peer.package]
+        run(command, MANIFESTS / peer.name, environment)
 
-    return once(CACHE / f"{name}-{version}", make) / name
+    return once(CACHE / f"{peer.name}-{peer.version}", make) / peer.name
 
 
 @contextmanager

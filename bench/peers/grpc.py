@@ -10,7 +10,7 @@ import asyncio
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bench.peers.loads import Window
 from bench.peers.system import HOST, Load
@@ -69,7 +69,7 @@ class UnaryCalls(Window):
         self.transport.write(PREFACE + frame(SETTINGS, 0, 0, settings) + more)
         self.begin()
 
-    def send(self, places: Iterable[int]) -> None:
+    def send(self, places: list[int]) -> None:
         """See Window."""
         for place in places:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
@@ -106,7 +106,8 @@ class UnaryCalls(Window):
         """Frames."""
         data = self._pending + data if self._pending else data
         at, size, now = 0, len(data), time.perf_counter()
-        again: list[int] = []
+        ended: list[int] = []
+        refused = 0
         while size - at >= 9:
             stop = at + 9 + int.from_bytes(data[at : at + 3], "big")
             if stop > size:
@@ -117,21 +118,21 @@ class UnaryCalls(Window):
             elif kind not in (HEADERS, RST_STREAM):
                 self._control(kind, flags, stream, data[at + 9 : stop])
             if kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
-                self._ended(stream, now, again, reset=kind == RST_STREAM)
+                refused += self._ended(stream, ended, reset=kind == RST_STREAM)
             at = stop
         self._pending = data[at:]
-        self.again(again, now)
+        self.answered(ended, refused, now)
         self._flush()
 
-    def _ended(self, stream: int, now: float, again: list[int], *, reset: bool) -> None:
-        """A call is over: it went well if its answer had a message."""
+    def _ended(self, stream: int, ended: list[int], *, reset: bool) -> bool:
+        """A call is over: its place goes to `ended`. True if it was refused: its answer had no message."""
         place = self._place_of.pop(stream, None)
         if place is None:
-            return
+            return False
+        ended.append(place)
         ok = stream in self._answered and not reset
         self._answered.discard(stream)
-        if self.settle(place, ok=ok, now=now):
-            again.append(place)
+        return not ok
 
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """Frames that are about the connection or about room for what we send."""

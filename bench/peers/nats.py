@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from raftmq.local.process import free_base_port
 
 READY_S = 60.0
 _INBOX = b"_INBOX.bench."
+_ACK = re.compile(rb"MSG _INBOX\.bench\.(\d+) 1 ")
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version":"1","protocol":1}\r\n'
 _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage": "file", "retention": "limits"}
 
@@ -29,11 +30,11 @@ _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage":
 class Nats(Group):
     """See `bench.peers.system.System`."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, release: fetch.GoPeer) -> None:
         super().__init__()
         durability = "page cache of a majority; fsync every 2 minutes"
-        self.traits = Traits("nats-lazy", f"nats-server {fetch.NATS}", durability, warm_s=5.0, batches=False)
-        self._binary = fetch.nats()
+        self.traits = Traits(name, f"nats-server {release.version}", durability, warm_s=5.0, batches=False)
+        self._binary = fetch.built(release)
 
     def start(self, directory: Path) -> None:
         """Waits until the stream has a leader, READY_S at most. Raises NoLeader."""
@@ -89,7 +90,7 @@ class Publisher(Window):
     def __init__(self, load: Load) -> None:
         super().__init__(load)
         content = body(load.size)
-        self._frames = [
+        self.frames = [
             b"PUB %s %s%d %d\r\n%s\r\n" % (TOPIC.encode(), _INBOX, place, len(content), content)
             for place in range(load.in_flight)
         ]
@@ -100,37 +101,28 @@ class Publisher(Window):
         super().connection_made(transport)
         self.transport.write(_CONNECT + b"SUB %s* 1\r\nPING\r\n" % _INBOX)
 
-    def send(self, places: Iterable[int]) -> None:
-        """See Window."""
-        self.transport.write(b"".join([self._frames[place] for place in places]))
-
     def data_received(self, data: bytes) -> None:
-        """Lines, and messages with a payload after the line."""
+        """Acknowledgements, each a line and a line of JSON, and a few other lines."""
         data = self._pending + data if self._pending else data
-        at, now = 0, time.perf_counter()
-        again: list[int] = []
-        while (end := data.find(b"\r\n", at)) >= 0:
-            line = data[at:end]
-            if line.startswith(b"MSG "):
-                _, subject, _, length = line.split(b" ")
-                stop = end + 2 + int(length)
-                if stop + 2 > len(data):
-                    break
-                place = int(subject[len(_INBOX) :])
-                if self.settle(place, ok=data.find(b'"error"', end, stop) < 0, now=now):
-                    again.append(place)
-                at = stop + 2
-                continue
-            at = end + 2
+        now = time.perf_counter()
+        stop = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
+        last = data.rfind(b"\r\n", 0, stop - 2) + 2 if data.count(b"\r\n", 0, stop) > 1 else 0
+        if data.startswith(b"MSG ", last):
+            stop = last  # its JSON is not there
+        self._pending = data[stop:]
+        places = [int(place) for place in _ACK.findall(data, 0, stop)]
+        if data.count(b"\r\n", 0, stop) != 2 * len(places):
+            self._hear(data[:stop].split(b"\r\n"))
+        self.answered(places, data.count(b'"error"', 0, stop), now)
+
+    def _hear(self, lines: list[bytes]) -> None:
+        for line in lines:
             if line == b"PING":
                 self.transport.write(b"PONG\r\n")
             elif line == b"PONG":
                 self.begin()
             elif line.startswith(b"-ERR"):
                 self.fail(line.decode())
-                return
-        self._pending = data[at:]
-        self.again(again, now)
 
 
 def request(port: int, subject: str, content: dict[str, Any], patience_s: float = 5.0) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -65,12 +64,8 @@ class Proposer(Window):
 
     def __init__(self, load: Load) -> None:
         super().__init__(load)
-        self._frames = [FRAME.pack(place, load.size) + body(load.size) for place in range(load.in_flight)]
+        self.frames = [FRAME.pack(place, load.size) + body(load.size) for place in range(load.in_flight)]
         self._pending = b""
-
-    def send(self, places: Iterable[int]) -> None:
-        """See Window."""
-        self.transport.write(b"".join([self._frames[place] for place in places]))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins: the front needs no greeting."""
@@ -83,8 +78,8 @@ class Proposer(Window):
         now = time.perf_counter()
         whole = len(data) // ANSWER.size * ANSWER.size
         self._pending = data[whole:]
-        answers = ANSWER.iter_unpack(data[:whole])
-        self.again([place for place, ok in answers if self.settle(place, ok=bool(ok), now=now)], now)
+        answers = list(ANSWER.iter_unpack(data[:whole]))
+        self.answered([place for place, _ in answers], sum(not ok for _, ok in answers), now)
 
 
 def leads(port: int) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from cluster.admin.errors import ApiError
 from cluster.config.source import did_you_mean
 from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
+from cluster.wire.json_text import MALFORMED
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -26,7 +27,7 @@ def decode_body(data: bytes, kind: type[T]) -> T:
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     try:
         raw = _whole(msgspec.json.decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ApiError(
             "bad_json", f"the body is not JSON: {error}", f"send an object with {', '.join(known)}"
         ) from None

@@ -97,9 +97,10 @@ async def create_group(call: Call) -> Answer:
 async def delete_group(call: Call) -> GroupChanged:
     """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
     group = find_group(call.port.state, call.params["name"])
-    if flag_of(call.query, DRY_RUN):
-        return _view(call, group, "deleted", call.port.state.applied, dry_run=True)
-    held = _view(call, group, "deleted", call.port.state.applied)
+    dry_run = flag_of(call.query, DRY_RUN)
+    held = _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
+    if dry_run:
+        return held
     entry, _ = await applied(lambda done: call.port.services.propose([[DELETE_GROUP, group.name, True]], done))
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 

@@ -20,6 +20,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from cluster.errors import ExitCode, LocalError
+from cluster.wire.json_text import MALFORMED
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -132,7 +133,7 @@ def load(backup: Path) -> Manifest:
         if crc32c(body) != envelope.crc32c:
             raise msgspec.DecodeError("the checksum does not fit")
         return msgspec.json.decode(body, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise LocalError(
             f"{path} is damaged",
             f"{error}; without it the rest of the backup cannot be checked",

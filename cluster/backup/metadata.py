@@ -28,6 +28,7 @@ from cluster.runtime.request_limits import (
     Unsigned63,
     Word,
 )
+from cluster.wire.json_text import MALFORMED
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
 from statemachine.groups import GroupConfig
@@ -148,7 +149,7 @@ def read(data: bytes, name: str) -> Metadata:
                 ExitCode.REFUSED,
             )
         return msgspec.json.decode(data, type=Metadata)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise LocalError(
             f"{name} is no metadata export", str(error), "raftmq metadata export --to FILE", ExitCode.USAGE
         ) from None

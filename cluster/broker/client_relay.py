@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.client_request import HANDED_OVER, ClientAnswer, ClientRequest
-from cluster.broker.group_members import Member, Members, Role
+from cluster.broker.group_members import CLIENT_ID_MAX, Member, Members, Role
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.relay_frame import (
+    GROUP_MAX,
     Relayed,
     RelayStatus,
     decode_relay,
     decode_reply,
     encode_relay,
     encode_reply,
+    names_fit,
 )
 from cluster.peer.wire import Kind
 from raftlog.types import NOBODY, NodeId
@@ -118,6 +120,10 @@ class ClientRelay:
         there was no answer within `timeout_ms` or the client disconnected.
         """
         done = self._counted(request, done)
+        if not names_fit(group, client_id):
+            longest = f"a group's name has at most {GROUP_MAX} characters, a client's {CLIENT_ID_MAX}"
+            done(Refused(Reason.NO_CONSUMER, f"no {role} of such a name is connected: {longest}"))
+            return  # a peer would close the connection that brings it
         size = _size(request.ext, request.body)
         if size > self._bytes_max:
             done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from cluster.broker.sends import tag_hash
+from cluster.broker.tags import tag_hash
+from cluster.kernel import twin
 from cluster.replication.message_batch import BatchMessage, TopicSlot
 from cluster.replication.message_head import MessageHead
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
-from cluster.wire.message_format import Message, encode_host
+from cluster.wire.message_format import Message, MessageFormatError, born_host_of, decode_message, encode_host
+from statemachine.payload import ITEM
 
 SYS_FLAGS_OF_A_COPY = ~0x3C
 """All but where in a transaction it is and how its addresses are written."""
@@ -20,16 +22,12 @@ def queue_for(queue_id: int, slot: TopicSlot) -> int:
 def copied(
     message: Message,
     properties: bytes,
-    slot: TopicSlot,
-    queue_id: int,
     *,
     sys_flag: int = 0,
     prepared_position: int = 0,
 ) -> BatchMessage:
-    """A copy for a queue, with the head of the message; `sys_flag`: bits that it has besides."""
+    """A copy with the head of the message; `sys_flag`: bits that it has besides."""
     head = MessageHead(
-        slot,
-        queue_id,
         message.sys_flag & SYS_FLAGS_OF_A_COPY | sys_flag,
         message.born_ms,
         encode_host(message.born_host),
@@ -39,3 +37,27 @@ def copied(
     unique_key = property_of(properties, UNIQUE_MARK)
     tag = tag_hash(property_of(properties, b"TAGS\x01"))
     return BatchMessage(message.flag, message.body, properties, tag, 0, unique_key, head)
+
+
+@twin
+def copies_of(stored: bytes, items: bytes) -> tuple[BatchMessage, ...]:
+    """Copies of the messages of a row, with their own heads and properties; `items` are the row's, packed, and `stored`
+    has the messages one behind the other. The hash of a tag is taken from the item.
+
+    If one is no stored message, or has another size than its item says, there are copies of those before it alone.
+    """
+    copies: list[BatchMessage] = []
+    at = 0
+    for _, size, _, tag, _ in ITEM.iter_unpack(items):
+        try:
+            message, end = decode_message(stored, at, hosts=False)
+        except MessageFormatError:
+            break
+        if end - at != size:
+            break
+        sys_flag = message.sys_flag & SYS_FLAGS_OF_A_COPY
+        head = MessageHead(sys_flag, message.born_ms, born_host_of(stored, at), message.reconsume_times)
+        unique_key = property_of(message.properties, UNIQUE_MARK)
+        copies.append(BatchMessage(message.flag, message.body, message.properties, tag, 0, unique_key, head))
+        at = end
+    return tuple(copies)

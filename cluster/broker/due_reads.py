@@ -71,11 +71,17 @@ class RowReads:
     def idle(self) -> None:
         """Nothing to do."""
 
+    def fresh(self, row: TimerRow) -> TimerRow:
+        """The row as it is now, if it was carried forward since the scan began."""
+        if row.place >= self.state.trim_position:
+            return row
+        return self.state.timers.get(*row.name) or row
+
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
         """The messages of a row; `again`: they could not be read before."""
-        if row.place < self.state.trim_position:  # it was carried forward since the scan began
-            row = self.state.timers.get(*row.name) or row
-            items = row.messages()
+        now = self.fresh(row)
+        if now is not row:
+            row, items = now, now.messages()
         if is_gone(self.state, row):
             return DueRow(row, [], None)
         pieces = read_intact(self, items, told=logging.DEBUG if again else logging.ERROR)

@@ -158,15 +158,15 @@ class OffsetResets:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def pending(self, group: str, queue: Queue) -> OffsetReset | None:
-        """What the consumer of the queue has to be told, as far as this node has applied."""
+        """What the consumer of the queue has to be told, as far as this node has applied. It is not told again what it
+        knows, and only the log has yet to say so: it would begin anew what it has read since."""
         state = self._services.state
-        return state.resets_of_group(group).get(queue) if state.has_resets else None
+        reset = state.resets_of_group(group).get(queue) if state.has_resets else None
+        return None if reset is None or (group, queue, reset.number) in self._ending else reset
 
     def known(self, group: str, queue: Queue, reset: OffsetReset) -> None:
         """The consumer goes on from there: from now on its commits count again. Leader only."""
         key = group, queue, reset.number
-        if key in self._ending:
-            return
         self._ending.add(key)
         self._services.propose([[END_RESETS, group, [[*queue, reset.number]]]], lambda _: self._ending.discard(key))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cluster.replication.follower_reads import memory_bytes
 from statemachine.tier import TierState
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class ReadLevels:
         config: Config,
         state: BrokerState,
         now_ms: Callable[[], int],
-        memory: Callable[[], int] = memory_bytes,
+        memory: Callable[[], int],
     ) -> None:
         """`memory`: bytes of the machine."""
         self._state = state

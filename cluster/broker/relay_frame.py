@@ -53,6 +53,11 @@ class Relayed(NamedTuple):
     request: ClientRequest
 
 
+def names_fit(group: str | None, client_id: str | None) -> bool:
+    """Whether a client can have them; no RELAY has longer ones."""
+    return len(group or "") <= GROUP_MAX and len(client_id or "") <= CLIENT_ID_MAX
+
+
 def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
     """Header and payload."""
     request = relayed.request
@@ -66,8 +71,7 @@ def decode_relay(header: list[Any], payload: bytes) -> Relayed:
         case [int(relay_id), str(role), (str() | None) as group, (str() | None) as client_id, int(timeout_ms)] if (
             0 <= relay_id <= NUMBER_MAX
             and role in _ROLES
-            and len(group or "") <= GROUP_MAX
-            and len(client_id or "") <= CLIENT_ID_MAX
+            and names_fit(group, client_id)
             and 0 < timeout_ms <= TIMEOUT_MS_MAX
         ):
             code, oneway, ext, body = _unpacked(payload, 4)

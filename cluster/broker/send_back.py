@@ -20,7 +20,7 @@ from cluster.broker.inflight import over_limit
 from cluster.broker.message_lookup import Stored, UnreadableError, message_at
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, group_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
-from cluster.broker.sends import tag_hash
+from cluster.broker.tags import tag_hash
 from cluster.replication.broker_sends import submit_own
 from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_keys import UNIQUE_MARK, property_of

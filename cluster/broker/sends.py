@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cluster.broker.command_levels import raising
@@ -16,16 +15,17 @@ from cluster.broker.delays import Delays, addressed, without
 from cluster.broker.half_send import half_of, is_half
 from cluster.broker.inflight import over_limit
 from cluster.broker.names import PERM_WRITE
+from cluster.broker.plain_batches import PlainBatches
 from cluster.broker.refusal import NotTaken, Reason, Refused
 from cluster.broker.retry_send import redirected
 from cluster.broker.send_wish import Origin, SendPath, SendWish
+from cluster.broker.tags import CACHED_TAG_MAX, cached_tag_hash, tag_hash
 from cluster.replication.ack_levels import LevelError, ack_of
 from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
 from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
 from cluster.replication.message_keys import property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
-from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX
 from raftlog.crc import crc32
 from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
@@ -51,22 +51,6 @@ FORBIDDEN_TOPICS = frozenset(
 DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
 _BATCH_HEAD = struct.Struct(">iiiii")
 _U16 = struct.Struct(">H")
-
-
-CACHED_TAG_MAX = 64
-"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
-
-
-@lru_cache(maxsize=65536)
-def _cached_tag_hash(tag: bytes) -> int:
-    return java_hash(tag.decode("utf-8", "replace"))
-
-
-def tag_hash(tag: bytes) -> int:
-    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
-    if not tag:
-        return 0
-    return _cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else java_hash(tag.decode("utf-8", "replace"))
 
 
 _Origin = TypeVar("_Origin", bound=Origin)
@@ -109,6 +93,7 @@ class Sends(Generic[_Origin]):
     def reload(self, config: Config) -> None:
         """Another configuration from now on."""
         self._config, self._limits, self._delays = config, config.limits, Delays(config.timer)
+        self._plain_batches = PlainBatches(config.limits, self.suffix)
 
     # --- entry -------------------------------------------------------------------------------------------------------
 
@@ -286,7 +271,7 @@ class Sends(Generic[_Origin]):
         if at and properties[at - 1] != 2:
             return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
         tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
-        return stored, unique_key, _cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+        return stored, unique_key, cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
 
     def new_key(self) -> bytes:
         """A UNIQ_KEY for a message that comes without one."""
@@ -301,6 +286,9 @@ class Sends(Generic[_Origin]):
             remark = f"the batch has {len(body)} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}"
             raise Refused(Reason.MESSAGE_ILLEGAL, remark)
         strict = slot.dedup == "strict"
+        plain = None if strict else self._plain_batches.split(body)
+        if plain is not None:
+            return plain
         messages: list[BatchMessage] = []
         at, end = 0, len(body)
         try:

@@ -13,23 +13,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.copies import copied, queue_for
-from cluster.broker.due_reads import DueRow, RowReads, is_gone
+from cluster.broker.copies import copies_of, queue_for
+from cluster.broker.due_reads import RowReads, is_gone
+from cluster.broker.log_reads import read_body
 from cluster.broker.rows_in_flight import RowsInFlight
 from cluster.broker.timers import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
-from cluster.replication.broker_sends import NoClient, submit_copies
+from cluster.replication.broker_sends import NoClient, submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
 from statemachine.commands import DELIVER_TIMERS, DISCARD_ATTEMPTS, DROP_STAGED, DROP_TIMERS
-from statemachine.payload import RowKind
+from statemachine.payload import ITEM, RowKind
 from statemachine.staged_writes import AttemptState
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.replication.message_batch import TopicSlot
+    from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
-    from cluster.wire.message_format import Message
+    from statemachine.query import QueueItem
     from statemachine.timers import TimerName, TimerRow
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,21 @@ class StagedAsk(NamedTuple):
     """One more row may pass it."""
 
 
+class StagedRow(NamedTuple):
+    """A row with copies of its messages. If one cannot be read, `copies` is None and `bad` the first of those."""
+
+    row: TimerRow
+    copies: tuple[BatchMessage, ...] | None
+    size: int
+    """Stored bytes of the messages."""
+    bad: QueueItem | None
+
+
 class StagedFound(NamedTuple):
     """The answer."""
 
     ask: StagedAsk
-    rows: list[DueRow]
+    rows: list[StagedRow]
     last: int | None
     """Every row up to this position was looked at."""
     more: bool
@@ -77,17 +88,28 @@ class StagedReads(RowReads):
         return [self._find(ask) for ask in batch]
 
     def _find(self, ask: StagedAsk) -> StagedFound:
-        found: list[DueRow] = []
+        found: list[StagedRow] = []
         last, size = ask.after, 0
         for row in self.state.timers.staged(ask.due_ms, ask.after):
             if row.name not in ask.passed:
                 if len(found) >= ask.rows_max or size >= ask.bytes_max:
                     return StagedFound(ask, found, last, more=True)
-                items = row.messages()
-                size += sum([item.size for item in items])
-                found.append(self.read(row, items))
+                found.append(self._read(self.fresh(row)))
+                size += found[-1].size
             last = row.position
         return StagedFound(ask, found, last, more=False)
+
+    def _read(self, row: TimerRow) -> StagedRow:
+        if is_gone(self.state, row):
+            return StagedRow(row, (), 0, None)
+        stored, intact = read_body(self, row.items)
+        copies = copies_of(stored, row.items)
+        if len(copies) * ITEM.size == len(row.items):
+            return StagedRow(row, copies, len(stored), None)
+        bad = row.messages()[len(copies)]
+        if len(copies) < intact:
+            logger.error("a staged message at position %d cannot be decoded", bad.position)
+        return StagedRow(row, None, 0, bad)
 
 
 MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRunner[StagedAsk]"]
@@ -204,12 +226,12 @@ class StagedDelivery:
             term.after[number] = found.last
             if not found.more:
                 term.passed.add(number)
-            self._report([due for due in found.rows if due.messages is None])
-            self._take(term, [due for due in found.rows if due.messages is not None])
+            self._report([staged for staged in found.rows if staged.copies is None])
+            self._take(term, [staged for staged in found.rows if staged.copies is not None])
         self._soon()
 
-    def _report(self, unreadable: list[DueRow]) -> None:
-        bad = [due.bad for due in unreadable if due.bad is not None]
+    def _report(self, unreadable: list[StagedRow]) -> None:
+        bad = [staged.bad for staged in unreadable if staged.bad is not None]
         for item in bad[:REPORTS_MAX]:
             self._services.report_damage(item.position, item.size)
         if bad:
@@ -222,27 +244,30 @@ class StagedDelivery:
 
     # -- ending rows
 
-    def _take(self, term: _Term, rows: list[DueRow]) -> None:
+    def _take(self, term: _Term, rows: list[StagedRow]) -> None:
         dropped: list[TimerRow] = []
-        for due in rows:
-            row = due.row
+        for staged in rows:
+            row = staged.row
             topic = self._services.state.topics_by_id.get(row.topic_id)
             if topic is None or is_gone(self._services.state, row):
                 dropped.append(row)
                 continue
             slot = self._proposals.slot(topic.name)
             if slot is not None and slot.topic_id == row.topic_id:  # else a change of the topic is under way
-                self._copy(term, row, due.messages or [], slot)
+                self._copy(term, staged, slot)
         if dropped:
             self._drop_rows(term, dropped)
 
-    def _copy(self, term: _Term, row: TimerRow, messages: list[Message], slot: TopicSlot) -> None:
-        queue_id = queue_for(row.queue_id, slot)
-        copies = [copied(message, message.properties, slot, queue_id) for message in messages]
-        term.begin(row.name, sum([item.size for item in row.messages()]))
-        done = partial(self._settled, term, row.name)
-        effect = (DELIVER_TIMERS, list(row.name))
-        submit_copies(self._proposals, self._client, copies, slot, queue_id, RowKind.DELIVERED, effect, done)
+    def _copy(self, term: _Term, staged: StagedRow, slot: TopicSlot) -> None:
+        name, copies = staged.row.name, staged.copies or ()
+        queue_id = queue_for(staged.row.queue_id, slot)
+        term.begin(name, staged.size)
+        done = partial(self._settled, term, name)
+        effect = (DELIVER_TIMERS, list(name))
+        size = staged.size + len(copies) * len(slot.field)  # at most: what they are stored under now may be shorter
+        submit_own(
+            self._proposals, self._client, size, slot, queue_id, RowKind.DELIVERED, done, batch=copies, effect=effect
+        )
 
     def _drop_rows(self, term: _Term, rows: list[TimerRow]) -> None:
         logger.warning("%d rows of a committed write are dropped: their topic was deleted", len(rows))

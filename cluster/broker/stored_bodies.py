@@ -1,6 +1,6 @@
 """What a pull does for each message, and nothing else: rows of the queue and bytes of the log become the answer's body.
 
-Pure, without a call of ours per message: the way to make it cheaper is to compile it.
+Pure, and without a call of ours per message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from itertools import accumulate, compress, pairwise
 from operator import ne
 
 import google_crc32c
+
+from cluster.kernel import twin
 
 _POSITION = struct.Struct(">Q24x")
 POSITION_SIZE = struct.Struct(">QI20x")
@@ -34,6 +36,7 @@ def span_of(items: bytes) -> int:
     return end - position_of(items)
 
 
+@twin
 def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     """The stored messages of the packed `items`, one behind the other, and how many these are.
 
@@ -49,7 +52,7 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
         pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
     else:
         starts = [at - first for (at,) in _POSITION.iter_unpack(items)]
-        pieces = [block[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+        pieces = [block[at : at + size] if at >= 0 else b"" for at, size in zip(starts, sizes, strict=True)]
     found = tuple(map(_crc32c, pieces))
     if found == checksums and sum(map(len, pieces)) == total:
         count = len(pieces)

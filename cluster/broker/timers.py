@@ -230,7 +230,7 @@ class TimerDelivery:
         """Queues the copies of a row."""
         name = row.name
         queue_id = queue_for(row.queue_id, slot)
-        copies = [copied(message, without(message.properties, DELAY), slot, queue_id) for message in messages]
+        copies = [copied(message, without(message.properties, DELAY)) for message in messages]
         done = partial(self._settled, term, name)
         effect = (DELIVER_TIMERS, list(name))
         term.begin(name, 0)

@@ -245,7 +245,7 @@ class Transactions:
 
         queue_id = queue_for(copy.queue_id, slot)
         message, flags = copy.message, copy.sys_flag
-        made = copied(message, message.properties, slot, queue_id, sys_flag=flags, prepared_position=half.position)
+        made = copied(message, message.properties, sys_flag=flags, prepared_position=half.position)
         effect = (END_HALVES, half.position)
         submit_copies(proposals, self._client, [made], slot, queue_id, RowKind.COMMITTED, effect, told)
 

@@ -18,9 +18,10 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import logging
+import struct
 
 from google_crc32c import value as crc32c
 
@@ -35,14 +36,50 @@ cdef extern from *:
     """
     const char* RAFTMQ_KERNEL_SOURCE
 
-VERSION = 2
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <string.h>
+    /* CRC32C by the instruction that x86 has for it since SSE 4.2; other processors take the library's. */
+    #if defined(__x86_64__) && defined(__GNUC__)
+    static int raftmq_has_crc32c(void) {
+        __builtin_cpu_init();
+        return __builtin_cpu_supports("sse4.2") != 0;
+    }
+    __attribute__((target("sse4.2")))
+    static uint32_t raftmq_crc32c(const uint8_t* at, size_t size) {
+        unsigned long long crc = 0xFFFFFFFFu, eight;
+        for (; size >= 8; size -= 8, at += 8) {
+            memcpy(&eight, at, 8);
+            crc = __builtin_ia32_crc32di(crc, eight);
+        }
+        for (; size > 0; size--, at++) crc = __builtin_ia32_crc32qi((uint32_t)crc, *at);
+        return ~(uint32_t)crc;
+    }
+    #else
+    static int raftmq_has_crc32c(void) { return 0; }
+    static uint32_t raftmq_crc32c(const uint8_t* at, size_t size) { (void)at; (void)size; return 0; }
+    #endif
+    """
+    bint raftmq_has_crc32c() nogil
+    uint32_t raftmq_crc32c(const uint8_t* at, size_t size) nogil
+
+VERSION = 5
 SOURCE = RAFTMQ_KERNEL_SOURCE.decode()
 
 logger = logging.getLogger(__name__)
 
 cdef enum:
     KIND_OF_CLIENTS_MAX = 1  # NORMAL and RETRY
-    MESSAGE_FIXED = 90  # bytes of a stored message beside body, topic field and properties, with addresses of 8 bytes
+    MESSAGE_FIXED = 74  # bytes of a stored message beside body, topic field, properties and the two addresses
+    MESSAGE_HEAD = 48  # of them, before the first address
+    HOST_V4 = 8  # bytes of an address
+    HOST_V6 = 20
+    SYS_FLAG_BORN_V6 = 0x10
+    SYS_FLAG_STORE_V6 = 0x20
+    SYS_FLAGS_OF_A_COPY = ~0x3C
+    PACKED_ITEM = 32
     PROPERTIES_ROOM = 65536
     HEADER_MAX = 1 << 20  # of what Python looks at; see `cluster.wire.codec.HEADER_BYTES_MAX`
 
@@ -69,6 +106,10 @@ cdef inline void put64(uint8_t* at, uint64_t value) noexcept nogil:
 
 cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
     return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
+
+
+cdef inline uint64_t get64(const uint8_t* at) noexcept nogil:
+    return (<uint64_t>get32(at) << 32) | get32(at + 4)
 
 
 # --- bytes to frames --------------------------------------------------------------------------------------------------
@@ -173,12 +214,26 @@ cdef class ConnectionSession:
 
 @cython.final
 @cython.no_gc
+cdef class MessageHead:
+    cdef public int64_t sys_flag, born_ms, reconsume_times, prepared_position
+    cdef public bytes born_host
+
+    def __init__(self, sys_flag, born_ms, born_host, reconsume_times, prepared_position=0):
+        self.sys_flag = sys_flag
+        self.born_ms = born_ms
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_position = prepared_position
+
+
+@cython.final
+@cython.no_gc
 @cython.freelist(1024)
 cdef class BatchMessage:
     cdef public int64_t flag, tag_hash
     cdef public uint64_t key_hash
     cdef public bytes body, properties, unique_key
-    cdef public object head
+    cdef public MessageHead head
 
     def __init__(self, flag, body, properties, tag_hash, key_hash, unique_key=b"", head=None):
         self.flag = flag
@@ -621,15 +676,147 @@ cdef inline bint begins(const uint8_t* p, Py_ssize_t size, const char* name, Py_
     return size >= length and memcmp(p, name, length) == 0
 
 
-@cython.final
-cdef class Intake:
-    cdef object proposals, append, retries, slot_of, new_key, origin_of
-    cdef dict plain, session_max
-    cdef int64_t connection_max, node_max, body_max, properties_max, batch_max
+cdef class PlainBatches:
+    cdef int64_t properties_max, batch_max
     cdef bytes suffix
-    cdef uint8_t* scratch
-    cdef bytes key
+    cdef object new_key  # None: a message without a key of its own is not plain
+    cdef bytes key  # of the message that `_properties` has looked at last
     cdef int64_t tag
+
+    def __init__(self, limits, suffix):
+        self.properties_max = limits.properties_bytes_max
+        self.batch_max = limits.batch_messages_max
+        self.suffix = suffix
+
+    def split(self, bytes body not None):
+        return self._split(<const uint8_t*>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+
+    cdef bint _is_plain(self, const uint8_t* p, Py_ssize_t size) noexcept nogil:
+        """Whether no property has a meaning for the broker that Python is to see to."""
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* stop
+        while p < end:
+            size = end - p
+            if p[0] == c'D':
+                if begins(p, size, b"DELAY", 5):
+                    return False
+            elif p[0] == c'T':
+                if begins(p, size, b"TIMER_D", 7) or begins(p, size, b"TRAN_MSG", 8):
+                    return False
+            elif p[0] == c'P':
+                if begins(p, size, b"POP_CK\x01", 7):
+                    return False
+            elif p[0] == c'A':
+                if begins(p, size, b"ACK_LEVEL\x01", 10):
+                    return False
+            elif p[0] == c'W' and begins(p, size, b"WAIT\x01false", 10):
+                return False
+            stop = <const uint8_t*>memchr(p, 2, size)
+            if stop == NULL:
+                break
+            p = stop + 1
+        return True
+
+    cdef bytes _properties(self, const uint8_t* p, Py_ssize_t size):
+        """The properties as they are stored; None if they are not plain. Sets `tag` and `key` to what is in them."""
+        cdef const uint8_t* at = p
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* stop
+        cdef const uint8_t* tag_at = NULL
+        cdef const uint8_t* key_at = NULL
+        cdef Py_ssize_t tag_size = 0, key_size = 0, left, total
+        cdef bytes stored, new_key
+        cdef uint8_t* into
+        cdef uint32_t hashed = 0
+        cdef bint closed = size == 0 or (end - 1)[0] == 2
+        if not self._is_plain(p, size):
+            return None
+        while at < end:
+            left = end - at
+            stop = <const uint8_t*>memchr(at, 2, left)
+            if stop == NULL:
+                stop = end
+            if key_at == NULL and begins(at, left, b"UNIQ_KEY\x01", 9):
+                key_at = at + 9
+                key_size = stop - key_at
+                if key_size <= 0:
+                    return None
+            elif tag_at == NULL and begins(at, left, b"TAGS\x01", 5):
+                tag_at = at + 5
+                tag_size = stop - tag_at
+            at = stop + 1
+        if key_at == NULL and self.new_key is None:
+            return None
+        new_key = None if key_at != NULL else self.new_key()
+        total = size + (not closed) + (10 + len(new_key) if new_key is not None else 0) + PyBytes_GET_SIZE(self.suffix)
+        if total > self.properties_max:
+            return None
+        stored = PyBytes_FromStringAndSize(NULL, total)
+        into = <uint8_t*>PyBytes_AS_STRING(stored)
+        memcpy(into, p, size)
+        into += size
+        if not closed:
+            into[0] = 2
+            into += 1
+        if new_key is not None:
+            memcpy(into, b"UNIQ_KEY\x01", 9)
+            memcpy(into + 9, PyBytes_AS_STRING(new_key), PyBytes_GET_SIZE(new_key))
+            into += 9 + PyBytes_GET_SIZE(new_key)
+            into[0] = 2
+            into += 1
+        memcpy(into, PyBytes_AS_STRING(self.suffix), PyBytes_GET_SIZE(self.suffix))
+        self.tag = 0
+        if tag_size > 0:
+            for left in range(tag_size):
+                if tag_at[left] > 0x7E:
+                    self.tag = java_hash(PyBytes_FromStringAndSize(<const char*>tag_at, tag_size).decode("utf-8", "replace"))
+                    break
+                hashed = 31 * hashed + tag_at[left]
+            else:
+                self.tag = <int32_t>hashed
+        self.key = new_key if new_key is not None else PyBytes_FromStringAndSize(<const char*>key_at, key_size)
+        return stored
+
+    cdef tuple _split(self, const uint8_t* p, Py_ssize_t size):
+        """The messages of a batch request; None if they are not plain, or malformed."""
+        cdef const uint8_t* end = p + size
+        cdef const uint8_t* properties_at
+        cdef list messages = []
+        cdef BatchMessage message
+        cdef int64_t body_size, total
+        cdef Py_ssize_t properties_size
+        cdef bytes stored
+        while p < end:
+            if end - p < 22 or PyList_GET_SIZE(messages) == self.batch_max:
+                return None
+            total = <int32_t>get32(p)
+            body_size = <int32_t>get32(p + 16)
+            if body_size < 0 or body_size > end - p - 22:
+                return None
+            properties_at = p + 20 + body_size + 2
+            properties_size = (<Py_ssize_t>(properties_at - 2)[0] << 8) | (properties_at - 1)[0]
+            if properties_size > end - properties_at or total != 22 + body_size + properties_size:
+                return None
+            stored = self._properties(properties_at, properties_size)
+            if stored is None:
+                return None
+            message = BatchMessage.__new__(BatchMessage)
+            message.flag = <int32_t>get32(p + 12)
+            message.body = PyBytes_FromStringAndSize(<const char*>p + 20, body_size)
+            message.properties = stored
+            message.tag_hash = self.tag
+            message.unique_key = self.key
+            messages.append(message)
+            p = properties_at + properties_size
+        return tuple(messages) if messages else None
+
+
+@cython.final
+cdef class Intake(PlainBatches):
+    cdef object proposals, append, retries, slot_of, origin_of
+    cdef dict plain, session_max
+    cdef int64_t connection_max, node_max, body_max
+    cdef uint8_t* scratch
 
     def __cinit__(self):
         self.scratch = <uint8_t*>PyMem_Malloc(PROPERTIES_ROOM)
@@ -648,9 +835,7 @@ cdef class Intake:
         self.connection_max = limits.connection_inflight_bytes_max
         self.node_max = limits.node_inflight_bytes_max
         self.body_max = limits.message_bytes_max
-        self.properties_max = limits.properties_bytes_max
-        self.batch_max = limits.batch_messages_max
-        self.suffix = suffix
+        PlainBatches.__init__(self, limits, suffix)
         self.slot_of = slot_of
         self.new_key = new_key
         self.origin_of = origin_of
@@ -779,123 +964,6 @@ cdef class Intake:
         send.low_sequence = session.low
         return send
 
-    cdef bint _is_plain(self, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-        """Whether no property has a meaning for the broker that Python is to see to."""
-        cdef const uint8_t* end = p + size
-        cdef const uint8_t* stop
-        while p < end:
-            size = end - p
-            if p[0] == c'D':
-                if begins(p, size, b"DELAY", 5):
-                    return False
-            elif p[0] == c'T':
-                if begins(p, size, b"TIMER_D", 7) or begins(p, size, b"TRAN_MSG", 8):
-                    return False
-            elif p[0] == c'P':
-                if begins(p, size, b"POP_CK\x01", 7):
-                    return False
-            elif p[0] == c'A':
-                if begins(p, size, b"ACK_LEVEL\x01", 10):
-                    return False
-            elif p[0] == c'W' and begins(p, size, b"WAIT\x01false", 10):
-                return False
-            stop = <const uint8_t*>memchr(p, 2, size)
-            if stop == NULL:
-                break
-            p = stop + 1
-        return True
-
-    cdef bytes _properties(self, const uint8_t* p, Py_ssize_t size):
-        """The properties as they are stored; None if they are not plain. Sets `tag` and `key` to what is in them."""
-        cdef const uint8_t* at = p
-        cdef const uint8_t* end = p + size
-        cdef const uint8_t* stop
-        cdef const uint8_t* tag_at = NULL
-        cdef const uint8_t* key_at = NULL
-        cdef Py_ssize_t tag_size = 0, key_size = 0, left, total
-        cdef bytes stored, new_key
-        cdef uint8_t* into
-        cdef uint32_t hashed = 0
-        cdef bint closed = size == 0 or (end - 1)[0] == 2
-        if not self._is_plain(p, size):
-            return None
-        while at < end:
-            left = end - at
-            stop = <const uint8_t*>memchr(at, 2, left)
-            if stop == NULL:
-                stop = end
-            if key_at == NULL and begins(at, left, b"UNIQ_KEY\x01", 9):
-                key_at = at + 9
-                key_size = stop - key_at
-                if key_size <= 0:
-                    return None
-            elif tag_at == NULL and begins(at, left, b"TAGS\x01", 5):
-                tag_at = at + 5
-                tag_size = stop - tag_at
-            at = stop + 1
-        new_key = None if key_at != NULL else self.new_key()
-        total = size + (not closed) + (10 + len(new_key) if new_key is not None else 0) + PyBytes_GET_SIZE(self.suffix)
-        if total > self.properties_max:
-            return None
-        stored = PyBytes_FromStringAndSize(NULL, total)
-        into = <uint8_t*>PyBytes_AS_STRING(stored)
-        memcpy(into, p, size)
-        into += size
-        if not closed:
-            into[0] = 2
-            into += 1
-        if new_key is not None:
-            memcpy(into, b"UNIQ_KEY\x01", 9)
-            memcpy(into + 9, PyBytes_AS_STRING(new_key), PyBytes_GET_SIZE(new_key))
-            into += 9 + PyBytes_GET_SIZE(new_key)
-            into[0] = 2
-            into += 1
-        memcpy(into, PyBytes_AS_STRING(self.suffix), PyBytes_GET_SIZE(self.suffix))
-        self.tag = 0
-        if tag_size > 0:
-            for left in range(tag_size):
-                if tag_at[left] > 0x7E:
-                    self.tag = java_hash(PyBytes_FromStringAndSize(<const char*>tag_at, tag_size).decode("utf-8", "replace"))
-                    break
-                hashed = 31 * hashed + tag_at[left]
-            else:
-                self.tag = <int32_t>hashed
-        self.key = new_key if new_key is not None else PyBytes_FromStringAndSize(<const char*>key_at, key_size)
-        return stored
-
-    cdef tuple _split(self, const uint8_t* p, Py_ssize_t size):
-        """The messages of a batch request; None if they are not plain, or malformed."""
-        cdef const uint8_t* end = p + size
-        cdef const uint8_t* properties_at
-        cdef list messages = []
-        cdef BatchMessage message
-        cdef int64_t body_size, total
-        cdef Py_ssize_t properties_size
-        cdef bytes stored
-        while p < end:
-            if end - p < 22 or PyList_GET_SIZE(messages) == self.batch_max:
-                return None
-            total = <int32_t>get32(p)
-            body_size = <int32_t>get32(p + 16)
-            if body_size < 0 or body_size > end - p - 22:
-                return None
-            properties_at = p + 20 + body_size + 2
-            properties_size = (<Py_ssize_t>(properties_at - 2)[0] << 8) | (properties_at - 1)[0]
-            if properties_size > end - properties_at or total != 22 + body_size + properties_size:
-                return None
-            stored = self._properties(properties_at, properties_size)
-            if stored is None:
-                return None
-            message = BatchMessage.__new__(BatchMessage)
-            message.flag = <int32_t>get32(p + 12)
-            message.body = PyBytes_FromStringAndSize(<const char*>p + 20, body_size)
-            message.properties = stored
-            message.tag_hash = self.tag
-            message.unique_key = self.key
-            messages.append(message)
-            p = properties_at + properties_size
-        return tuple(messages) if messages else None
-
 
 # --- sends to an entry ------------------------------------------------------------------------------------------------
 
@@ -923,8 +991,35 @@ def cut(waiting, int64_t bytes_left, int64_t count_left):
     return sends, taken
 
 
+cdef struct Fields:
+    # Of a stored message: what its send, or its own head, says.
+    int64_t sys_flag, born_ms, reconsume_times, prepared_position
+
+
+cdef inline Fields _fields_of(Send send) noexcept:
+    cdef Fields fields
+    fields.sys_flag = send.sys_flag
+    fields.born_ms = send.born_ms
+    fields.reconsume_times = send.reconsume_times
+    fields.prepared_position = send.prepared_position
+    return fields
+
+
+cdef inline Fields _fields_of_head(MessageHead head) noexcept:
+    cdef Fields fields
+    fields.sys_flag = head.sys_flag
+    fields.born_ms = head.born_ms
+    fields.reconsume_times = head.reconsume_times
+    fields.prepared_position = head.prepared_position
+    return fields
+
+
 cdef bytes _message(
-    Send send,
+    bytes field,
+    bint v2,
+    int64_t queue_id,
+    Fields* fields,
+    bytes born_host,
     int64_t flag,
     bytes body,
     bytes properties,
@@ -933,33 +1028,40 @@ cdef bytes _message(
     int64_t store_ms,
     bytes store_host,
 ):
-    """A stored message (see `cluster.wire.message_format`), with addresses of 8 bytes."""
-    cdef TopicSlot slot = send.slot
-    cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), field_size = PyBytes_GET_SIZE(slot.field)
+    """A stored message (see `cluster.wire.message_format`) of the topic whose name is in `field`."""
+    cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), field_size = PyBytes_GET_SIZE(field)
     cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
-    cdef Py_ssize_t total = MESSAGE_FIXED + body_size + field_size + properties_size
+    cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)
+    cdef Py_ssize_t total = MESSAGE_FIXED + born_size + store_size + body_size + field_size + properties_size
     cdef bytes message = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(message)
-    cdef uint32_t crc = crc32(body)
+    cdef uint32_t crc = crc32(body), sys_flag = <uint32_t>fields.sys_flag
+    if born_size == HOST_V6:
+        sys_flag |= SYS_FLAG_BORN_V6
+    if store_size == HOST_V6:
+        sys_flag |= SYS_FLAG_STORE_V6
     put32(at, total)
-    put32(at + 4, MAGIC_V2 if slot.v2 else MAGIC_V1)
+    put32(at + 4, MAGIC_V2 if v2 else MAGIC_V1)
     put32(at + 8, crc & INT32_MAX)
-    put32(at + 12, <uint32_t>send.queue_id)
+    put32(at + 12, <uint32_t>queue_id)
     put32(at + 16, <uint32_t>flag)
     put64(at + 20, offset)
     put64(at + 28, position)
-    put32(at + 36, <uint32_t>send.sys_flag)
-    put64(at + 40, send.born_ms)
-    memcpy(at + 48, PyBytes_AS_STRING(send.born_host), 8)
-    put64(at + 56, store_ms)
-    memcpy(at + 64, PyBytes_AS_STRING(store_host), 8)
-    put32(at + 72, <uint32_t>send.reconsume_times)
-    put64(at + 76, send.prepared_position)
-    put32(at + 84, <uint32_t>body_size)
-    at += 88
+    put32(at + 36, sys_flag)
+    put64(at + 40, fields.born_ms)
+    at += 48
+    memcpy(at, PyBytes_AS_STRING(born_host), born_size)
+    at += born_size
+    put64(at, store_ms)
+    memcpy(at + 8, PyBytes_AS_STRING(store_host), store_size)
+    at += 8 + store_size
+    put32(at, <uint32_t>fields.reconsume_times)
+    put64(at + 4, fields.prepared_position)
+    put32(at + 12, <uint32_t>body_size)
+    at += 16
     memcpy(at, PyBytes_AS_STRING(body), body_size)
     at += body_size
-    memcpy(at, PyBytes_AS_STRING(slot.field), field_size)
+    memcpy(at, PyBytes_AS_STRING(field), field_size)
     at += field_size
     put16(at, <uint32_t>properties_size)
     memcpy(at + 2, PyBytes_AS_STRING(properties), properties_size)
@@ -1044,12 +1146,67 @@ cdef int _session_row(dict sessions, Send send, int64_t topic_id, int64_t offset
     return 0
 
 
+def add_messages(builder, Send send, Py_ssize_t at, Py_ssize_t end, QueueCursor cursor):
+    """Adds the messages `at` to `end` of a batch; returns their positions. See `message_batch`."""
+    cdef bytes store_host = builder.store_host, message, field
+    cdef int64_t position = builder.position, store_ms = builder.store_ms, offset = 0, queue_id
+    cdef list parts = builder.parts, items = cursor.items, places = []
+    cdef bytearray records = builder.keys
+    cdef TopicSlot slot = send.slot
+    cdef bint queued = send.schedule is None, index = queued and builder.index, v2
+    cdef object topic_id = slot.topic_id
+    cdef _Keys keys = _Keys.__new__(_Keys)
+    cdef Fields of_send = _fields_of(send), of_head
+    cdef Fields* fields
+    cdef bytes born_host
+    cdef BatchMessage one
+    if not 0 <= at <= end <= len(send.batch):
+        raise IndexError(f"no messages {at} to {end} are in a batch of {len(send.batch)}")
+    if queued:
+        field, v2, queue_id = slot.field, slot.v2, send.queue_id
+    else:
+        field, v2, queue_id = send.schedule.topic.field, send.schedule.topic.v2, send.schedule.queue_id
+    try:
+        while at < end:
+            one = send.batch[at]
+            at += 1
+            fields, born_host = &of_send, send.born_host
+            if one.head is not None:
+                of_head, born_host = _fields_of_head(one.head), one.head.born_host
+                fields = &of_head
+            if queued:
+                offset = cursor.next_offset
+            message = _message(
+                field, v2, queue_id, fields, born_host, one.flag, one.body, one.properties,
+                offset, position, store_ms, store_host,
+            )
+            parts.append(message)
+            items.append(_item(position, message, one.tag_hash, store_ms))
+            places.append(position)
+            if index:
+                if PyBytes_GET_SIZE(one.unique_key):
+                    keys.add(crc32(one.unique_key, topic_id), position)
+                if _has_words(one.properties):
+                    keys.move(records)
+                    builder.add_words(topic_id, one.properties, position)
+            if queued:
+                cursor.next_offset += 1
+                if slot.strict and one.key_hash:
+                    builder.add_unique(send, one.key_hash, one.body, offset, position)
+            cursor.bytes += PyBytes_GET_SIZE(message)
+            position += PyBytes_GET_SIZE(message)
+    finally:
+        builder.position = position
+        keys.move(records)
+    return tuple(places)
+
+
 def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
     """Adds the plain sends from `at` on; returns the first that it leaves to Python. See `message_batch`."""
     cdef Py_ssize_t count = PyList_GET_SIZE(sends)
     cdef bytes store_host = builder.store_host, message
     cdef int64_t position = builder.position, store_ms = builder.store_ms, offset, first
-    cdef list parts = builder.parts, touched = builder.touched, places
+    cdef list parts = builder.parts, touched = builder.touched
     cdef dict sessions = builder.sessions
     cdef bytearray records = builder.keys
     cdef bint index = builder.index
@@ -1057,7 +1214,7 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
     cdef Send send
     cdef TopicSlot slot
     cdef QueueCursor cursor
-    cdef BatchMessage one
+    cdef Fields fields
     cdef object topic_id, opened
     if PyBytes_GET_SIZE(store_host) != 8:
         return at
@@ -1077,26 +1234,16 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
                 touched.append((cursor, send.kind))
             offset, first, topic_id = cursor.next_offset, position, slot.topic_id
             if send.batch:
-                places = []
-                for one in send.batch:
-                    message = _message(
-                        send, one.flag, one.body, one.properties, cursor.next_offset, position, store_ms, store_host
-                    )
-                    parts.append(message)
-                    cursor.items.append(_item(position, message, one.tag_hash, store_ms))
-                    places.append(position)
-                    if index:
-                        if PyBytes_GET_SIZE(one.unique_key):
-                            keys.add(crc32(one.unique_key, topic_id), position)
-                        if _has_words(one.properties):
-                            keys.move(records)
-                            builder.add_words(topic_id, one.properties, position)
-                    cursor.next_offset += 1
-                    cursor.bytes += PyBytes_GET_SIZE(message)
-                    position += PyBytes_GET_SIZE(message)
-                positions.append(tuple(places))
+                keys.move(records)
+                builder.position = position
+                positions.append(add_messages(builder, send, 0, len(send.batch), cursor))
+                position = builder.position
             else:
-                message = _message(send, send.flag, send.body, send.properties, offset, position, store_ms, store_host)
+                fields = _fields_of(send)
+                message = _message(
+                    slot.field, slot.v2, send.queue_id, &fields, send.born_host, send.flag, send.body, send.properties,
+                    offset, position, store_ms, store_host,
+                )
                 parts.append(message)
                 cursor.items.append(_item(position, message, send.tag_hash, store_ms))
                 positions.append(first)
@@ -1119,6 +1266,107 @@ def add_plain(builder, list sends, Py_ssize_t at, list offsets, list positions):
         builder.position = position
         keys.move(records)
     return at
+
+
+# --- stored messages to copies ----------------------------------------------------------------------------------------
+
+
+cdef inline bint _same_head(MessageHead head, int64_t sys_flag, int64_t born_ms, const uint8_t* host, Py_ssize_t size,
+                            int64_t reconsume_times) noexcept:
+    return (
+        head.sys_flag == sys_flag
+        and head.born_ms == born_ms
+        and head.reconsume_times == reconsume_times
+        and PyBytes_GET_SIZE(head.born_host) == size
+        and memcmp(PyBytes_AS_STRING(head.born_host), host, size) == 0
+    )
+
+
+cdef bytes _unique_key(const uint8_t* p, Py_ssize_t size):
+    """The value of UNIQ_KEY in raw properties; see `cluster.replication.message_keys`."""
+    cdef const uint8_t* end = p + size
+    cdef const uint8_t* stop
+    while p < end:
+        stop = <const uint8_t*>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if begins(p, end - p, b"UNIQ_KEY\x01", 9):
+            return PyBytes_FromStringAndSize(<const char*>p + 9, stop - p - 9)
+        p = stop + 1
+    return b""
+
+
+cdef BatchMessage _copy(const uint8_t* p, const uint8_t* end, int64_t tag_hash, MessageHead like):
+    """A copy of the stored message from `p` to `end`; None if there is none. `like`: a head that may fit."""
+    cdef uint32_t magic = get32(p + 4), sys_flag = get32(p + 36)
+    cdef int64_t born_ms = <int64_t>get64(p + 40)
+    cdef Py_ssize_t born_size = HOST_V6 if sys_flag & SYS_FLAG_BORN_V6 else HOST_V4
+    cdef Py_ssize_t store_size = HOST_V6 if sys_flag & SYS_FLAG_STORE_V6 else HOST_V4
+    cdef const uint8_t* host = p + 48
+    cdef const uint8_t* at = host + born_size + 8 + store_size
+    cdef int64_t body_size, kept_flag = <int32_t>sys_flag & SYS_FLAGS_OF_A_COPY, reconsume_times
+    cdef Py_ssize_t length = 1 if magic == MAGIC_V1 else 2, topic_size, properties_size
+    cdef bytes body
+    cdef BatchMessage copy
+    if magic != MAGIC_V1 and magic != MAGIC_V2 or end - at < 16:
+        return None
+    reconsume_times, body_size = <int32_t>get32(at), get32(at + 12)
+    at += 16
+    if end - at - length - 2 < body_size:
+        return None
+    body = PyBytes_FromStringAndSize(<const char*>at, body_size)
+    at += body_size
+    topic_size = at[0] if length == 1 else (<Py_ssize_t>at[0] << 8) | at[1]
+    at += length
+    if end - at - 2 < topic_size:
+        return None
+    try:
+        PyUnicode_DecodeUTF8(<char*>at, topic_size, NULL)
+    except UnicodeDecodeError:
+        return None
+    at += topic_size
+    properties_size = (<Py_ssize_t>at[0] << 8) | at[1]
+    at += 2
+    if end - at != properties_size or crc32(body) & INT32_MAX != get32(p + 8):
+        return None
+    if like is None or not _same_head(like, kept_flag, born_ms, host, born_size, reconsume_times):
+        like = MessageHead(
+            kept_flag, born_ms, PyBytes_FromStringAndSize(<const char*>host, born_size), reconsume_times
+        )
+    copy = BatchMessage.__new__(BatchMessage)
+    copy.flag = <int32_t>get32(p + 16)
+    copy.body = body
+    copy.properties = PyBytes_FromStringAndSize(<const char*>at, properties_size)
+    copy.tag_hash = tag_hash
+    copy.unique_key = _unique_key(at, properties_size)
+    copy.head = like
+    return copy
+
+
+def copies_of(bytes stored not None, bytes items not None):
+    """Copies of the messages of a row; see `cluster.broker.copies`."""
+    cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(stored)
+    cdef const uint8_t* end = p + PyBytes_GET_SIZE(stored)
+    cdef const uint8_t* item = <const uint8_t*>PyBytes_AS_STRING(items)
+    cdef const uint8_t* last = item + PyBytes_GET_SIZE(items)
+    cdef list copies = []
+    cdef int64_t size
+    cdef BatchMessage copy
+    cdef MessageHead like = None
+    if PyBytes_GET_SIZE(items) % PACKED_ITEM:
+        raise ValueError(f"{len(items)} bytes are not packed items")
+    while item < last:
+        size = get32(item + 8)
+        if size < 48 or size > end - p or get32(p) != <uint32_t>size:
+            break
+        copy = _copy(p, p + size, <int64_t>get64(item + 16), like)
+        if copy is None:
+            break
+        like = copy.head
+        copies.append(copy)
+        item += PACKED_ITEM
+        p += size
+    return tuple(copies)
 
 
 # --- results to answers -----------------------------------------------------------------------------------------------
@@ -1265,3 +1513,229 @@ cdef bytes _shown(Send send, object as_json):
             return as_json(send.unique_key)
     return send.key
 
+
+# --- rows and bytes to the body of a pull -----------------------------------------------------------------------------
+
+
+cdef bint _HAS_CRC32C = raftmq_has_crc32c()
+
+
+cdef uint32_t _checksum(const uint8_t* at, Py_ssize_t size) except? 0:
+    """CRC32C of the bytes."""
+    if _HAS_CRC32C:
+        return raftmq_crc32c(at, size)
+    return crc32c(PyBytes_FromStringAndSize(<const char*>at, size))
+
+
+cdef inline Py_ssize_t _place(const uint8_t* item, uint64_t first, Py_ssize_t end) noexcept nogil:
+    """Where the item's message begins in the block; `end`, which is behind the block, where it begins outside."""
+    cdef uint64_t position = get64(item)
+    return <Py_ssize_t>(position - first) if first <= position < first + <uint64_t>end else end
+
+
+def body_of(bytes items not None, bytes block not None, uint64_t first):
+    """See `cluster.broker.stored_bodies.body_of`."""
+    cdef const uint8_t* item = items
+    cdef const uint8_t* data = block
+    cdef const uint8_t* rows = item
+    cdef Py_ssize_t rows_size = len(items), end = len(block), count = rows_size // PACKED_ITEM
+    cdef Py_ssize_t number, at = 0, begin, size, good = 0
+    cdef int64_t total = 0
+    cdef uint64_t span
+    cdef bint adjacent
+    cdef bytes body
+    cdef uint8_t* to
+    if rows_size % PACKED_ITEM:
+        raise struct.error(f"iterative unpacking requires a buffer of a multiple of {PACKED_ITEM} bytes")
+    if not count:
+        return b"", 0
+    for number in range(count):
+        total += get32(rows + number * PACKED_ITEM + 8)
+    item = rows + (count - 1) * PACKED_ITEM
+    span = get64(item) + get32(item + 8) - get64(rows)
+    begin = _place(rows, first, end + 1)
+    adjacent = begin <= end and span == <uint64_t>total
+    total = 0
+    for number in range(count):
+        item = rows + number * PACKED_ITEM
+        size = get32(item + 8)
+        at = begin + total if adjacent else _place(item, first, end)
+        if size > end - at or _checksum(data + at, size) != get32(item + 12):
+            break
+        total += size
+        good += 1
+    if adjacent:
+        return (block if begin == 0 and total == end else block[begin : begin + total]), good
+    body = PyBytes_FromStringAndSize(NULL, total)
+    to = <uint8_t*>PyBytes_AS_STRING(body)
+    for number in range(good):
+        item = rows + number * PACKED_ITEM
+        size = get32(item + 8)
+        memcpy(to, data + _place(item, first, end), size)
+        to += size
+    return body, good
+
+
+# --- the body of a pull to columns --------------------------------------------------------------------------------------
+
+
+def message_starts(bytes data not None):
+    """See `raftmq.arrow.frames.message_starts`."""
+    cdef const uint8_t* start = data
+    cdef const uint8_t* message
+    cdef Py_ssize_t size = len(data), at = 0, count = 0, body, length, number
+    cdef uint32_t total, flags, crc
+    cdef bytes starts
+    cdef int64_t* begins
+    while at < size:
+        if size - at < MESSAGE_HEAD:
+            return None
+        total = get32(start + at)
+        if total < MESSAGE_FIXED or total > size - at:
+            return None
+        at += total
+        count += 1
+    starts = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t))
+    begins = <int64_t*>PyBytes_AS_STRING(starts)
+    at = 0
+    for number in range(count):
+        message = start + at
+        total, flags = get32(message), get32(message + 36)
+        body = MESSAGE_HEAD + 8 + 16
+        body += HOST_V6 if flags & SYS_FLAG_BORN_V6 else HOST_V4
+        body += HOST_V6 if flags & SYS_FLAG_STORE_V6 else HOST_V4
+        if body > total:
+            return None
+        length = get32(message + body - 4)
+        if length > total - body:
+            return None
+        crc = crc32(PyBytes_FromStringAndSize(<const char*>message + body, length))
+        if (crc & 0x7FFFFFFF) != get32(message + 8):
+            return None
+        begins[number] = at
+        at += total
+    return starts
+
+
+# --- properties to columns --------------------------------------------------------------------------------------------
+
+
+cdef enum:
+    NAME_ENDS = 1
+    ENTRY_ENDS = 2
+    ENTRIES_MAX = 64  # of a row, of which it is looked at whether a name is there twice
+
+
+@cython.final
+cdef class _Texts:
+    """Texts behind one another, and where each ends: the two buffers of a column of Arrow."""
+
+    cdef uint8_t* data
+    cdef int32_t* ends
+    cdef Py_ssize_t size, count
+
+    def __cinit__(self, Py_ssize_t size, Py_ssize_t count):
+        """Room for `count` texts of together `size` bytes."""
+        self.data = <uint8_t*>PyMem_Malloc(size + 1)
+        self.ends = <int32_t*>PyMem_Malloc((count + 1) * sizeof(int32_t))
+        if self.data == NULL or self.ends == NULL:
+            raise MemoryError
+        self.ends[0] = 0
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+        PyMem_Free(self.ends)
+
+    cdef inline void add(self, const uint8_t* at, Py_ssize_t size) noexcept:
+        memcpy(self.data + self.size, at, size)
+        self.size += size
+        self.count += 1
+        self.ends[self.count] = <int32_t>self.size
+
+    cdef tuple buffers(self):
+        return (
+            PyBytes_FromStringAndSize(<const char*>self.ends, (self.count + 1) * sizeof(int32_t)),
+            PyBytes_FromStringAndSize(<const char*>self.data, self.size),
+        )
+
+
+cdef bint _is_twice(const uint8_t* data, const int32_t* ends, Py_ssize_t first, Py_ssize_t end) noexcept nogil:
+    """Whether one of the texts from `first` up to, not including, `end` is there twice; there are few of them."""
+    cdef Py_ssize_t one, other
+    cdef int32_t size
+    for one in range(first + 1, end):
+        size = ends[one + 1] - ends[one]
+        for other in range(first, one):
+            if ends[other + 1] - ends[other] == size and not memcmp(data + ends[one], data + ends[other], size):
+                return True
+    return False
+
+
+def split_properties(bytes data not None, const int64_t[::1] at, const int64_t[::1] end, tuple names, bint as_map):
+    """See `raftmq.arrow.properties.split_properties`."""
+    cdef Py_ssize_t rows = at.shape[0], row, number, total = 0, wanted = len(names), entries = 0
+    cdef const uint8_t* start = data
+    cdef const uint8_t* p
+    cdef const uint8_t* stop
+    cdef const uint8_t* name_end
+    cdef const uint8_t* last
+    cdef bytes name
+    cdef bint repeated = False
+    cdef list columns = [], present = []
+    cdef _Texts keys = None, values = None, column
+    cdef bytes bounds = b""
+    cdef int32_t* bound = NULL
+    cdef uint8_t* bits
+    cdef const uint8_t* found[8]
+    cdef Py_ssize_t sizes[8]
+    if wanted > 8:
+        raise ValueError(f"{wanted} names, of at most 8")
+    if end.shape[0] != rows:
+        raise ValueError(f"{rows} rows begin and {end.shape[0]} end")
+    for row in range(rows):
+        if not 0 <= at[row] <= end[row] <= len(data):
+            raise ValueError(f"row {row} is not in the data")
+        total += end[row] - at[row]
+    if total > INT32_MAX:
+        raise ValueError(f"{total} bytes are more than a column holds")
+    for number in range(wanted):
+        columns.append(_Texts(total, rows))
+        present.append(PyBytes_FromStringAndSize(NULL, (rows + 7) // 8))
+        memset(PyBytes_AS_STRING(present[number]), 0, (rows + 7) // 8)
+    if as_map:
+        keys, values = _Texts(total, total // 3 + 1), _Texts(total, total // 3 + 1)
+        bounds = PyBytes_FromStringAndSize(NULL, (rows + 1) * sizeof(int32_t))
+        bound = <int32_t*>PyBytes_AS_STRING(bounds)
+        bound[0] = 0
+    for row in range(rows):
+        p, last = start + at[row], start + end[row]
+        for number in range(wanted):
+            found[number] = NULL
+        while p < last:
+            stop = <const uint8_t*>memchr(p, ENTRY_ENDS, last - p)
+            if stop == NULL:
+                stop = last
+            name_end = <const uint8_t*>memchr(p, NAME_ENDS, stop - p)
+            if name_end != NULL and name_end > p and name_end + 1 < stop:
+                for number in range(wanted):
+                    name = <bytes>names[number]
+                    if PyBytes_GET_SIZE(name) == name_end - p and not memcmp(p, PyBytes_AS_STRING(name), name_end - p):
+                        found[number], sizes[number] = name_end + 1, stop - name_end - 1
+                if as_map:
+                    keys.add(p, name_end - p)
+                    values.add(name_end + 1, stop - name_end - 1)
+            p = stop + 1
+        for number in range(wanted):
+            column = <_Texts>columns[number]
+            if found[number] != NULL:
+                column.add(found[number], sizes[number])
+                bits = <uint8_t*>PyBytes_AS_STRING(present[number])
+                bits[row >> 3] |= 1 << (row & 7)
+            else:
+                column.add(start, 0)
+        if as_map:
+            bound[row + 1] = <int32_t>keys.count
+            if keys.count - bound[row] > ENTRIES_MAX or _is_twice(keys.data, keys.ends, bound[row], keys.count):
+                repeated = True
+    taken = [(present[number], *(<_Texts>columns[number]).buffers()) for number in range(wanted)]
+    return taken, ((bounds, *keys.buffers(), *values.buffers(), repeated) if as_map else None)

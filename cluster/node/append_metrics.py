@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
 from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from cluster.node.tallies import buckets
 
 WHOLE = "raftmq_append_seconds", "Duration of one write to the log, fdatasync included"
 SYNC = "raftmq_fdatasync_seconds", "Duration of fdatasync alone, of one write to the log"
@@ -41,9 +42,8 @@ class AppendMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
-        bounds = [str(bound) if bound < inf else "+Inf" for bound in self.bounds]
         for (name, text), counts, total_s in (WHOLE, self._whole, self._whole_s), (SYNC, self._sync, self._sync_s):
             family = HistogramMetricFamily(name, text)
-            family.add_metric([], list(zip(bounds, accumulate(counts), strict=True)), total_s)
+            family.add_metric([], buckets(self.bounds, counts), total_s)
             yield family
         yield CounterMetricFamily(*BYTES, self._bytes)

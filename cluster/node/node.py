@@ -291,6 +291,7 @@ class Node:
             self.early_routes,
             ends,
             lambda: node_view.figures(self),
+            self.storage.directory.log.entry_at,
             self.metrics,
             None if self.tier_access is None else self.tier_access.keys,
             self._old_bounds,

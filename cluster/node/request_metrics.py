@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
+from cluster.node.tallies import buckets
 from cluster.replication.slow_requests import code_name
 from cluster.wire.codes import ResponseCode
 
@@ -56,10 +56,9 @@ class RequestMetrics:
             "Milliseconds until a request was answered, by its code; of sends, from the proposal of their entry",
             labels=("protocol_type", "request_code", "response_code"),
         )
-        bounds = [str(bound) if bound < inf else "+Inf" for bound in BOUNDS_MS]
         for (code, response), counts in self._counts.items():
             labels = (REMOTING, code_name(code).lower(), _response_name(response))
-            family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums_ms[code, response])
+            family.add_metric(labels, buckets(BOUNDS_MS, counts), self._sums_ms[code, response])
         yield family
 
 

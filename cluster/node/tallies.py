@@ -5,13 +5,18 @@ each value, and a histogram looks through its buckets in Python. Exported under 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
+
+
+def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
+    """A histogram's buckets as they are exported: (upper bound, how many values are not above it)."""
+    return list(zip(map(floatToGoString, bounds), accumulate(counts), strict=True))
 
 
 class Tally:
@@ -64,6 +69,5 @@ class Spread:
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
         family = HistogramMetricFamily(self._name, self._text)
-        rows = zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True)
-        family.add_metric([], list(rows), self._sum)
+        family.add_metric([], buckets(self._bounds, self._counts), self._sum)
         yield family

@@ -109,7 +109,8 @@ def access_of(
     reading = TierReading(context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log)
     metrics.watch(counts, reading)
     keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
-    levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms)
+    memory = context.environment.memory_bytes
+    levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms, memory)
     return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads, levels)
 
 

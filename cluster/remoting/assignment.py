@@ -20,6 +20,7 @@ from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
 
 _BROADCASTING_NAMES = (BROADCASTING, "0", 0)
 _Body = TypeVar("_Body")
@@ -99,5 +100,5 @@ def _check_client(request: Request) -> None:
 def _parse(body: bytes, decode: Callable[[bytes], _Body], name: str) -> _Body:
     try:
         return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Refused(Reason.INVALID, f"body is not {name} JSON: {error}") from None

@@ -69,6 +69,7 @@ class Held:
     """A client's request that this node keeps until somebody has answered it."""
 
     __slots__ = (
+        "came_ms",
         "deadline_ms",
         "frame",
         "line",
@@ -79,8 +80,9 @@ class Held:
         "was_sent",
     )
 
-    def __init__(self, frame: Frame, deadline_ms: int) -> None:
+    def __init__(self, frame: Frame, came_ms: int, deadline_ms: int) -> None:
         self.frame = frame
+        self.came_ms = came_ms
         self.deadline_ms = deadline_ms
         self.size = frame.size
         self.promised: Share | None = None
@@ -208,7 +210,8 @@ class Forwarder:
             return
         if frame.identity is None and code in SENDS:
             frame.identity = self._names.name_held(frame)
-        held = Held(frame, self._clock.monotonic_ms() + self._deadline_ms)
+        now_ms = self._clock.monotonic_ms()
+        held = Held(frame, now_ms, now_ms + self._deadline_ms)
         held.promised = promised
         forward_id = next(self._ids)
         self._held[forward_id] = held
@@ -277,7 +280,7 @@ class Forwarder:
         self._admit_early()
         now = self._clock.monotonic_ms()
         for forward_id, held in list(self._held.items()):
-            wait_over = not held.was_sent and now >= held.deadline_ms - self._deadline_ms + self._leader_wait_ms
+            wait_over = not held.was_sent and now >= held.came_ms + self._leader_wait_ms
             if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
                 self._drop(forward_id)
                 self._answer_expired(held)
@@ -330,7 +333,7 @@ class Forwarder:
         if slow is None or held.waits_for_leader:
             return
         now_ms = self._clock.monotonic_ms()
-        took_ms = now_ms - (held.deadline_ms - self._deadline_ms)
+        took_ms = now_ms - held.came_ms
         if took_ms >= slow.bound_ms:
             header = held.frame.header
             ext = ext_of(header) if header.code not in SENDS else {}
@@ -359,7 +362,7 @@ class Forwarder:
         if code in SILENT:
             return
         if held.tries and code in WRITES:
-            self._answer_unknown(held, f"the leader did not answer within {self._deadline_ms} ms")
+            self._answer_unknown(held, f"the leader did not answer within {held.deadline_ms - held.came_ms} ms")
             return
         self._settle(held, stored=False)
         remark = "there is no leader now; nothing was done, try again"

@@ -9,6 +9,7 @@ from cluster.broker.groups import Groups
 from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.broker_figures import BrokerFigures
+from cluster.remoting.entries import EntryRequests
 from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.query import QueryRequests
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
     from cluster.remoting.transactions import TransactionRequests
+    from raftlog.storage.log_reader import EntrySpan
     from raftlog.types import NodeId
 
 
@@ -52,12 +54,13 @@ def handlers_of(
     early: EarlyRoutes,
     transactions: TransactionRequests,
     figures: Figures,
+    entry_at: Callable[[int], EntrySpan],
     metrics: RequestFigures | None = None,
     old_keys: OldKeys | None = None,
     old_bounds: OldBounds | None = None,
 ) -> dict[int, Handler]:
-    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries,
-    `old_bounds`: see Offsets."""
+    """Request code -> handler; `unreached`: see `route.Routes`; `entry_at`: see EntryRequests;
+    `old_keys`: see MessageQueries, `old_bounds`: see Offsets."""
     groups = Groups(services, members)
     return {
         **route.handlers(services, unreached, early),
@@ -74,6 +77,7 @@ def handlers_of(
         **SendBackRequests(send_backs).handlers(),
         **RecallRequests(recalls).handlers(),
         **StagedWriteHandlers(writes).handlers(),
+        **EntryRequests(services, entry_at).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
         **replies.handlers(),

@@ -33,6 +33,7 @@ from cluster.runtime.request_limits import (
     Word,
 )
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
 
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -178,7 +179,7 @@ def _parse(body: bytes) -> HeartbeatData:
         raise Refused(Reason.INVALID, remark)
     try:
         data = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Refused(Reason.INVALID, f"heartbeat body is not HeartbeatData JSON: {error}") from None
     if not data.client_id:
         raise Refused(Reason.INVALID, "heartbeat has no clientID")

@@ -17,6 +17,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
 from statemachine.queue_locks import QUEUES_MAX
 from statemachine.queue_rows import Queue
 
@@ -89,7 +90,7 @@ class QueueLockRequests:
 def _parse(request: Request) -> LockBody:
     try:
         body = _decode(request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Refused(Reason.INVALID, f"the body is no list of queues to lock: {error}") from None
     check_group_name(body.consumer_group)
     if not body.client_id:

@@ -10,6 +10,7 @@ import msgspec
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
 from cluster.wire.codec import CodecError, Header, Signed32
 from cluster.wire.codes import RequestCode
+from cluster.wire.json_text import MALFORMED
 
 _LETTERS = {
     "producer_group": "a",
@@ -90,6 +91,6 @@ def decode_send_header(header: Header) -> SendHeader:
     """The fields of a send request of either form. Raises CodecError naming the field that does not fit."""
     try:
         fields = _decode_v1(header.extFields) if header.code == 10 else _decode_v2(header.extFields)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise CodecError(f"bad send header: {error}") from error
     return fields

@@ -361,12 +361,13 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._out_is_large = True
 
     def write_all(self, data: bytes) -> None:
-        """The same for many small answers at once, back to back."""
+        """The same for the answers of a whole entry, back to back: they are not held back for more, which would cost
+        an iteration of the loop. The transport itself joins what is written in one iteration."""
         if self.closed:
             return
-        if not self._out:
-            self._loop.call_soon(self._flush)
         self._out.append(data)
+        if len(self._out) == 1:
+            self._flush()
 
     def _flush(self) -> None:
         out, self._out = self._out, []

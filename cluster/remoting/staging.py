@@ -16,6 +16,7 @@ from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.fields import integer, integer_in, text
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
 from statemachine.staged_writes import ATTEMPTS_MAX, NAME_MAX
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class StagedWriteHandlers:
     def _commit(self, request: Request) -> None:
         try:
             winners = _decode(request.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise Refused(Reason.INVALID, f"the body is no list of [attempt, messages]: {error}") from None
 
         def decided(answer: CommitAnswer | Refused) -> None:

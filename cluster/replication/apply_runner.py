@@ -1,9 +1,9 @@
 """Decides where apply runs: on its lane, except that a single small run is applied at once on the loop.
 
 Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of applying a
-small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs here,
-and under a load of single small runs its buffers never fill. If an inline run takes long nevertheless, all runs go to
-the lane for a minute, so that a slow disk costs the loop at most one pause.
+small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs here.
+If an inline run takes long nevertheless, because buffers are full, all runs go to the lane for a minute, so that a slow
+disk costs the loop at most one pause.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from cluster.replication.apply_lane import Applied
 from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
 
-INLINE_BYTES_MAX = 64 * 1024
-"""A run with more payload bytes goes to the lane."""
+INLINE_BYTES_MAX = 128 * 1024
+"""A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
+`append_runner`)."""
 SLOW_S = 0.010
 """After an inline run that took longer, runs go to the lane for a minute."""
 LANE_ONLY_S = 60.0

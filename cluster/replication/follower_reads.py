@@ -12,7 +12,6 @@ follower's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A f
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -29,11 +28,6 @@ SAMPLES_MAX = 1200
 """How many commit indexes that are not applied yet are remembered: one minute of them."""
 LAG_MAX = 1000
 """How many entries a follower may be behind for consumers to be sent to it."""
-
-
-def memory_bytes() -> int:
-    """Memory of the machine, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Staleness:
@@ -73,7 +67,7 @@ class FollowerReads:
         raw: RawNode,
         state: BrokerState,
         now_ms: Callable[[], int],
-        memory: Callable[[], int] = memory_bytes,
+        memory: Callable[[], int],
     ) -> None:
         """`memory`: bytes of the machine."""
         self._node_id = config.node_id

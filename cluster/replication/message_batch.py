@@ -15,7 +15,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from cluster.kernel import twin
-from cluster.replication.message_head import MessageHead, Schedule, topic_field
+from cluster.replication.message_head import MessageHead, NamedAs, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
 from raftlog.crc import crc32
@@ -121,7 +121,7 @@ class BatchMessage(msgspec.Struct, gc=False):
     key_hash: int
     unique_key: bytes = b""
     head: MessageHead | None = None
-    """Of a copy that the broker makes: its own head instead of the send's."""
+    """Of a copy that the broker makes, in place of the send's fields of the same names."""
 
 
 Effect = tuple[str, object]
@@ -269,9 +269,9 @@ class _Builder:
             offset = cursor.next_offset
             first = self.position
             if send.batch:
-                positions.append(self._add_batch(send, cursor))
+                positions.append(add_messages(self, send, 0, len(send.batch), cursor))
             else:
-                self._add(send, cursor, send.flag, send.body, send.properties, send.tag_hash)
+                self.add(slot, send.queue_id, send, cursor, send.flag, send.body, send.properties, send.tag_hash)
                 positions.append(first)
                 if self.index:
                     if send.unique_key:  # `key_hash` inlined: this runs for every message
@@ -279,7 +279,7 @@ class _Builder:
                     if KEYS_MARK in send.properties:
                         self.add_words(slot.topic_id, send.properties, first)
                 if slot.dedup == "strict" and send.unique_key and send.effect is None:
-                    self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+                    self.add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
             offsets.append(offset)
             if send.producer_id:
                 self._add_session(send, slot.topic_id, offset, first)
@@ -325,18 +325,15 @@ class _Builder:
         cursor = self.scheduled.get(name)
         if cursor is None:
             cursor = self.scheduled[name] = QueueCursor(slot.topic_id, send.queue_id, 0)
-        head = MessageHead(
-            schedule.topic, schedule.queue_id, send.sys_flag, send.born_ms, send.born_host, send.reconsume_times
-        )
         if schedule.names_due:
             send.due_ms = due
             properties += b"TIMER_OUT_MS\x01%d\x02" % due
         cursor.next_offset = offset
-        self._add(head, cursor, send.flag, send.body, properties, send.tag_hash)
+        self.add(schedule.topic, schedule.queue_id, send, cursor, send.flag, send.body, properties, send.tag_hash)
         if len(cursor.items) == SCHEDULED_RUN_MAX:
             self._end_scheduled(name)
         if slot.dedup == "strict" and send.unique_key and send.effect is None:
-            self._add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
+            self.add_unique(send, key_hash_of(send.unique_key), send.body, offset, first)
         if send.producer_id:
             self._add_session(send, slot.topic_id, offset, first)
         return offset, first
@@ -345,19 +342,18 @@ class _Builder:
         """Stores a batch that waits for a commit (docs/adr/0068); returns as `_add_scheduled`."""
         slot, due = send.slot, schedule.due_ms
         name = (send.kind, due, slot.topic_id, send.queue_id)
-        head = MessageHead(schedule.topic, schedule.queue_id, send.sys_flag, send.born_ms, send.born_host, 0)
-        positions: list[int] = []
-        for message in send.batch:
+        positions: tuple[int, ...] = ()
+        count = len(send.batch)
+        while (at := len(positions)) < count:
             cursor = self.scheduled.get(name)
             if cursor is None:
                 cursor = self.scheduled[name] = QueueCursor(slot.topic_id, send.queue_id, 0)
-            cursor.next_offset = 0
-            positions.append(self.position)
-            self._add(head, cursor, message.flag, message.body, message.properties, message.tag_hash)
+            room = SCHEDULED_RUN_MAX - len(cursor.items)
+            positions += add_messages(self, send, at, min(at + room, count), cursor)
             if len(cursor.items) == SCHEDULED_RUN_MAX:
                 self._end_scheduled(name)
         self._add_session(send, slot.topic_id, 0, positions[0])
-        return 0, tuple(positions)
+        return 0, positions
 
     def _add_carried(self, send: Send, name: int) -> tuple[int, ...]:
         """Stores messages that wait once more, at the end of the log."""
@@ -378,8 +374,10 @@ class _Builder:
         items = self.scheduled.pop(name).items
         self.runs.append(Run(topic_id, queue_id, due, len(items), kind, b"".join(items)))
 
-    def _add(
+    def add(
         self,
+        named: NamedAs,
+        queue_id: int,
         send: Send | MessageHead,
         cursor: QueueCursor,
         flag: int,
@@ -387,19 +385,19 @@ class _Builder:
         properties: bytes,
         tag_hash: int,
     ) -> None:
-        slot = send.slot
-        field = slot.field
+        """Stores a message under this topic and queue id; its item is the cursor's next."""
+        field = named.field
         born_host, store_host = send.born_host, self.store_host
         total = 74 + len(born_host) + len(store_host) + len(body) + len(field) + len(properties)
         offset = cursor.next_offset
         position = self.position
-        magic = MAGIC_V2 if slot.v2 else MAGIC_V1
+        magic = MAGIC_V2 if named.v2 else MAGIC_V1
         if len(born_host) == 8 and len(store_host) == 8:
             head = _HEAD_V4.pack(
                 total,
                 magic,
                 crc32(body) & 0x7FFFFFFF,
-                send.queue_id,
+                queue_id,
                 flag & 0xFFFFFFFF,
                 offset,
                 position,
@@ -413,7 +411,7 @@ class _Builder:
                 len(body),
             )
         else:
-            head = self._head_v6(send, total, magic, body, flag, offset)
+            head = self._head_v6(send, total, magic, body, queue_id, flag, offset)
         message = b"".join((head, body, field, _U16.pack(len(properties)), properties))
         self.parts.append(message)
         cursor.items.append(ITEM.pack(position, total, crc32c(message), tag_hash, self.store_ms))
@@ -421,7 +419,9 @@ class _Builder:
         cursor.bytes += total
         self.position = position + total
 
-    def _head_v6(self, send: Send | MessageHead, total: int, magic: int, body: bytes, flag: int, offset: int) -> bytes:
+    def _head_v6(
+        self, send: Send | MessageHead, total: int, magic: int, body: bytes, queue_id: int, flag: int, offset: int
+    ) -> bytes:
         sys_flag = send.sys_flag
         if len(send.born_host) == 20:
             sys_flag |= SYS_FLAG_BORN_V6
@@ -431,7 +431,7 @@ class _Builder:
             total,
             magic,
             crc32(body) & 0x7FFFFFFF,
-            send.queue_id,
+            queue_id,
             flag & 0xFFFFFFFF,
             offset,
             self.position,
@@ -441,28 +441,13 @@ class _Builder:
         tail = _TAIL.pack(send.reconsume_times, send.prepared_position, len(body))
         return b"".join((fixed, send.born_host, _U64.pack(self.store_ms), self.store_host, tail))
 
-    def _add_batch(self, send: Send, cursor: QueueCursor) -> tuple[int, ...]:
-        positions: list[int] = []
-        strict, topic_id = send.slot.dedup == "strict", send.slot.topic_id
-        for message in send.batch:
-            offset, position = cursor.next_offset, self.position
-            self._add(message.head or send, cursor, message.flag, message.body, message.properties, message.tag_hash)
-            positions.append(position)
-            if self.index:
-                if message.unique_key:
-                    self.keys += RECORD.pack(crc32(message.unique_key, topic_id), position & 0xFFFFFFFF)
-                if KEYS_MARK in message.properties:
-                    self.add_words(topic_id, message.properties, position)
-            if strict and message.key_hash:
-                self._add_unique(send, message.key_hash, message.body, offset, position)
-        return tuple(positions)
-
     def add_words(self, topic_id: int, properties: bytes, position: int) -> None:
         """A record for each word of KEYS."""
         for word in key_words(properties):
             self.keys += RECORD.pack(key_hash(topic_id, word), position & 0xFFFFFFFF)
 
-    def _add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
+    def add_unique(self, send: Send, key_hash: int, body: bytes, offset: int, position: int) -> None:
+        """The row of a topic with dedup=strict by which this message is known again."""
         row = UniqueRow(key_hash, send.slot.topic_id, send.queue_id, offset, position, crc32(body))
         self.unique.append(row)
 
@@ -501,6 +486,33 @@ def add_plain(
 ) -> int:
     """Adds plain sends of clients from `at` on and returns the first that is none. Python leaves all to `_Builder`."""
     return at
+
+
+@twin
+def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: QueueCursor) -> tuple[int, ...]:
+    """Adds the messages `at` to `end` of a send's batch and returns their positions. Those that wait (`schedule`) come
+    into no queue: their offset is 0, and their keys are indexed when they do."""
+    slot, schedule = send.slot, send.schedule
+    named, queue_id = (slot, send.queue_id) if schedule is None else (schedule.topic, schedule.queue_id)
+    strict, topic_id = slot.dedup == "strict", slot.topic_id
+    positions: list[int] = []
+    for message in send.batch[at:end]:
+        if schedule is not None:
+            cursor.next_offset = 0
+        offset, position, properties = cursor.next_offset, builder.position, message.properties
+        head = message.head or send
+        builder.add(named, queue_id, head, cursor, message.flag, message.body, properties, message.tag_hash)
+        positions.append(position)
+        if schedule is not None:
+            continue
+        if builder.index:
+            if message.unique_key:
+                builder.keys += RECORD.pack(crc32(message.unique_key, topic_id), position & 0xFFFFFFFF)
+            if KEYS_MARK in properties:
+                builder.add_words(topic_id, properties, position)
+        if strict and message.key_hash:
+            builder.add_unique(send, message.key_hash, message.body, offset, position)
+    return tuple(positions)
 
 
 def key_hash_of(unique_key: str) -> int:

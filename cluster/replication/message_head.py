@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from cluster.kernel import twin
+
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's topic of messages with a delay level: queue id level - 1."""
 
@@ -38,11 +40,10 @@ class NamedAs(Protocol):
         """See TopicField."""
 
 
+@twin
 class MessageHead(msgspec.Struct, gc=False):
     """Fields of a stored message, named as those of a Send."""
 
-    slot: NamedAs
-    queue_id: int
     sys_flag: int
     born_ms: int
     born_host: bytes

@@ -71,7 +71,7 @@ class Modes:
         self._ledger: Ledger = early.ledger
         self._metrics = metrics
         self.relay = WrittenRelay(config.node_id, raw, early, log, transport, context.loop, context.wake)
-        self.reads = FollowerReads(config, raw, state, context.clock.monotonic_ms)
+        self.reads = FollowerReads(config, raw, state, context.clock.monotonic_ms, context.environment.memory_bytes)
 
         def term_at(index: int) -> int | None:
             try:

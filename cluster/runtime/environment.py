@@ -27,6 +27,8 @@ CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
 SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
+PAGE_SEGMENTS = 512
+"""Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
 """How long a queue lock lasts, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
 
@@ -37,6 +39,11 @@ def boot_id() -> bytes:
         return UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):
         return bytes(16)
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Rows(Protocol):
@@ -84,6 +91,7 @@ class Environment:
     """So many random bytes."""
     boot_id: Callable[[], bytes] = boot_id
     pid: Callable[[], int] = os.getpid
+    memory_bytes: Callable[[], int] = memory_bytes
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
     """See `cluster.state.checkpointer`."""
@@ -91,6 +99,8 @@ class Environment:
     """See `broker.queue_locks`."""
     sweep_rows: int = SWEEP_ROWS
     """See `cluster.retention.sweeper`."""
+    page_segments: int = PAGE_SEGMENTS
+    """See `cluster.tier.manifest_pages`."""
     open_store: Callable[[str], object] | None = None
     """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
     read_config: Callable[[], Config] | None = None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
-from cluster.tier.object_names import HEAD, LOG
+from cluster.tier.object_names import HEAD, LOG, manifest_version
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.object_store import Data
+from cluster.wire.json_text import MALFORMED
 from statemachine.tier import TierSegment
 
 SCHEMA = 2
@@ -89,15 +91,31 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Of the manifest's bytes."""
 
 
+T = TypeVar("T")
+
+
+def decode(data: Data, kind: type[T]) -> T:
+    """JSON as `msgspec.json.decode` reads it. Raises msgspec.DecodeError, and nothing else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:
+        raise
+    except MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
 def decode_head(data: Data) -> Head:
     """Reads HEAD. Raises BadAnswer if a newer release wrote it: it may say what would be lost. Raises
-    msgspec.DecodeError if it is none."""
-    schema = msgspec.json.decode(data, type=_Schema).schema
+    msgspec.DecodeError if it is none, or does not name a manifest of its version."""
+    schema = decode(data, _Schema).schema
     if schema > SCHEMA:
         raise BadAnswer(
             f"{HEAD} has schema {schema}, this release knows {SCHEMA}: written by a newer RaftMQ", "use that release"
         )
-    return msgspec.json.decode(data, type=Head)
+    head = decode(data, Head)
+    if manifest_version(head.key) != head.version:
+        raise msgspec.ValidationError(f"{HEAD} names {head.key[:80]!r}, which is no manifest of version {head.version}")
+    return head
 
 
 class _Schema(msgspec.Struct):
@@ -134,4 +152,7 @@ def decode_page(page: Page, data: Data) -> list[Segment]:
     """Its segments. Raises BadAnswer."""
     if sha256(data).hexdigest() != page.sha256:
         raise BadAnswer(f"{page.name} is not what the manifest says", "the leader writes it again")
-    return msgspec.json.decode(data, type=list[Segment])
+    try:
+        return decode(data, list[Segment])
+    except msgspec.DecodeError as error:
+        raise BadAnswer(f"{page.name} is no page: {error}", "was it written by a newer RaftMQ?") from None

@@ -21,8 +21,6 @@ from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
 from statemachine.tier import Rows, TierSegment
 
-PAGE_SEGMENTS = 512
-"""Full segments of a page: some 250 KB of JSON."""
 COPIES_MAX = 8
 """Names tried in a row."""
 KEPT = 16
@@ -37,6 +35,14 @@ def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
         stop = bisect_left(rows, limit, lo=at, key=lambda row: row.base)
         yield tuple(rows[at:stop])
         at = stop
+
+
+async def holds(store: ObjectStore, name: str, body: bytes) -> bool:
+    """Whether the object has this content: read back, as every other object is, before anything names it."""
+    try:
+        return (await store.get(name, len(body))).data == body
+    except (NotFound, BadAnswer):
+        return False
 
 
 class ManifestPages:
@@ -82,10 +88,10 @@ class ManifestPages:
             return trusted
         for copy in range(COPIES_MAX):
             name = page_name(rows[0].base, rows[-1].end, digest[:16], copy)
-            if not await self._holds(name, body):
+            if not await holds(self._store, f"{self._folder}/{name}", body):
                 with suppress(AlreadyExists):  # torn: objects are never replaced, another name is tried
                     await self._store.create(f"{self._folder}/{name}", body)
-                if not await self._holds(name, body):
+                if not await holds(self._store, f"{self._folder}/{name}", body):
                     continue
             return Page(
                 base=rows[0].base,
@@ -96,12 +102,6 @@ class ManifestPages:
                 sha256=digest,
             )
         raise BadAnswer(f"a page of the manifest read back wrong {COPIES_MAX} times", "look at the store")
-
-    async def _holds(self, name: str, body: bytes) -> bool:
-        try:
-            return (await self._store.get(f"{self._folder}/{name}", len(body))).data == body
-        except (NotFound, BadAnswer):
-            return False
 
     def published(self, begins: int) -> None:
         """A version in which the tier begins at that position is the newest now."""

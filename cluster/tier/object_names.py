@@ -11,8 +11,9 @@ HEAD = "manifest/HEAD"
 MANIFESTS = "manifest"
 PAGES = "manifest/pages"
 _SUFFIX = {LOG: "seg", INDEX: "idx"}
-_PAGE = re.compile(r"manifest/pages/(\d{20})-\d{20}\.[0-9a-f]{16}(?:-\d+)?\.json")
-_PART = re.compile(r"(log|index)/(\d{20})-(\d{20})\.([0-9a-f]{16})(?:-(\d+))?\.(seg|idx)")
+_MANIFEST = re.compile(r"manifest/(\d{20})\.[0-9a-f]{16}\.json", re.ASCII)
+_PAGE = re.compile(r"manifest/pages/(\d{20})-\d{20}\.[0-9a-f]{16}(?:-[1-9]\d*)?\.json", re.ASCII)
+_PART = re.compile(r"(log|index)/(\d{20})-(\d{20})\.([0-9a-f]{16})(?:-([1-9]\d*))?\.(seg|idx)", re.ASCII)
 
 
 class PartName(NamedTuple):
@@ -40,9 +41,21 @@ def parse(name: str) -> PartName | None:
     return PartName(found[1], int(found[2]), int(found[3]), found[4], int(found[5] or 0))
 
 
+def part_base(name: str) -> int | None:
+    """Where a part begins; None if that is no part's name. Its suffix may be the other folder's."""
+    found = _PART.fullmatch(name)
+    return None if found is None else int(found[2])
+
+
 def manifest_name(version: int, digest: str) -> str:
     """Of a manifest: immutable, so its content is part of the name."""
     return f"{MANIFESTS}/{version:020d}.{digest}.json"
+
+
+def manifest_version(name: str) -> int | None:
+    """The version in a manifest's name; None if it is none."""
+    found = _MANIFEST.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def page_name(base: int, end: int, digest: str, copy: int = 0) -> str:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from cluster.tier.manifest_format import HEAD_BYTES_MAX, Head, Manifest, Page, decode_head, segment_of
-from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, stretches
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, Head, Manifest, Page, decode, decode_head, segment_of
+from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, holds, stretches
 from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
@@ -51,7 +51,9 @@ class ManifestPublisher:
         be read, so publish again."""
         known, tag = await self._head()
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
-            return Published(known.version, known.applied_index, False)
+            if await self._is_true(known):
+                return Published(known.version, known.applied_index, False)
+            known = None  # of one flipped digit, nothing would be published any more
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]
@@ -61,7 +63,7 @@ class ManifestPublisher:
             name, body = encode(manifest)
             with suppress(AlreadyExists):  # this very content, of an attempt that came no further
                 await self._store.create(f"{self._folder}/{name}", body)
-            if await self._holds(name, body):
+            if await holds(self._store, f"{self._folder}/{name}", body):
                 break
             version += 1  # objects are never replaced: another version has another name
         else:
@@ -106,29 +108,37 @@ class ManifestPublisher:
         try:
             body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
             if sha256(body).hexdigest() == head.sha256:
-                return msgspec.json.decode(body, type=Manifest).pages
+                return decode(body, Manifest).pages
         except (NotFound, BadAnswer, msgspec.DecodeError) as error:
             logger.warning("tier: %s cannot be read, so every page of the manifest is: %s", head.key, error)
         return ()
 
-    async def _holds(self, name: str, body: bytes) -> bool:
-        """Whether the object has this content: read back, as every other object is, before anything names it."""
-        try:
-            return (await self._store.get(f"{self._folder}/{name}", len(body))).data == body
-        except (NotFound, BadAnswer):
-            return False
-
     async def _head(self) -> tuple[Head | None, str]:
         """HEAD and its tag; (None, "") if there is none, (None, tag) if it cannot be read: then it is replaced."""
         try:
-            stored = await self._store.get(f"{self._folder}/{HEAD}", HEAD_BYTES_MAX)
+            stored = await self._store.get(f"{self._folder}/{HEAD}", OBJECT_BYTES_MAX)
         except NotFound:
             return None, ""
         try:
+            if len(stored.data) > HEAD_BYTES_MAX:
+                raise msgspec.DecodeError(f"it has {len(stored.data)} bytes")
             return decode_head(stored.data), stored.tag
         except msgspec.DecodeError as error:
             logger.warning("tier: %s cannot be read and is written again: %s", HEAD, error)
             return None, stored.tag
+
+    async def _is_true(self, head: Head) -> bool:
+        """Whether the manifest that HEAD names says the same: HEAD has no checksum of its own. If another leader's is
+        gone because there are newer ones, HEAD has changed too, and cannot be replaced."""
+        try:
+            body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
+            if sha256(body).hexdigest() == head.sha256 and _who(decode(body, Manifest)) == _who(head):
+                return True
+        except (NotFound, BadAnswer, msgspec.DecodeError) as error:
+            logger.warning("tier: %s names %s, which cannot be read: %s", HEAD, head.key, error)
+            return False
+        logger.warning("tier: %s says other than %s: it is written again", HEAD, head.key)
+        return False
 
     async def _newest_version(self) -> int:
         """By the names of the manifests that are there."""
@@ -148,6 +158,10 @@ class ManifestPublisher:
             if name != HEAD and name < low:
                 await self._store.delete(info.name)
         await self._pages.drop_old()
+
+
+def _who(of: Head | Manifest) -> tuple[int, int, int, str]:
+    return of.version, of.term, of.applied_index, of.cluster_id
 
 
 def encode(manifest: Manifest) -> tuple[str, bytes]:

@@ -21,7 +21,8 @@ READ_BYTES = 1 << 20
 
 
 class Piece(NamedTuple):
-    """Whole frames of a segment: what one object holds."""
+    """Whole frames of a segment: what one object holds. Let `data` go when it is not needed any more: the next piece
+    then takes its memory."""
 
     base: int
     end: int
@@ -44,6 +45,8 @@ class SegmentReads:
     def __init__(self, context: NodeContext, log: SegmentedLog) -> None:
         self._log = log
         self._lane = LaneCalls(context, "tier", RaftLogError)
+        self._room = bytearray()
+        """Memory of the last piece. To get 64 MiB anew costs the kernel as much as it costs to read and check them."""
 
     def start(self) -> None:
         """Before the first call."""
@@ -62,6 +65,10 @@ class SegmentReads:
         trimmed meanwhile, or damaged on this node and not yet repaired."""
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
+    def give_back(self) -> None:
+        """Keeps no memory for the next piece: none is expected soon."""
+        self._room = bytearray()
+
     def _find(self, base: int) -> Sealed | None:
         log = self._log
         if not log.first_position <= base < log.tail.end_position:
@@ -78,17 +85,33 @@ class SegmentReads:
         return Sealed(base, SegmentSpan(found.end_position, first_index, last.index, first_ms, last.timestamp_ms))
 
     def _read(self, base: int, end: int, size_max: int) -> Piece:
-        data, at = bytearray(), base
+        room, at = self._take_room(min(end - base, size_max)), base
         digest, crc = sha256(), 0
         while at < end:
-            left = min(READ_BYTES, size_max - len(data))
+            left = min(READ_BYTES, size_max - (at - base))
             if left <= 0:
                 break
             frames = self._log.read_raw(at, left)
-            if len(data) + len(frames) > size_max and data:
+            if at - base + len(frames) > size_max and at > base:
                 break  # one frame is given even if it is larger
             digest.update(frames)
             crc = extend(crc, frames)
-            data += frames
+            room[at - base : at - base + len(frames)] = frames  # grows if it must
             at += len(frames)
-        return Piece(base, at, memoryview(data), digest.digest(), crc)
+        return Piece(base, at, memoryview(room)[: at - base], digest.digest(), crc)
+
+    def _take_room(self, size: int) -> bytearray:
+        """At least so many bytes that nobody looks at: a write that was given up may still read the last piece."""
+        room = self._room
+        if len(room) < size or not _is_free(room):
+            self._room = room = bytearray(-(-size // READ_BYTES) * READ_BYTES)  # the next one may be a little longer
+        return room
+
+
+def _is_free(room: bytearray) -> bool:
+    """Whether there is no memoryview of it: only then it can change its length."""
+    try:
+        room.append(room.pop())
+    except BufferError:
+        return False
+    return True

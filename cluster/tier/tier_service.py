@@ -15,7 +15,6 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
 from cluster.tier.deletions import Deletions
 from cluster.tier.expiry import Expiry
-from cluster.tier.manifest_pages import PAGE_SEGMENTS
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
@@ -43,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """While nothing is to be uploaded."""
+LOOKS_IN_VAIN = 10
+"""In a row: then the memory of a piece goes. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
 """Between attempts that failed: doubles, and then a random part of it (full jitter)."""
 STUCK = "tier_stuck"
@@ -108,7 +109,7 @@ class Tier:
                 point=self._point,
                 index=index,
             )
-            page_bytes = PAGE_SEGMENTS * self._log.segment_size
+            page_bytes = context.environment.page_segments * self._log.segment_size
             self._manifest = ManifestPublisher(store, self._cluster_id, self._cluster_id, page_bytes)
 
     @property
@@ -173,7 +174,7 @@ class Tier:
 
     async def _lead(self, term: int, deletions: Deletions) -> None:
         """Until this node does not lead in that term any more."""
-        pause_s = PAUSE_FIRST_S
+        pause_s, idle = PAUSE_FIRST_S, 0
         try:
             while self._steps.leads(term):
                 try:
@@ -187,6 +188,9 @@ class Tier:
                     continue
                 pause_s = PAUSE_FIRST_S
                 self._succeeded()
+                idle = 0 if busy else idle + 1
+                if idle == LOOKS_IN_VAIN:
+                    self._reads.give_back()
                 if not busy:
                     await self._idle()
         except Exception:
@@ -194,6 +198,7 @@ class Tier:
             await asyncio.sleep(PAUSE_MAX_S)
         finally:
             self._leases.release(LEASE)
+            self._reads.give_back()
             deletions.end()
             self._context.alarms.clear(STUCK)
 

@@ -14,20 +14,16 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, Protocol
 
-from google_crc32c import extend
-
 from cluster.tier.object_names import LOG, PartName
 from cluster.tier.proposing import Steps
 from cluster.tier.segment_reads import SegmentReads
 from cluster.tier.store.errors import AlreadyExists, NotFound
-from cluster.tier.store.object_store import Data, ObjectStore
+from cluster.tier.store.object_store import Data, ObjectStore, checksum_of
 from cluster.tier.tier_metrics import TierMetrics
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 
 logger = logging.getLogger(__name__)
 
-VERIFY_BYTES = 4 << 20
-"""Read back at once."""
 COPIES_MAX = 8
 """Names tried for one part in a row; a store that damages as many objects is broken."""
 
@@ -166,8 +162,6 @@ class Uploader:
             return "it is missing"
         if found.size != part.size:
             return f"it has {found.size} bytes instead of {part.size}"
-        crc = 0
-        for start in range(0, part.size, VERIFY_BYTES):
-            crc = extend(crc, await self._store.get_range(name, start, min(start + VERIFY_BYTES, part.size)))
+        crc = await checksum_of(self._store, name, part.size)
         self._metrics.read_back(part.size)
         return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"

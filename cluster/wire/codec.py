@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from cluster.wire.json_text import MALFORMED
+
 Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 JSON = 0
@@ -93,7 +95,7 @@ def decode_header(serialize_type: int, data: bytes) -> Header:
     if serialize_type == JSON:
         try:
             return _decode_header(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise CodecError(f"bad JSON header: {error}") from error
     if serialize_type == BINARY:
         return _decode_binary(data)
@@ -104,14 +106,14 @@ def ext_of(header: Header) -> dict[str, str]:
     """The ext fields as strings (C++ and JS clients send raw numbers and booleans). Raises CodecError."""
     try:
         texts = _decode_texts(header.extFields)  # as Java and Go write them
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         pass
     else:
         if len(texts) <= EXT_FIELDS_MAX:
             return texts
     try:
         fields = _decode_ext(header.extFields)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise CodecError(f"extFields is not an object of values: {error}") from error
     if fields is None:
         return {}

@@ -67,6 +67,7 @@ class RequestCode(IntEnum):
     STAGE_MESSAGES = 700_002
     COMMIT_WRITE = 700_003
     ABORT_WRITE = 700_004
+    ENTRIES_AT = 700_005
 
 
 class ResponseCode(IntEnum):

@@ -193,6 +193,12 @@ def stored_at(stored: bytes, position: int) -> bytes:
     return stored[:_POSITION_AT] + _I64.pack(position) + stored[_POSITION_AT + _I64.size :]
 
 
+def born_host_of(stored: bytes, at: int = 0) -> bytes:
+    """The packed address (see `encode_host`) of a stored message's producer."""
+    born_v6 = _U32.unpack_from(stored, at + _SYS_FLAG_AT)[0] & SYS_FLAG_BORN_IPV6
+    return stored[at + HEAD.size : at + HEAD.size + (20 if born_v6 else 8)]
+
+
 def store_ms_of(stored: bytes) -> int:
     """The store time of a stored message."""
     born_v6 = _U32.unpack_from(stored, _SYS_FLAG_AT)[0] & SYS_FLAG_BORN_IPV6
@@ -209,12 +215,17 @@ def decode_messages(data: bytes, *, hosts: bool = True) -> Iterator[Message]:
         yield message
 
 
+def body_begin(sys_flag: int) -> int:
+    """Bytes of a stored message with these flags that are before its body."""
+    hosts = (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8) + (20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8)
+    return HEAD.size + hosts + _I64.size + BODY_HEAD.size
+
+
 def stored_properties(data: bytes) -> bytes:
     """The raw properties of one stored message; the rest is not looked at. Raises MessageFormatError."""
     try:
         (magic,), (sys_flag,) = _U32.unpack_from(data, _MAGIC_AT), _U32.unpack_from(data, _SYS_FLAG_AT)
-        hosts = (20 if sys_flag & SYS_FLAG_BORN_IPV6 else 8) + (20 if sys_flag & SYS_FLAG_STORE_IPV6 else 8)
-        body_at = HEAD.size + hosts + _I64.size + BODY_HEAD.size
+        body_at = body_begin(sys_flag)
         topic_at = body_at + _U32.unpack_from(data, body_at - _U32.size)[0]
         if magic == MAGIC_V1:
             properties_at = topic_at + 1 + data[topic_at] + _U16.size

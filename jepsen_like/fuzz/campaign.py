@@ -18,9 +18,11 @@ from jepsen_like.fuzz import http, peers, remoting
 from jepsen_like.fuzz.greeting import Greeting
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
+from jepsen_like.fuzz.store import KINDS, Vandal
 from jepsen_like.hostile.wire import ask_http, request
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subject import leader_of
+from jepsen_like.live.tier_probe import STORE
 from jepsen_like.live.watch import Watch
 
 BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20}
@@ -31,6 +33,12 @@ SHARE = {Port.REMOTING: 0.82, Port.HTTP: 0.06, Port.PEER: 0.12}
 RAW_EVERY = 12
 """One in so many batches is followed by what is no request at all."""
 LOOK_S = 1.0
+STRIKE_S = 0.2
+"""Between two objects of the tier that are damaged."""
+FILL, FILL_BYTES = 2000, 10_000
+"""Messages, and bytes of each, that are sent before, so that the tier holds some."""
+TIER_S = 60.0
+"""For them to come there, and at the end for what was sealed last."""
 REMEMBERED = 40
 """Batches per node that are kept for a file when a node ends."""
 MEMORY_MAX = 1 << 30
@@ -38,6 +46,8 @@ MEMORY_MAX = 1 << 30
 SETTLE_S = 2.0
 _NUMBER = re.compile(r"\d+")
 _BAD_LOG = re.compile(rb"Traceback|CRITICAL|Task exception was never retrieved")
+_BAD_LOG_OF_CLIENTS = re.compile(_BAD_LOG.pattern + rb"|a bad frame on the peer port")
+"""Nobody writes to the nodes' ports for each other but nodes: one passed on what another takes for an attack."""
 _SHOWN = 10
 """Different defects after which a run ends."""
 _ALONE_S = 0.03
@@ -93,6 +103,7 @@ class Campaign:
         self._alike: Counter[str] = Counter()
         self._stopping = False
         self._handlers: tuple[str, ...] = ()
+        self._bad_log = _BAD_LOG if Port.PEER in targets else _BAD_LOG_OF_CLIENTS
 
     async def run(self) -> Result:
         """Raises OSError if the cluster does not answer at the start."""
@@ -108,6 +119,7 @@ class Campaign:
             await asyncio.sleep(SETTLE_S)
             self._look(watch)
             await self._still_serves()
+            await self._still_uploads()
             grown = max((peak - rest.get(node, peak) for node, peak in watch.peak.items()), default=0)
         if grown > MEMORY_MAX:
             self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
@@ -135,8 +147,19 @@ class Campaign:
             setup += [request(310, ext, b"seed", opaque=1000 * n + each) for each in range(30)]
         lane = RemotingLane(node.namesrv_port)
         await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in setup])
+        await self._fill(lane, node.admin_port)
         lane.close()
         return http.load_document((await ask_http(node.admin_port, "GET", "/openapi.json")).body)
+
+    async def _fill(self, lane: RemotingLane, admin_port: int) -> None:
+        """Returns when the tier holds messages."""
+        sends = []
+        for number in range(FILL):
+            ext = {"a": "g", "b": remoting.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
+            sends.append(request(310, ext, bytes(FILL_BYTES), opaque=200_000 + number))
+        await lane.fire([Shot(Port.REMOTING, "", data, opaque) for opaque, data in sends])
+        if not await _is_tiered(admin_port, 1):
+            raise OSError(f"nothing came into the tier within {TIER_S:g} s")
 
     async def _greet(self) -> dict[int, Greeting]:
         answer = await ask_http(self._subject.nodes[0].admin_port, "GET", "/v1/status")
@@ -161,11 +184,11 @@ class Campaign:
                 Port.HTTP: http.Operations(document, random.Random(0)).handlers,
                 Port.PEER: peers.HANDLERS,
             }[port]
-        self._handlers = tuple(handlers)
-        looking = asyncio.create_task(self._keep_looking(watch))
+        self._handlers = (*handlers, *KINDS)
+        beside = [asyncio.create_task(self._keep_looking(watch)), asyncio.create_task(self._keep_striking())]
         await asyncio.gather(*tasks)
         self._stopping = True
-        await looking
+        await asyncio.gather(*beside)
 
     def _left(self, port: Port) -> bool:
         whole = sum(SHARE[each] for each in self._targets)
@@ -234,6 +257,15 @@ class Campaign:
         if len(recent) > REMEMBERED:
             del recent[0]
 
+    async def _keep_striking(self) -> None:
+        """At the tier's objects: what nodes make of them is not for the leadership to depend on."""
+        vandal = Vandal(self._subject.data / STORE, random.Random(f"{self._seed}-store"))
+        while not self._stopping or not all(self._counts[kind] for kind in KINDS):
+            kind = await asyncio.to_thread(vandal.strike)
+            if kind is not None:
+                self._counts[kind] += 1
+            await asyncio.sleep(0.0 if self._stopping else STRIKE_S)
+
     async def _keep_looking(self, watch: Watch) -> None:
         told = time.monotonic()
         while not self._stopping:
@@ -255,7 +287,7 @@ class Campaign:
         for node in self._subject.nodes:
             text = _tail(Path(node.log), self._logs.get(node.id, 0))
             self._logs[node.id] = self._logs.get(node.id, 0) + len(text)
-            if match := _BAD_LOG.search(text):
+            if match := self._bad_log.search(text):
                 words = text[match.start() : match.start() + 3000].decode("utf-8", "replace")
                 suspects = [(node.id, shot) for batch in self._recent[node.id] for shot in batch]
                 self._note(f"node {node.id} logged: {_last_lines(words)}", suspects)
@@ -270,6 +302,25 @@ class Campaign:
             what = f"the leader was node {self._leader} in term {self._term}, and is {now}"
             if not any("leads term" in found.what for found in self._found):
                 self._found.append(Defect(what, []))
+
+    async def _still_uploads(self) -> None:
+        """Whatever became of `HEAD` and of objects: new segments come into the tier."""
+        port = next(node.admin_port for node in self._subject.nodes if node.id == self._leader)
+        sealed = json.loads((await ask_http(port, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
+        if not await _is_tiered(port, sealed.get("position", 1 << 63)):
+            what = (await ask_http(port, "GET", "/v1/tier")).body.decode("utf-8", "replace")[:300]
+            self._found.append(Defect(f"what was sealed does not come into the tier: {sealed}, {what}", []))
+
+
+async def _is_tiered(admin_port: int, position: int) -> bool:
+    """Whether the tier comes to hold the log up to there, as that node says, and no attempt fails."""
+    until = time.monotonic() + TIER_S
+    while time.monotonic() < until:
+        view = json.loads((await ask_http(admin_port, "GET", "/v1/tier")).body or b"{}")
+        if view.get("verified_to", 0) >= position and not view["failing"]:
+            return True
+        await asyncio.sleep(0.2)
+    return False
 
 
 async def _at_rest(watch: Watch, nodes: int) -> dict[int, int]:

@@ -75,6 +75,8 @@ SELDOM = frozenset(
         "GET /metrics",
         "POST /v1/consistency/log",
         "GET /v1/metadata",
+        "POST /v1/tier/scrub",
+        "POST /v1/tier/seal",
     }
 )
 """Work for the whole node, or long answers: a tenth as often."""
@@ -152,6 +154,8 @@ class Operations:
     def _query(self, operation: dict[str, Any]) -> str:
         rng = self._rng
         known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+        if "since" in known and rng.random() < 0.8:
+            return f"?since={rng.choice(('0', '1048576', quote(mutate.text(rng)[:100].encode('utf-8', 'replace'))))}"
         if known and rng.random() < 0.4:
             return f"?{known[0]}={rng.choice(('local', 'linearizable', 'linearizable', '', 'x', '%ff'))}"
         return rng.choice(("?x=1", "?consistency", "?%00=%00", "?&&")) if rng.random() < 0.05 else ""

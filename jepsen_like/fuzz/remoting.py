@@ -168,6 +168,7 @@ FIELDS: dict[int, dict[str, Draw]] = {
     },
     RequestCode.COMMIT_WRITE: {"name": _of("nightly", ""), "write": _int(-1, 9)},
     RequestCode.ABORT_WRITE: {"name": _of("nightly", ""), "write": _int(-1, 9)},
+    RequestCode.ENTRIES_AT: {},
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": _group},
     RequestCode.LOCK_BATCH_MQ: {},
     RequestCode.UNLOCK_BATCH_MQ: {},

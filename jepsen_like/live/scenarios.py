@@ -94,6 +94,10 @@ _BUILT = (
     Scenario("report-002", "50 kills while the log grows to 2 GiB: restarts scan little, no queue loses a row",
              subjects=("raftmq",), is_scripted=True),
     Scenario("failover", "100 kills of the leader: how long each client waits", subjects=("raftmq",), is_scripted=True),
+    Scenario("frozen-leader", "the leader hangs 30 times: how long each client waits", subjects=("raftmq",),
+             is_scripted=True),
+    Scenario("isolated-leader", "the leader is cut off from the others 30 times: how long each client waits",
+             subjects=("raftmq",), is_scripted=True),
     Scenario("graceful", "50 orderly stops of the leader: no send fails, and nobody waits long",
              subjects=("raftmq",), is_scripted=True),
 )  # fmt: skip

@@ -19,6 +19,8 @@ STORIES: dict[str, Story] = {
     "report-002": story_report_002.STORY,
     "bitflip-minority": story_bitflip.STORY,
     "failover": story_failover.FAILOVER,
+    "frozen-leader": story_failover.FROZEN,
+    "isolated-leader": story_failover.ISOLATED,
     "graceful": story_failover.GRACEFUL,
     HOSTILE: story_hostile.HOSTILE,
 }

@@ -24,6 +24,7 @@ BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 PASSED_BY = frozenset(
     {
         "cluster/broker/sends.py",
+        "cluster/broker/tags.py",
         "cluster/remoting/router.py",
         "cluster/remoting/send.py",
         "cluster/remoting/send_header.py",

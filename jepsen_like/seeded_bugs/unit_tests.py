@@ -179,6 +179,8 @@ def main(root: str, request: dict[str, Any]) -> int:
             "--tb=line",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:schemathesis",  # takes half of the start, and no unit test needs it
             "-m",
             "not slow and not live",
             f"--timeout={request['test_timeout_s']}",

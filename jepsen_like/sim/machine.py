@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
+from cluster.broker.read_levels import LEVELS
 from cluster.config.config import (
     Config,
     HaSection,
@@ -36,7 +37,7 @@ from cluster.peer.keyring import encode
 from cluster.peer.secret import MARK, SECRET, mark_of
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
-from cluster.runtime.environment import Environment
+from cluster.runtime.environment import PAGE_SEGMENTS, Environment
 from cluster.runtime.lanes import Lane
 from cluster.state.opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
@@ -65,6 +66,8 @@ SWEEP_ROWS = 8
 """Few, so that sweeps are met in the middle."""
 LOCK_TTL_MS = 4000
 """Of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks differ by."""
+MEMORY_SEGMENTS = 5
+"""Of a machine: by default, a consumer that is two segments behind the end reads what is in memory no more."""
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
 """Of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
@@ -226,6 +229,8 @@ class Machine:
             checkpoint_every_ms=self.options.checkpoint_every_ms,
             lock_ttl_ms=LOCK_TTL_MS,
             sweep_rows=SWEEP_ROWS,
+            memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
+            page_segments=self.options.tier_page or PAGE_SEGMENTS,
             open_store=self.open_store,
         )
         self._look_for_install()
@@ -519,6 +524,7 @@ def config_of(node_id: int, options: Options) -> Config:
         tier=TierSection(
             url="sim:" if options.tier else "",
             evict=options.tier == 2,
+            read=LEVELS[options.tier_read],
             bytes_max=options.tier_bytes,
             delete_delay_ms=2000,
             state_every_ms=0

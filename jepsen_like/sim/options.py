@@ -49,6 +49,8 @@ LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 
 TIER_BYTES_FROM = 2_500_000
 """From here on some tiers keep only so many bytes."""
+TIER_READS_FROM = 2_600_000
+"""From here on some tiers are read although the nodes have the messages, and some manifests have small pages."""
 TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 CONFIG_FROM = 3_000_000
@@ -159,6 +161,10 @@ class Options(NamedTuple):
     tier: int = 0
     """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
     takes from the nodes stays there."""
+    tier_read: int = 0
+    """Which of `cluster.broker.read_levels.LEVELS` all pulls go by."""
+    tier_page: int = 0
+    """Full segments in a page of the manifest; 0: as many as a real one has."""
     config: int = 0
     """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
     writes: int = 0
@@ -233,13 +239,21 @@ def draw(seed: int) -> Options:
         carried = carried._replace(config=stream(seed, "config").choice((0, 1)))
     if seed >= WRITES_FROM:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
+    return _with_tier(carried, seed)
+
+
+def _with_tier(drawn: Options, seed: int) -> Options:
+    """In half of the later seeds."""
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
-        return carried
+        return drawn
     # What was evicted is read back one by one in the end.
-    tiered = carried._replace(tier=stream(seed, "evict").choice((1, 2)), event_budget=2 * carried.event_budget)
-    if seed < TIER_BYTES_FROM or tiered.tier != 2:
+    tiered = drawn._replace(tier=stream(seed, "evict").choice((1, 2)), event_budget=2 * drawn.event_budget)
+    if seed >= TIER_BYTES_FROM and tiered.tier == 2:
+        tiered = tiered._replace(tier_bytes=stream(seed, "tier bytes").choice((0, 2, 6)) * tiered.segment_size)
+    if seed < TIER_READS_FROM:
         return tiered
-    return tiered._replace(tier_bytes=stream(seed, "tier bytes").choice((0, 2, 6)) * tiered.segment_size)
+    rng = stream(seed, "tier reads")
+    return tiered._replace(tier_read=rng.choice((0, 1, 2, 2)), tier_page=rng.choice((0, 2, 5)))
 
 
 _CALM: dict[str, Any] = {

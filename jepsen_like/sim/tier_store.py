@@ -11,6 +11,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from google_crc32c import extend
+
 from cluster.tier.store.errors import AlreadyExists, StoreError, Throttled, Unreachable
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored
@@ -104,6 +106,11 @@ class SimStore:
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """As `ObjectStore.get_ranges`."""
         return [await self.get_range(name, *each) for each in ranges]
+
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        found: int = extend(crc, await self.get_range(name, start, stop))
+        return found
 
     async def head(self, name: str) -> ObjectInfo:
         """As `ObjectStore.head`."""

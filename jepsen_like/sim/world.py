@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from cluster.broker.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
 from cluster.remoting import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
@@ -59,6 +60,9 @@ TIER_S = 120.0
 """And within which everything sealed is verified: a pause after a failure lasts up to 30 s."""
 FINISH_S = 90.0
 """And within which every client has what it waits for."""
+READER_S = FINISH_S + (EXPIRY_MS + SCAN_MS) / 1000
+"""A consumer may wait longer: if a box in the middle forgot the connection over which a former member said goodbye, the
+node learns of it by that member's silence, and until then the member's queues are kept for it."""
 EXTRA_PHASES = 3
 """The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
 between an append and its ack has found its moment."""
@@ -297,7 +301,7 @@ class World:
             return
         if self.monitor.tier is not None:
             self.monitor.tier.judge_end(self._running())
-        if not self._wait(self.judge.reader_has_all, FINISH_S, "a consumer does not get what was acknowledged"):
+        if not self._wait(self.judge.reader_has_all, READER_S, "a consumer does not get what was acknowledged"):
             return
         self.reader.stopped = True
         self._wait(lambda: self.reader.done, FINISH_S, "the consumer does not end")

@@ -7,9 +7,9 @@ frame by frame; whatever touches it raises DamagedLogError from then on, everyth
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries
@@ -19,6 +19,8 @@ from raftlog.storage.fs import storage_error, unreadable
 from raftlog.storage.log_state import LogState, base_index_of, base_position_of
 from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.types import Entry, LogTail
+
+_Read = TypeVar("_Read")
 
 _LOOKS = 8
 """Times a read looks again at bytes that were not frames; each look records the damage it met."""
@@ -35,6 +37,25 @@ class SegmentSpan(NamedTuple):
     """Where its last frame ends, as far as it is written."""
     sealed: bool
     """Another file follows: nothing is added any more."""
+
+
+class EntrySpan(NamedTuple):
+    """Where one entry lies: its frame is the log's bytes [position, end)."""
+
+    index: int  # type: ignore[assignment]
+    term: int
+    position: int
+    end: int
+
+
+class _Run(NamedTuple):
+    """Entries [low, stop) of one segment."""
+
+    segment: Segment
+    low: int
+    stop: int
+    end: int
+    """Where the segment's last entry ends."""
 
 
 class LogReader:
@@ -70,10 +91,14 @@ class LogReader:
         Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and DamagedLogError if entry `low`
         is damaged.
         """
+        return self._looked(low, high, lambda stop: self._read_entries(low, stop, bytes_max))
+
+    def _looked(self, low: int, high: int, read: Callable[[int], _Read]) -> _Read:
+        """What `read` finds from entry `low` to the end that it is given: `high`, or where damage begins."""
         state = self._state
         for _look in range(_LOOKS):
             try:
-                return self._read_entries(low, self._sound_below(low, high) if state.damage.ranges else high, bytes_max)
+                return read(self._sound_below(low, high) if state.damage.ranges else high)
             except FrameError as error:
                 # A conflict zeroed these bytes meanwhile, then the range is gone; or they are rotten, then that is
                 # recorded, and the next look stops before it. Others may rot while this one is recorded.
@@ -91,40 +116,38 @@ class LogReader:
         return damaged.first_index
 
     def _read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        state = self._state
-        tail = state.tail
-        segments = state.segments
-        if low < segments[0].header.base_index or high > tail.index + 1:
-            raise OutOfRangeError(
-                f"entries {low}..{high - 1} are not all in the log, which has {state.first_index}..{tail.index}"
-            )
+        run = self._run(low, high)
         entries: list[Entry] = []
-        number = bisect_right(segments, low, key=base_index_of) - 1
         while low < high:
-            segment = segments[number]
-            following = segments[number + 1].header if number + 1 < len(segments) else None
-            stop = min(high, following.base_index) if following else high
-            end = following.base_position if following else tail.end_position
-            try:
-                part = self._read_run(segment, low, stop, end, bytes_max, at_least_one=not entries)
-            except OSError as error:
-                raise self._failed_read(segment, error) from error
-            if part:
-                entries += part
-                bytes_max -= part[-1].end_position - part[0].position
-                low += len(part)
-            if low < stop:
+            part, frames = self._read_run(run, bytes_max, at_least_one=not entries)
+            entries += part
+            low += len(part)
+            if low < run.stop or low == high:
                 break
-            number += 1
+            bytes_max -= len(frames)
+            run = self._run(low, high)
         return entries
 
-    def _read_run(
-        self, segment: Segment, low: int, stop: int, end: int, bytes_max: int, *, at_least_one: bool
-    ) -> list[Entry]:
-        """Entries [low, stop) of one segment as far as they fit `bytes_max`; `end` is where the segment's last ends."""
+    def _run(self, low: int, high: int) -> _Run:
+        """Those of the entries [low, high) that are in one segment with the first."""
+        tail = self._state.tail
+        segments = self._state.segments
+        if low < segments[0].header.base_index or high > tail.index + 1:
+            raise OutOfRangeError(
+                f"entries {low}..{high - 1} are not all in the log, which has {self._state.first_index}..{tail.index}"
+            )
+        number = bisect_right(segments, low, key=base_index_of)
+        following = segments[number].header if number < len(segments) else None
+        if following is None or following.base_index > high:
+            return _Run(segments[number - 1], low, high, following.base_position if following else tail.end_position)
+        return _Run(segments[number - 1], low, following.base_index, following.base_position)
+
+    def _read_run(self, run: _Run, bytes_max: int, *, at_least_one: bool) -> tuple[list[Entry], bytes]:
+        """As many of them as fit, and the bytes that are their frames."""
+        segment, low, stop, end = run
         state = self._state
-        index = state.segment_index(segment)
         try:
+            index = state.segment_index(segment)
             start = index.position(low)
             if stop - index.base_index < len(index.offsets):
                 end = index.position(stop)
@@ -132,18 +155,21 @@ class LogReader:
                 fitting = index.next_below(start + bytes_max)
                 stop = min(stop, max(fitting, low + 1) if at_least_one else fitting)
                 if stop <= low:
-                    return []
+                    return [], b""
                 if stop - index.base_index < len(index.offsets):
                     end = min(end, index.position(stop))
             last_term = index.term(stop - 1)
+            file = segment.file or state.open_sealed(segment)
+            frames = file.pread(end - start, segment.file_offset(start))
         except IndexError:
             raise FrameError(f"index {low} is not in {segment.path.name}") from None
-        file = segment.file or state.open_sealed(segment)
-        entries = list(decode_entries(file.pread(end - start, segment.file_offset(start)), state.group_id))
+        except OSError as error:
+            raise self._failed_read(segment, error) from error
+        entries = list(decode_entries(frames, state.group_id))
         if len(entries) != stop - low or entries[0].index != low or entries[0].position != start:
             raise FrameError(f"frames at position {start} of {segment.path.name} are not entries {low}..{stop - 1}")
         _check_chain(entries, last_term)
-        return entries
+        return entries, frames
 
     def read_at(self, position: int, size: int) -> bytes:
         """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants, and tells
@@ -211,21 +237,24 @@ class LogReader:
         tail, segments = state.tail, state.segments
         number = bisect_right(segments, position, key=base_position_of)
         high = segments[number].header.base_index if number < len(segments) else tail.index + 1
-        entries = self.read_entries(first, high, size_max)
-        return b"".join([part for entry in entries for part in (entry.header, entry.payload)])
+        read = self._read_run
+        return self._looked(first, high, lambda stop: read(self._run(first, stop), size_max, at_least_one=True)[1])
 
     def segment_at(self, position: int) -> SegmentSpan:
         """The segment file that holds `position`. Raises OutOfRangeError."""
-        state = self._state
-        tail, segments = state.tail, state.segments
+        segment, end, sealed = self._segment_with(position)
+        return SegmentSpan(segment.header.previous, end, sealed)
+
+    def _segment_with(self, position: int) -> tuple[Segment, int, bool]:
+        """The segment that holds `position`, where it ends, and whether another one follows. Raises OutOfRangeError."""
+        tail, segments = self._state.tail, self._state.segments
         if not segments[0].base <= position < tail.end_position:
             raise OutOfRangeError(
                 f"position {position} is not in the log, which has {segments[0].base}..{tail.end_position}"
             )
-        number = bisect_right(segments, position, key=base_position_of)
-        sealed = number < len(segments)
-        end = segments[number].base if sealed else tail.end_position
-        return SegmentSpan(segments[number - 1].header.previous, end, sealed)
+        after = bisect_right(segments, position, key=base_position_of)
+        sealed = after < len(segments)
+        return segments[after - 1], segments[after].base if sealed else tail.end_position, sealed
 
     def position_of(self, index: int) -> int:
         """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError where the place was lost."""
@@ -236,6 +265,22 @@ class LogReader:
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
         return segment_index.position(index)
+
+    def entry_at(self, position: int) -> EntrySpan:
+        """The entry whose frame has the byte at `position`, by the index of its segment: no frame is read.
+
+        Raises OutOfRangeError, and DamagedLogError where the places of entries were lost.
+        """
+        state = self._state
+        segment, end, _ = self._segment_with(position)
+        places = state.segment_index(segment)  # may find damage
+        index = places.next_below(position)
+        if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
+            raise damaged.error()
+        after = index + 1 - places.base_index
+        if after < len(places.offsets):
+            end = places.position(index + 1)
+        return EntrySpan(index, places.term(index), places.position(index), end)
 
     def tail_at(self, index: int) -> LogTail:
         """What the tail was after entry `index`. Raises OutOfRangeError, and DamagedLogError if its header is lost."""

@@ -19,7 +19,7 @@ from raftlog.storage.fs import FileSystem, storage_error, zero_fill
 from raftlog.storage.genesis_copy import load_genesis
 from raftlog.storage.log_cutter import LogCutter
 from raftlog.storage.log_preparer import LogPreparer
-from raftlog.storage.log_reader import LogReader, SegmentSpan
+from raftlog.storage.log_reader import EntrySpan, LogReader, SegmentSpan
 from raftlog.storage.log_repair import RangeRepair
 from raftlog.storage.log_repairer import LogRepairer
 from raftlog.storage.log_state import LogState
@@ -160,6 +160,10 @@ class SegmentedLog:
     def segment_at(self, position: int) -> SegmentSpan:
         """See LogReader."""
         return self._reader.segment_at(position)
+
+    def entry_at(self, position: int) -> EntrySpan:
+        """See LogReader."""
+        return self._reader.entry_at(position)
 
     def position_of(self, index: int) -> int:
         """See LogReader."""

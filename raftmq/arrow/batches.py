@@ -11,43 +11,40 @@ import pyarrow as pa
 from cluster.wire.message_format import parse_properties
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.frames import Frames
-from raftmq.arrow.properties import Entries, as_map, as_text, find_entries, spans, values_of
+from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
 from raftmq.client.message import COMPRESSED, plain_body
 
 _US = 1000
+_PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}
+"""Columns that hold one property."""
 
 
 class _Rows:
     """The frames of one batch; what several columns need is made once."""
 
-    def __init__(self, frames: Frames, topic: str) -> None:
+    def __init__(self, frames: Frames, topic: str, names: Sequence[str]) -> None:
         self.frames = frames
         self.topic = topic
         self.buffer = pa.py_buffer(frames.data)
-        self._properties: pa.BinaryArray | None = None
-        self._entries: Entries | None = None
-
-    @property
-    def properties(self) -> pa.BinaryArray:
-        if self._properties is None:
-            self._properties = spans(self.buffer, self.frames.properties_at, self.frames.properties_end)
-        return self._properties
-
-    @property
-    def entries(self) -> Entries:
-        if self._entries is None:
-            self._entries = find_entries(self.properties)
-        return self._entries
+        wanted = tuple(_PROPERTY[name] for name in names if name in _PROPERTY)
+        self.values: dict[bytes, Texts] = {}
+        self.map: MapParts | None = None
+        if wanted or "properties" in names:
+            at, end = frames.properties_at, frames.properties_end
+            found, self.map = split_properties(frames.data, at, end, wanted, "properties" in names)
+            self.values = dict(zip(wanted, found, strict=True))
 
 
 def to_batch(frames: Frames, topic: str, names: Sequence[str]) -> pa.RecordBatch:
-    """One row per frame, in order, in the columns `names`. All frames are of `topic`.
+    """One row per frame, in order, in the columns `names`. All frames are of `topic`; `index` and `term` are there if
+    they are among the columns.
 
     Raises Failed for a compressed body that this client does not read.
     """
-    rows, schema = _Rows(frames, topic), arrow_schema(names)
+    schema = arrow_schema(names)
     if not len(frames.head):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    rows = _Rows(frames, topic, names)
     return pa.RecordBatch.from_arrays([_COLUMN[name](rows) for name in names], schema=schema)
 
 
@@ -74,12 +71,12 @@ def _body(rows: _Rows) -> pa.Array:
     return pa.array(plain, pa.binary())
 
 
-def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
-    return lambda rows: _text(values_of(rows.entries, name))
+def _property(name: str) -> Callable[[_Rows], pa.Array]:
+    return lambda rows: _text(text_column(rows.values[_PROPERTY[name]]))
 
 
 def _message_id(rows: _Rows) -> pa.Array:
-    return _text(values_of(rows.entries, b"UNIQ_KEY")).fill_null("")
+    return _property("message_id")(rows).fill_null("")
 
 
 def _text(values: pa.BinaryArray) -> pa.StringArray:
@@ -92,10 +89,12 @@ def _text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def _properties(rows: _Rows) -> pa.Array:
-    found = as_map(rows.entries)
+    assert rows.map is not None
+    found = map_column(rows.map)
     if found is not None:
         return found
-    each = (list(parse_properties(raw).items()) for raw in rows.properties.to_pylist())
+    places = zip(rows.frames.properties_at.tolist(), rows.frames.properties_end.tolist(), strict=True)
+    each = (list(parse_properties(rows.frames.data[at:end]).items()) for at, end in places)
     return pa.array(each, pa.map_(pa.string(), pa.string()))
 
 
@@ -112,12 +111,14 @@ _COLUMN: dict[str, Callable[[_Rows], pa.Array]] = {
     "queue_id": _number(lambda frames: frames.head["queue_id"], np.int32),
     "queue_offset": _number(lambda frames: frames.head["queue_offset"], np.int64),
     "body": _body,
-    "tag": _property(b"TAGS"),
-    "keys": _property(b"KEYS"),
+    "tag": _property("tag"),
+    "keys": _property("keys"),
     "message_id": _message_id,
     "born_ms": _number(lambda frames: frames.head["born_ms"], np.int64),
     "store_ms": _number(lambda frames: frames.store_ms, np.int64),
     "position": _number(lambda frames: frames.head["position"], np.int64),
     "properties": _properties,
     "store_time": _store_time,
+    "index": _number(lambda frames: frames.index, np.int64),
+    "term": _number(lambda frames: frames.term, np.int64),
 }

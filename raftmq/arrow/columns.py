@@ -24,10 +24,17 @@ COLUMNS: dict[str, str] = {
     "position": "int64",
     "properties": "map<string, string>",
     "store_time": "timestamp[us, UTC]",
+    "index": "int64",
+    "term": "int64",
 }
 """Name -> type in Arrow. `keys` holds all keys separated by blanks, as RocketMQ stores them; `tag` and `keys` are null
 if there are none. Times are milliseconds since the epoch: born at the producer, stored in log time. `store_time` is
-`store_ms` as a time. `position` is where the message begins in the commit log, in bytes."""
+`store_ms` as a time. `position` is where the message begins in the commit log, in bytes. `index` and `term` are those
+of the entry of the Raft log that holds it."""
+ENTRY_COLUMNS = frozenset({"index", "term"})
+"""They cost a request, or another look at the log: only who names them gets them."""
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name not in ENTRY_COLUMNS)
+"""What is read unless columns are named."""
 
 
 def require_arrow() -> None:

@@ -6,11 +6,12 @@ there, so that both ways raise the same error. Each message's body CRC is checke
 
 from __future__ import annotations
 
-import struct
+from array import array
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from cluster.kernel import twin
 from cluster.wire import message_format
 from cluster.wire.message_format import (
     BODY_HEAD,
@@ -40,7 +41,6 @@ _HEAD = np.dtype(
 _BODY_HEAD = np.dtype([("reconsume_times", ">i4"), ("prepared_position", ">i8"), ("body_length", ">u4")])
 """`message_format.BODY_HEAD`."""
 _I64 = np.dtype(">i8")
-_TOTAL = struct.Struct(">I")
 _AFTER_BODY_MIN = 3
 """Bytes after the body of the smallest message: the lengths of topic and properties."""
 
@@ -58,13 +58,39 @@ class Frames(NamedTuple):
     topic_end: Any
     properties_at: Any
     properties_end: Any
+    index: Any = None
+    """Of the entry of the Raft log; None, and `term` likewise, unless somebody looked it up (int64)."""
+    term: Any = None
+
+
+@twin
+def message_starts(data: bytes) -> bytes | None:
+    """Where each message in `data` begins, as int64 one behind the other. None unless they are back to back, and each
+    body lies in its message and matches its CRC: nothing else is checked."""
+    starts = array("q")
+    view, size = memoryview(data), len(data)
+    at = 0
+    while at < size:
+        if at > size - HEAD.size:
+            return None
+        total, _, crc, _, _, _, _, sys_flag, _ = HEAD.unpack_from(data, at)
+        body_at = at + message_format.body_begin(sys_flag)
+        if total > size - at or body_at > at + total:
+            return None
+        _, _, length = BODY_HEAD.unpack_from(data, body_at - BODY_HEAD.size)
+        if length > at + total - body_at or crc32(view[body_at : body_at + length]) & 0x7FFFFFFF != crc:
+            return None
+        starts.append(at)
+        at += total
+    return starts.tobytes()
 
 
 def parse_frames(data: bytes) -> Frames:
     """Every message in `data`, which holds whole stored messages back to back. Raises MessageFormatError."""
-    frames = _parse(data, np.array(_starts(data), dtype=np.int64))
-    _check_crcs(data, frames.body_at, frames.body_end, frames.head["crc"])
-    return frames
+    starts = message_starts(data)
+    if starts is None:
+        _refuse(data)
+    return _parse(data, np.frombuffer(starts, dtype=np.int64))
 
 
 def parse_checked(data: bytes, sizes: Any) -> Frames:
@@ -111,24 +137,6 @@ def are_of_topic(frames: Frames, topic: str) -> Any:
     return fits
 
 
-def _starts(data: bytes) -> list[int]:
-    """Where each message begins. Each says its length, so this part alone is one step after the other."""
-    starts: list[int] = []
-    at, end, total_at = 0, len(data), _TOTAL.unpack_from
-    last = end - HEAD.size
-    while at < end:
-        if at > last:
-            _refuse(data)
-        starts.append(at)
-        (total,) = total_at(data, at)
-        if total < HEAD.size:
-            _refuse(data)
-        at += total
-    if at != end:
-        _refuse(data)
-    return starts
-
-
 def _gather(raw: Any, at: Any, dtype: Any) -> Any:
     """The `dtype` that begins at each of the positions `at`."""
     return windows(raw, at, dtype.itemsize).view(dtype)[:, 0]
@@ -145,13 +153,6 @@ def windows(raw: Any, at: Any, width: int) -> Any:
 
 def _u16(raw: Any, at: Any) -> Any:
     return raw[at].astype(np.int64) << 8 | raw[at + 1]
-
-
-def _check_crcs(data: bytes, body_at: Any, body_end: Any, crcs: Any) -> None:
-    view = memoryview(data)
-    for at, end, crc in zip(body_at.tolist(), body_end.tolist(), crcs.tolist(), strict=True):
-        if crc32(view[at:end]) & 0x7FFFFFFF != crc:
-            _refuse(data)
 
 
 def _check(data: bytes, *fits: Any) -> None:

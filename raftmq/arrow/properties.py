@@ -1,6 +1,7 @@
 """The properties of many messages at once: `name \\x01 value \\x02`, repeated.
 
 As in `message_format.parse_properties`, an entry with an empty name or value is skipped, and a later duplicate wins.
+The native kernel does it in one pass (`split_properties`); here it is done with arrays, without a step per message.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cluster.kernel import twin
 from raftmq.arrow.frames import windows
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
-_NAMES_MAX = 256
-"""Of all rows: a table of rows and names is made to see whether a row has one twice."""
+_ENTRIES_MAX = 64
+"""Of a row: one with more takes the long way, as one does that has a name twice."""
+_WANTED_MAX = 8
+_COLUMN_BYTES_MAX = (1 << 31) - 1
+_I32 = 4
+
+Texts = tuple[bytes, bytes, bytes]
+"""Buffers of a column of Arrow: a bit per row that is set where there is a text, where each text ends (int32, one more
+than rows), and the texts."""
+MapParts = tuple[bytes, bytes, bytes, bytes, bytes, bool]
+"""Where the entries of each row end (int32, one more than rows), the two buffers of the names, those of the values, and
+whether a row has a name twice, or more than 64 entries."""
 
 
 class Entries(NamedTuple):
@@ -31,7 +43,29 @@ class Entries(NamedTuple):
     """The value begins one after `name_end`."""
 
 
-def find_entries(properties: pa.BinaryArray) -> Entries:
+@twin
+def split_properties(
+    data: bytes, at: Any, end: Any, names: tuple[bytes, ...], as_map: bool
+) -> tuple[list[Texts], MapParts | None]:
+    """Of rows whose properties are `data[at:end]` (int64, ascending, not overlapping): each row's value of each of at
+    most eight `names`, and, if wanted, all properties.
+
+    Raises ValueError for places outside of the data.
+    """
+    if len(names) > _WANTED_MAX:
+        raise ValueError(f"{len(names)} names, of at most {_WANTED_MAX}")
+    if len(at) != len(end):
+        raise ValueError(f"{len(at)} rows begin and {len(end)} end")
+    fits = (at >= 0) & (at <= end) & (end <= len(data))
+    if not fits.all():
+        raise ValueError(f"row {np.argmin(fits)} is not in the data")
+    if (end - at).sum() > _COLUMN_BYTES_MAX:
+        raise ValueError(f"{(end - at).sum()} bytes are more than a column holds")
+    entries = _find_entries(spans(pa.py_buffer(data), at, end))
+    return [_values_of(entries, name) for name in names], _map_of(entries) if as_map else None
+
+
+def _find_entries(properties: pa.BinaryArray) -> Entries:
     """The entries of each row's properties. `properties` is not a slice and has no nulls."""
     rows = len(properties)
     _, bounds_buffer, data = properties.buffers()
@@ -60,8 +94,8 @@ def find_entries(properties: pa.BinaryArray) -> Entries:
     return Entries(packed, rows, row[kept], at[kept], name_end[kept], end[kept])
 
 
-def values_of(entries: Entries, name: bytes) -> pa.BinaryArray:
-    """Each row's value of the property `name`; null where it has none."""
+def _values_of(entries: Entries, name: bytes) -> Texts:
+    """Each row's value of the property `name`."""
     long_enough = np.flatnonzero(entries.name_end - entries.name_at == len(name))
     letters = windows(entries.packed, entries.name_at[long_enough], len(name))
     found = long_enough[(letters == np.frombuffer(name, np.uint8)).all(axis=1)]
@@ -69,28 +103,62 @@ def values_of(entries: Entries, name: bytes) -> pa.BinaryArray:
     entry_of[entries.row[found]] = found  # of repeated rows the last is kept: a later duplicate wins
     has = entry_of >= 0
     used = entry_of[has]
-    taken = spans(pa.py_buffer(entries.packed), entries.name_end[used] + 1, entries.value_end[used])
-    places = np.cumsum(has) - 1
-    return taken.take(pa.array(places, mask=~has))
+    _, data = _packed(entries.packed, entries.name_end[used] + 1, entries.value_end[used])
+    sizes = np.zeros(entries.rows + 1, dtype=np.int32)
+    sizes[1:][has] = entries.value_end[used] - entries.name_end[used] - 1
+    return np.packbits(has, bitorder="little").tobytes(), np.cumsum(sizes, dtype=np.int32).tobytes(), data
 
 
-def as_map(entries: Entries) -> pa.MapArray | None:
-    """Each row's properties as a map, in order. None if a row has a name twice, for bytes that are not UTF-8, and for
-    very many names: then the rows are to be made one by one."""
-    buffer = pa.py_buffer(entries.packed)
-    names = as_text(spans(buffer, entries.name_at, entries.name_end))
-    values = as_text(spans(buffer, entries.name_end + 1, entries.value_end))
-    if names is None or values is None:
-        return None
-    codes = names.dictionary_encode()
-    different = len(codes.dictionary)
-    if different > _NAMES_MAX:
-        return None
-    named = entries.row * different + np.asarray(codes.indices, dtype=np.int64)
-    if len(named) and np.bincount(named).max() > 1:
-        return None
+def _map_of(entries: Entries) -> MapParts:
+    """Each row's entries in order."""
+    names = _packed(entries.packed, entries.name_at, entries.name_end)
+    values = _packed(entries.packed, entries.name_end + 1, entries.value_end)
     bounds = np.searchsorted(entries.row, np.arange(entries.rows + 1)).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(bounds), names, values)
+    return bounds.tobytes(), *names, *values, _is_repeated(entries, names, np.diff(bounds))
+
+
+def _is_repeated(entries: Entries, names: tuple[bytes, bytes], per_row: Any) -> bool:
+    if not len(entries.row):
+        return False
+    if per_row.max() > _ENTRIES_MAX:
+        return True
+    codes = _binary(len(entries.row), None, *names).dictionary_encode()
+    named = entries.row * len(codes.dictionary) + np.asarray(codes.indices, dtype=np.int64)
+    return len(np.unique(named)) < len(named)
+
+
+def _packed(packed: Any, at: Any, end: Any) -> tuple[bytes, bytes]:
+    """The two buffers of a column of these texts."""
+    bounds = np.zeros(len(at) + 1, dtype=np.int32)
+    np.cumsum(end - at, out=bounds[1:])
+    _, _, data = spans(pa.py_buffer(packed), at, end).buffers()
+    return bounds.tobytes(), b"" if data is None else data.to_pybytes()[: bounds[-1]]
+
+
+def text_column(texts: Texts) -> pa.BinaryArray:
+    """The texts as bytes, null where the row has none."""
+    present, ends, data = texts
+    return _binary(len(ends) // _I32 - 1, present, ends, data)
+
+
+def map_column(parts: MapParts) -> pa.MapArray | None:
+    """The rows' properties. None if a row has a name twice, or very many, and for bytes that are not UTF-8: then the
+    rows are to be made one by one."""
+    bounds, name_ends, names, value_ends, values, repeated = parts
+    if repeated:
+        return None
+    count = len(name_ends) // _I32 - 1
+    keys, items = as_text(_binary(count, None, name_ends, names)), as_text(_binary(count, None, value_ends, values))
+    if keys is None or items is None:
+        return None
+    return pa.MapArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), len(bounds) // _I32, [None, pa.py_buffer(bounds)]), keys, items
+    )
+
+
+def _binary(count: int, present: bytes | None, ends: bytes, data: bytes) -> pa.BinaryArray:
+    buffers = [None if present is None else pa.py_buffer(present), pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
 
 def as_text(values: pa.BinaryArray) -> pa.StringArray | None:

@@ -10,16 +10,17 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
+from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
-from raftmq.client.errors import RaftMQError
+from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.pull import PulledFrames, PullStatus
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 1024
+POSITIONS_MAX = 1024
+"""Of one request for entries."""
+_RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
+"""What request 700005 answers of each run of positions in one entry."""
 MAX_BATCH_BYTES = 8 << 20
 """A batch is closed when its frames reach this, whatever its row count: it is held in memory twice."""
 LAG_PATIENCE_S = 30.0
@@ -51,6 +56,9 @@ class Puller(Protocol):
         timeout_s: float,
     ) -> concurrent.futures.Future[PulledFrames]:
         """As raftmq.Client.pull_frames_soon."""
+
+    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
+        """As raftmq.Client.entries_at."""
 
 
 class RangeReader:
@@ -83,8 +91,12 @@ class RangeReader:
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Batches of at most `batch_rows` consecutive messages, together exactly the range. Raises Unreadable."""
-        for first, next_offset, frames in self._runs(batch_rows):
-            batch = to_batch(self._parse(first, next_offset, frames), self._planned.topic, columns)
+        with_entries = not ENTRY_COLUMNS.isdisjoint(columns)
+        for first, next_offset, data in self._runs(batch_rows):
+            frames = self._parse(first, next_offset, data)
+            if with_entries:
+                frames = self._with_entries(first, frames)
+            batch = to_batch(frames, self._planned.topic, columns)
             wanted = min(batch.num_rows, self._planned.end - first)
             for at in range(0, wanted, batch_rows):
                 yield batch.slice(at, min(batch_rows, wanted - at))
@@ -201,9 +213,46 @@ class RangeReader:
             raise self._gap(first + len(head), f"the cluster sent no more before it went on at {next_offset}")
         return frames
 
+    def _with_entries(self, first: int, frames: Frames) -> Frames:
+        """The same with the entries of the Raft log that the messages, from offset `first` on, are in."""
+        positions = frames.head["position"].astype(">u8")
+        pieces = [positions[at : at + POSITIONS_MAX] for at in range(0, len(positions), POSITIONS_MAX)]
+        found = [self._entries(first + number * POSITIONS_MAX, piece) for number, piece in enumerate(pieces)]
+        index, term = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return frames._replace(index=index, term=term)
+
+    def _entries(self, offset: int, positions: Any) -> tuple[Any, Any]:
+        """(index, term) of each position; the first is that of the message at `offset`. Raises Unreadable."""
+        packed = positions.tobytes()
+        if self._node is not None:
+            try:
+                answer = self._mq.entries_at(packed, node=self._node, timeout_s=_FOLLOWER_PATIENCE_S)
+                return _unpacked(answer, len(positions))
+            except RaftMQError as error:
+                logger.info("%s: %s failed, the leader is asked instead: %s", self._planned, self._node, error)
+                self._node = None
+        try:
+            return _unpacked(self._mq.entries_at(packed, node=None, timeout_s=LAG_PATIENCE_S), len(positions))
+        except RaftMQError as error:
+            raise Unreadable(
+                f"index and term of the messages of {self._planned} from offset {offset} on are not known",
+                str(error),
+                "leave these columns out, or read a copy of the log: readFrom=files or tier",
+            ) from error
+
     def _gap(self, offset: int, why: str) -> Unreadable:
         return Unreadable(
             f"offset {offset} of {self._planned} cannot be read",
             why,
             "rows would be missing, so the read fails; read again, beginning with what is still kept",
         )
+
+
+def _unpacked(answer: bytes, count: int) -> tuple[Any, Any]:
+    """(index, term) of each of `count` positions. Raises Failed if the answer is of another number."""
+    if len(answer) % _RUN.itemsize == 0:
+        runs = np.frombuffer(answer, dtype=_RUN)
+        if runs["count"].sum(dtype=np.int64) == count:
+            index, term = (np.repeat(runs[name].astype(np.int64), runs["count"]) for name in ("index", "term"))
+            return index, term
+    raise Failed(f"the answer is not of {count} positions")

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from raftmq.arrow.columns import COLUMNS, arrow_schema, require_arrow
+from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, require_arrow
 from raftmq.arrow.ranges import EARLIEST, LATEST, QueueRange, bounds_of, plan_topic
 from raftmq.client.sync import Client, connect
 
@@ -81,7 +81,7 @@ def select(
     read_from: str = FOLLOWER,
 ) -> Selection:
     """Fixes what is read. Raises as `read_arrow`."""
-    names = tuple(COLUMNS) if columns is None else tuple(columns)
+    names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     for name in names:
         if name not in COLUMNS:
             raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from cluster.wire.codes import RequestCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.connection import Reply
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment
-from raftmq.client.errors import RaftMQError, Unreachable
+from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
@@ -163,6 +163,23 @@ class AsyncClient:
         """As `pull`; the messages stay as they are stored, for `raftmq.arrow`."""
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, wait_s=wait_s)
         return await self._pull(request, node, timeout_s, read_frames)
+
+    async def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
+        """Where stored messages stand in the Raft log, as request 700005 answers: `positions` packed, at most 1,024.
+
+        `node` ("host:port") asks that node, once; without it the leader is asked. Raises RaftMQError.
+        """
+        what = f"entries of {len(positions) // 8} messages"
+        if node is None:
+            return (await self._view.call(RequestCode.ENTRIES_AT, {}, positions, what=what, timeout_s=timeout_s)).body
+        try:
+            link = await self._view.links.get(node)
+            reply = await link.call(RequestCode.ENTRIES_AT, {}, positions, timeout_s=timeout_s)
+        except OSError as error:
+            raise Unreachable(f"{what} from {node}: {error or 'no answer'}", retryable=True) from error
+        if reply.code != ResponseCode.SUCCESS:
+            raise error_of(reply.code, reply.remark, what)
+        return reply.body
 
     async def _pull(
         self, request: PullRequest, node: str | None, timeout_s: float, read: Callable[[PullRequest, Reply], _T]

@@ -147,6 +147,10 @@ class Client:
         )
         return self._thread.begin(work)
 
+    def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
+        """See AsyncClient.entries_at."""
+        return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s))
+
     def close(self) -> None:
         """Closes consumers, flushes and closes producers, ends the connections and the thread."""
         if self._thread.loop.is_closed():

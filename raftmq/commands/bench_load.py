@@ -6,6 +6,7 @@ Not our client on purpose: what it costs must not be counted as the server's. On
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import time
 from typing import NamedTuple, cast
@@ -13,6 +14,8 @@ from typing import NamedTuple, cast
 import uvloop
 
 PREFIX = struct.Struct(">ii")
+OPAQUE = re.compile(rb'"opaque":(\d+),')
+STORED = b'{"code":0,'
 
 
 class Result(NamedTuple):
@@ -23,70 +26,123 @@ class Result(NamedTuple):
     latencies_ms: list[float]
     errors: int
 
+    def __repr__(self) -> str:
+        """Short: asyncio.Runner writes out what its task returned, twice, and there is a latency for each request."""
+        return f"<{self.messages} messages in {self.seconds:.3f} s, {self.errors} errors>"
 
-class Load(asyncio.Protocol):
-    """Keeps `in_flight` requests out until `seconds` have passed: one prebuilt frame per place in the window."""
 
-    def __init__(
-        self, topic: str, size: int, batch: int, in_flight: int, seconds: float, properties: str = "", queues: int = 4
-    ) -> None:
-        """`properties`: of every message beside its own, as JSON text (name\\u0001value\\u0002); not for batches."""
+class Window(asyncio.Protocol):
+    """Keeps `in_flight` requests out until `seconds` have passed, then waits for the last answers: one prebuilt frame
+    per place in the window. What is counted, is counted for all answers of a read at once.
+
+    The class of a protocol fills `frames`, calls `begin` when it has greeted, and `answered` for what it has read.
+    """
+
+    def __init__(self, in_flight: int, batch: int, seconds: float) -> None:
         self.batch = batch
         self.seconds = seconds
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.latencies: list[float] = []
         self.acked = self.errors = 0
-        self._out = 0
-        self._pending = b""
-        body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
-        self._frames = [
-            request_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)
-        ]
+        self.elapsed = 0.0
+        self.frames: list[bytes] = []
+        self._in_flight = in_flight
+        self._whole = b""
+        """All frames, once they were sent."""
         self._started = [0.0] * in_flight
+        self._out = 0
+        self._begin = self._until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Fills the window."""
-        self._transport = cast(asyncio.Transport, transport)
+        """Keeps the transport."""
+        self.transport = cast(asyncio.Transport, transport)  # what a stream connection gives (asyncio.Protocol)
+
+    def begin(self) -> None:
+        """Fills the window; the clock starts here, after the greeting."""
         self._begin = time.perf_counter()
         self._until = self._begin + self.seconds
-        self._started = [self._begin] * len(self._frames)
-        self._out = len(self._frames)
-        self._transport.write(b"".join(self._frames))
+        self._started = [self._begin] * self._in_flight
+        self._out = self._in_flight
+        self.send(list(range(self._in_flight)))
 
-    def data_received(self, data: bytes) -> None:
-        """Counts answers and sends as many again."""
-        if self._pending:
-            data = self._pending + data
-        at, end, now = 0, len(data), time.perf_counter()
-        again: list[bytes] = []
-        while end - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > end:
-                break
-            mark = data.index(b'"opaque":', at) + 9
-            place = int(data[mark : data.index(b",", mark)])
-            self.latencies.append((now - self._started[place]) * 1000)
-            if data.startswith(b'{"code":0,', at + 8):
-                self.acked += self.batch
-            else:
-                self.errors += 1
-            at = stop
-            if now < self._until:
-                self._started[place] = now
-                again.append(self._frames[place])
-            else:
-                self._out -= 1
-        self._pending = data[at:]
-        if again:
-            self._transport.write(b"".join(again))
-        elif not self._out and not self.done.done():
+    def send(self, places: list[int]) -> None:
+        """Writes the request of each place, all in one write."""
+        if len(places) < len(self.frames):
+            self.transport.write(b"".join([self.frames[place] for place in places]))
+        else:  # each place is there once
+            self._whole = self._whole or b"".join(self.frames)
+            self.transport.write(self._whole)
+
+    def answered(self, places: list[int], refused: int, now: float) -> None:
+        """Answers came at `now` (perf_counter), one for each place, so many of them refusals: sends as many requests
+        again, or ends the run when nothing is out any more."""
+        if not places:
+            return
+        started = self._started
+        self.latencies += [(now - started[place]) * 1000 for place in places]
+        self.acked += (len(places) - refused) * self.batch
+        self.errors += refused
+        if now < self._until:
+            for place in places:
+                started[place] = now
+            self.send(places)
+            return
+        self._out -= len(places)
+        if not self._out and not self.done.done():
             self.elapsed = now - self._begin
             self.done.set_result(None)
+
+    def fail(self, why: str) -> None:
+        """Ends the run as failed: the server said what no generator can go on with."""
+        if not self.done.done():
+            self.done.set_exception(ConnectionError(why))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the run."""
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
+
+
+class Load(Window):
+    """A window of sends in RocketMQ's frames."""
+
+    def __init__(
+        self, topic: str, size: int, batch: int, in_flight: int, seconds: float, properties: str = "", queues: int = 4
+    ) -> None:
+        """`properties`: of every message beside its own, as JSON text (name\\u0001value\\u0002); not for batches."""
+        super().__init__(in_flight, batch, seconds)
+        body = batch_body(size, batch) if batch > 1 else (bytes(range(256)) * (size // 256 + 1))[:size]
+        self.frames = [
+            request_frame(topic, opaque, opaque % queues, batch, body, properties) for opaque in range(in_flight)
+        ]
+        self._pending = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins: there is no greeting."""
+        super().connection_made(transport)
+        self.begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Answers, whose header names the code first and the request's opaque, which is its place, once."""
+        if self._pending:
+            data = self._pending + data
+        now = time.perf_counter()
+        stop, count = whole_frames(data)
+        self._pending = data[stop:]
+        places = [int(place) for place in OPAQUE.findall(data, 0, stop)]
+        if len(places) != count:
+            self.fail(f"{count} answers with {len(places)} opaques: {data[:stop]!r:.500}")
+            return
+        self.answered(places, count - data.count(STORED, 0, stop), now)
+
+
+def whole_frames(data: bytes) -> tuple[int, int]:
+    """Where the last whole frame ends, and how many there are up to there."""
+    at, end, count = 0, len(data), 0
+    while end - at >= 4 and (stop := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= end:
+        at, count = stop, count + 1
+    return at, count
 
 
 def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, more: str = "") -> bytes:

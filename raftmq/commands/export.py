@@ -33,7 +33,9 @@ _ROW_GROUP_BYTES = 64 << 20
     metavar="earliest|latest|OFFSET",
     help="Where to begin in each queue.",
 )
-@click.option("--columns", metavar="NAMES", help="Columns to write, separated by commas (default: all).")
+@click.option(
+    "--columns", metavar="NAMES", help="Columns to write, separated by commas (default: all but index and term)."
+)
 @click.option("--leader", is_flag=True, help="Read from the leader; without it followers are read.")
 @servers_option
 @json_option

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -10,8 +9,7 @@ import click
 from cluster.errors import ExitCode
 from raftmq.commands.common import data_option, json_option, print_json, print_table
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
-
-_POLL_S = 0.3
+from raftmq.local.tier_scrub import scrubbed
 
 
 @click.group()
@@ -119,11 +117,8 @@ def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
 def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
     """Has the leader do it, and waits for its end."""
-    begun = view = api.post("/v1/tier/scrub", wishes)
-    while view["running"] and _same(begun, view):
-        time.sleep(_POLL_S)
-        view = api.local("/v1/tier/scrub")
-    if not _same(begun, view):
+    view = scrubbed(api, wishes)
+    if view is None:
         click.echo("another node leads now: the scrub did not finish. Start it again", err=True)
         return ExitCode.UNKNOWN
     if as_json:
@@ -133,10 +128,6 @@ def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
     if view["failure"]:
         return ExitCode.UNKNOWN
     return ExitCode.FAILED if view["bad"] > view["repaired"] else ExitCode.OK
-
-
-def _same(begun: dict[str, Any], view: dict[str, Any]) -> bool:
-    return bool((begun["node"], begun["number"]) == (view["node"], view["number"]))
 
 
 def _show_scrub(view: dict[str, Any]) -> None:

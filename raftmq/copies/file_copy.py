@@ -51,6 +51,8 @@ class _Kept(NamedTuple):
 class FileCopy:
     """See LogCopy."""
 
+    read_bytes = 2 << 20  # larger ones take memory that the process has not yet: page faults cost more than the calls
+
     def __init__(self, path: Path) -> None:
         """`path`: a backup or DATA. Raises CopyError."""
         self.name = str(path)

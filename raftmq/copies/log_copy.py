@@ -85,6 +85,9 @@ class Reads(Protocol):
 class LogCopy(Catalog, Reads, Protocol):
     """Opened on the driver, and again by each task. Every call raises CopyError."""
 
+    read_bytes: int
+    """What one read should have: a request of a store costs more than one of a disk."""
+
     def topics(self) -> list[str]:
         """Names of all topics but the system's own, sorted."""
 

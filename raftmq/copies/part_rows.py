@@ -13,16 +13,19 @@ import numpy as np
 from cluster.broker.stored_bodies import body_of
 from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
+from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_checked
 from raftmq.arrow.pace import Pace
+from raftmq.copies.entry_finder import EntryFinder
 from raftmq.copies.log_copy import CopyError, CopyPart, LogCopy, Place, place_of
 from statemachine.payload import ITEM
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READ_BYTES = 8 << 20
-"""Of one read, unless a single message has more."""
+BATCH_BYTES = 2 << 20
+"""Of the log in a batch, unless a single message has more: the arrays that a batch is made of then fit into memory that
+the process has already, and into the processor's cache."""
 GAP_BYTES = 512 << 10
 """Bytes of other queues between two messages of one read: more take longer than a read of their own."""
 _ITEM = np.dtype(
@@ -73,31 +76,45 @@ def part_batches(
     wanted, pace = _Wanted(copy, part), pace or Pace(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
-    for low, high, place in _reads(wanted, part.segment.places):
+    entries = None if ENTRY_COLUMNS.isdisjoint(columns) else EntryFinder(copy, part.segment)
+    for low, high, place in _reads(wanted, part.segment.places, copy.read_bytes):
         start = int(wanted.starts[low])
         read = _Read(place, start, copy.read(place, start, int(wanted.ends[high - 1])))
         pace.took(len(read.data))
-        row_topics = topic_of[wanted.spans[low:high]]
-        for number in np.unique(row_topics).tolist():
-            frames = _frames(part, wanted, low + np.flatnonzero(row_topics == number), read)
-            batch = to_batch(frames, topics[number], columns)
-            for at in range(0, batch.num_rows, batch_rows):
-                yield batch.slice(at, min(batch_rows, batch.num_rows - at))
+        for begin, end in _runs(wanted, low, high, batch_rows):
+            row_topics = topic_of[wanted.spans[begin:end]]
+            for number in np.unique(row_topics).tolist():
+                rows = begin + np.flatnonzero(row_topics == number)
+                frames = _frames(part, wanted, rows, read)
+                if entries is not None:
+                    index, term = entries.of(wanted.starts[rows])
+                    frames = frames._replace(index=index, term=term)
+                yield to_batch(frames, topics[number], columns)
 
 
-def _reads(wanted: _Wanted, places: Sequence[Place]) -> Iterator[tuple[int, int, Place]]:
-    """(first message, the one after the last, where they lie) of each read."""
+def _reads(wanted: _Wanted, places: Sequence[Place], size: int) -> Iterator[tuple[int, int, Place]]:
+    """(first message, the one after the last, where they lie) of each read of about `size` bytes."""
     starts, ends = wanted.starts, wanted.ends
     low, count = 0, len(starts)
     while low < count:
         place = place_of(places, int(starts[low]))
-        limit = min(int(starts[low]) + READ_BYTES, place.end)
+        limit = min(int(starts[low]) + size, place.end)
         high = max(low + 1, int(np.searchsorted(ends, limit, side="right")))
         gaps = np.flatnonzero(starts[low + 1 : high] - ends[low : high - 1] > GAP_BYTES)
         if len(gaps):
             high = low + 1 + int(gaps[0])
         yield low, high, place
         low = high
+
+
+def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int) -> Iterator[tuple[int, int]]:
+    """(first message, the one after the last) of each batch of a read."""
+    while low < high:
+        limit = int(wanted.starts[low]) + BATCH_BYTES
+        end = max(low + 1, int(np.searchsorted(wanted.ends, limit, side="right")))
+        end = min(end, low + batch_rows, high)
+        yield low, end
+        low = end
 
 
 def _frames(part: CopyPart, wanted: _Wanted, rows: Any, read: _Read) -> Frames:

@@ -19,7 +19,7 @@ import msgspec
 
 from cluster.errors import LocalError
 from cluster.remoting.route import SYSTEM_TOPICS
-from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode_head
+from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD
 from cluster.tier.store.errors import NotFound as NoObject
@@ -67,6 +67,8 @@ class _Listing(NamedTuple):
 
 class TierCopy:
     """See LogCopy. A task only calls `items`, `read` and `close`, which need no manifest."""
+
+    read_bytes = 8 << 20
 
     def __init__(self, url: str, cluster: str | None = None, store: ObjectStore | None = None) -> None:
         """`cluster`: its uuid, needed where a store has several. `store`: instead of the URL's. Raises CopyError."""
@@ -184,7 +186,7 @@ class TierCopy:
             raise CopyError(
                 f"{self.name}/{folder}/{head.key} is damaged", f"{HEAD} has another SHA-256", "raftmq tier repair"
             )
-        return msgspec.json.decode(body, type=Manifest)
+        return decode(body, Manifest)
 
     async def _queues(self, segment: Segment) -> list[QueueRun]:
         """Every queue of the segment, from its index file."""

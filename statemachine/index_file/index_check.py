@@ -1,11 +1,15 @@
-"""Reads every byte of an index file and checks that the rows are what the format says."""
+"""Reads every byte of an index file and checks that the rows are what the format says: a block at a time, because a
+segment has some hundred thousand rows, and every upload checks them."""
 
 from __future__ import annotations
+
+import struct
+from itertools import islice
+from operator import add, gt, le
 
 from statemachine.index_file.index_format import (
     HEAD,
     ITEMS,
-    KEY_FORM,
     KEYS,
     QUEUE_FORM,
     QUEUES,
@@ -13,7 +17,14 @@ from statemachine.index_file.index_format import (
     QueueRun,
 )
 from statemachine.index_file.index_reader import IndexFile, Range, Steps, open_index
-from statemachine.payload import ITEM
+from statemachine.keys import U32
+
+_PLACE = "QI20x"
+"""Position and size of an item (statemachine/payload.py)."""
+_ITEM_SIZE = struct.calcsize(">" + _PLACE)
+_KEY_SIZE = struct.calcsize(">Q")
+_OFFSET = 0xFFFFFFFF
+"""The part of a key's row that is its offset."""
 
 
 def check_index(size: int) -> Steps[IndexFile]:
@@ -47,28 +58,36 @@ def _check_queues(index: IndexFile) -> Steps[list[QueueRun]]:
 
 def _check_items(index: IndexFile, runs: list[QueueRun]) -> Steps[None]:
     base, end = index.meta.base, index.meta.end
-    starts = {run.first_item for run in runs}
-    number, last_end = 0, base
+    number, run, last_end = 0, 0, base
     for block_number, block in enumerate(index.blocks(ITEMS)):
         if index.sections[ITEMS].blocks[block_number].lowest != number:
             raise IndexFileError(f"block {block_number} of the section items does not begin as the footer says")
-        for item in ITEM.iter_unpack((yield from block)):
-            position, size = item[:2]
-            if number in starts:
-                last_end = base
-            if not last_end <= position <= position + size <= end:
-                raise IndexFileError(f"item {number} is at {position} with {size} bytes, which does not fit its queue")
-            last_end = position + size
-            number += 1
+        data = yield from block
+        count = len(data) // _ITEM_SIZE
+        places = struct.unpack(">" + _PLACE * count, data)
+        positions, ends = places[::2], list(map(add, places[::2], places[1::2]))
+        lowest = [last_end, *ends[:-1]]  # where each may begin
+        while run < len(runs) and runs[run].first_item < number + count:
+            lowest[runs[run].first_item - number] = base
+            run += 1
+        if not all(map(le, lowest, positions)) or max(ends) > end:
+            bad = next(at for at in range(count) if not (lowest[at] <= positions[at] and ends[at] <= end))
+            position, size = places[2 * bad : 2 * bad + 2]
+            raise IndexFileError(
+                f"item {number + bad} is at {position} with {size} bytes, which does not fit its queue"
+            )
+        number, last_end = number + count, ends[-1]
 
 
 def _check_keys(index: IndexFile) -> Steps[None]:
-    before, span = (0, 0), index.meta.end - index.meta.base
+    before, span = 0, index.meta.end - index.meta.base
     for number, block in enumerate(index.blocks(KEYS)):
         data = yield from block
-        for hashed, offset in KEY_FORM.iter_unpack(data):
-            if (hashed, offset) < before or offset >= span:
-                raise IndexFileError(f"a key of block {number} is out of order: hash {hashed:08x}, offset {offset}")
-            before = (hashed, offset)
-        if index.sections[KEYS].blocks[number].lowest != KEY_FORM.unpack_from(data)[0]:
+        rows = struct.unpack(f">{len(data) // _KEY_SIZE}Q", data)
+        if rows[0] < before or any(map(gt, rows, islice(rows, 1, None))):
+            raise IndexFileError(f"the keys of block {number} are out of order")
+        if max(map(_OFFSET.__and__, rows)) >= span:
+            raise IndexFileError(f"a key of block {number} lies outside the segment of {span} bytes")
+        before = rows[-1]
+        if index.sections[KEYS].blocks[number].lowest != U32.unpack_from(data)[0]:
             raise IndexFileError(f"block {number} of the section keys does not begin as the footer says")

@@ -123,6 +123,11 @@ def unpack_meta(footer: bytes) -> IndexMeta:
     return IndexMeta(UUID(bytes=cluster_id), *numbers)
 
 
+def key_row(hashed: int, offset: int) -> int:
+    """A row of the section `keys` as one number: rows are sorted and packed by the thousand, and numbers are cheap."""
+    return hashed << 32 | offset
+
+
 def file_name(base: int, end: int) -> str:
     """Name of the file of the log from `base` to `end`, in DATA/index and below index/ in a store (there with the
     first 16 digits of the SHA-256 before the suffix)."""

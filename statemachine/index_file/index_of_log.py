@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from raftlog.types import Entry, EntryType
 from statemachine import payload
-from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_format import IndexMeta, key_row
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import RECORD
 from statemachine.payload import RowKind
@@ -22,7 +22,7 @@ def write_index_of_log(entries: Iterable[Entry], meta: IndexMeta, write: Callabl
     """Writes the file of the segment `meta`, whose entries these are. Returns `meta` with the counts. Raises
     PayloadError for an entry that this version cannot read."""
     queues: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
-    keys: list[tuple[int, int]] = []
+    keys: list[int] = []
     for entry in entries:
         if entry.type != EntryType.MESSAGES:
             continue
@@ -30,7 +30,7 @@ def write_index_of_log(entries: Iterable[Entry], meta: IndexMeta, write: Callabl
         for run in decoded.iter_runs():
             if run.kind < RowKind.SCHEDULED:
                 queues.setdefault((run.topic_id, run.queue_id), (run.base_offset, []))[1].append(run.items)
-        keys += [(hashed, low - meta.base & _LOW) for hashed, low in RECORD.iter_unpack(decoded.keys)]
+        keys += [key_row(hashed, low - meta.base & _LOW) for hashed, low in RECORD.iter_unpack(decoded.keys)]
     writer = IndexWriter(write)
     for (topic_id, queue_id), (first, pieces) in sorted(queues.items()):
         writer.add_queue(topic_id, queue_id, first, pieces)

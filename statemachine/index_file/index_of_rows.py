@@ -26,6 +26,7 @@ LOOKS = 3
 MERGED = 1
 """Kind of the rows of a closed bucket."""
 _LOW = 0xFFFFFFFF
+_HASH = _LOW << 32
 
 
 def write_index(kv: KV, meta: IndexMeta, write: Callable[[bytes], object]) -> Generator[None, None, IndexMeta]:
@@ -87,7 +88,9 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
     """The items from offset `first` on that lie below position `end`."""
     for key, chunk in _chunks_from(kv, topic_id, queue_id, first):
         start, count = max(0, first - keys.cq_base(key)), len(chunk) // ITEM.size
-        stop = bisect_left(range(count), end, key=lambda item, data=chunk: _position(data, item))  # type: ignore[misc]
+        stop = count
+        if _position(chunk, count - 1) >= end:  # the last chunk but for a few
+            stop = bisect_left(range(count), end, key=lambda item, data=chunk: _position(data, item))  # type: ignore[misc]
         if stop > start:
             yield chunk[start * ITEM.size : stop * ITEM.size]
         if stop < count:
@@ -106,9 +109,9 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
     raise InvariantViolationError(f"queue {queue_id} of topic {topic_id} has no row at offset {first}")
 
 
-def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[tuple[int, int]]]:
-    """The (hash, offset in the segment) pairs of the closed bucket, sorted: by the first byte of their hash, so that
-    the parts ascend."""
+def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[int]]:
+    """The keys of the closed bucket as `key_row` makes them, sorted: by the first byte of their hash, so that the parts
+    ascend."""
     partition, records = -1, bytearray()
     bucket = base
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
@@ -129,10 +132,10 @@ def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[tuple[int, int]
         yield _sorted(records, bucket, base)
 
 
-def _sorted(records: bytearray, bucket: int, base: int) -> list[tuple[int, int]]:
-    """Records of a bucket as pairs for the file: what is lost of the position is restored by the bucket's base."""
-    shift = bucket - base
-    return sorted([(hashed, (low - bucket & _LOW) + shift) for hashed, low in RECORD.iter_unpack(records)])
+def _sorted(records: bytearray, bucket: int, base: int) -> list[int]:
+    """Records of a bucket as rows for the file: what is lost of the position is restored by the bucket's base."""
+    shift, found = bucket - base, struct.unpack(f">{len(records) // RECORD.size}Q", records)
+    return sorted([(record & _HASH) + (record - bucket & _LOW) + shift for record in found])
 
 
 def _position(chunk: bytes, item: int) -> int:

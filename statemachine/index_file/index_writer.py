@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import gt
 
 import google_crc32c
 
@@ -11,7 +14,6 @@ from statemachine.index_file.index_format import (
     BLOCK_SIZE,
     HEAD,
     ITEMS,
-    KEY_FORM,
     KEYS,
     MAGIC,
     QUEUE_FORM,
@@ -43,7 +45,7 @@ class IndexWriter:
         self._sections: list[bytes] = []
         self._blocks: list[bytes] = []
         self._messages = 0
-        self._last_key = (0, 0)
+        self._last_key = 0
         self._in_queues = True
         self._put(HEAD)
 
@@ -60,19 +62,16 @@ class IndexWriter:
             self._runs.append(QueueRun(topic_id, queue_id, first_offset, first_item, count))
         return count
 
-    def add_keys(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Adds (hash, offset in the segment) pairs, ascending from call to call too."""
+    def add_keys(self, rows: Sequence[int]) -> None:
+        """Adds keys as `key_row` makes them, ascending from call to call too."""
         if self._in_queues:
             self._end_queues()
-        pack, last = KEY_FORM.pack, self._last_key
-        packed = []
-        for row in rows:
-            if row < last:
-                raise ValueError(f"key {row} follows {last} in an index file")
-            packed.append(pack(*row))
-            last = row
-        self._last_key = last
-        self._keys.add(b"".join(packed))
+        if not rows:
+            return
+        if rows[0] < self._last_key or any(map(gt, rows, islice(rows, 1, None))):
+            raise ValueError(f"the keys from {rows[0]:016x} on are not the next of an index file, in order")
+        self._last_key = rows[-1]
+        self._keys.add(struct.pack(f">{len(rows)}Q", *rows))
 
     def finish(self, meta: IndexMeta) -> IndexMeta:
         """Writes the end. Returns `meta` with the counts of what was written."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests.support.assignments import Assignment, assignments
+from tests.support.assignments import Assignment, assignments, statements
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
@@ -93,7 +93,7 @@ def test_functions_are_short() -> None:
     lengths = sorted(
         (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT)} {node.name}")
         for path in product_files()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in statements(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
     )
     for lines, where in lengths[-10:]:

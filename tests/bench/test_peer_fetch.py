@@ -79,3 +79,20 @@ def test_a_run_has_a_folder_of_its_own_and_removes_what_killed_runs_left(
     assert sorted(path.name for path in (tmp_path / "peers").iterdir()) == ["etcd-1", "lock"]
     with fetch.folder_of_a_run():
         pass
+
+
+def test_older_releases_run_only_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SYSTEMS", raising=False)
+    assert not bench_peers.OLDER.keys() & set(bench_peers.chosen())
+    monkeypatch.setenv("SYSTEMS", "etcd-3.4,nats-2.9")
+    assert bench_peers.chosen() == ["etcd-3.4", "nats-2.9"]
+
+
+@pytest.mark.parametrize("peer", [fetch.ETCD, fetch.ETCD_3_4, fetch.NATS, fetch.NATS_2_9], ids=lambda peer: peer.name)
+def test_a_go_peer_is_pinned_by_its_manifest(peer: fetch.GoPeer) -> None:
+    """The package is the tool of its module. A version that is a tag is the one of go.mod; of 3.4 only commits are
+    modules."""
+    module = (fetch.MANIFESTS / peer.name / "go.mod").read_text()
+    assert f"tool {peer.package}\n" in module
+    assert f" v{peer.version} " in module or peer is fetch.ETCD_3_4
+    assert (fetch.MANIFESTS / peer.name / "go.sum").stat().st_size

@@ -13,10 +13,11 @@ import pytest
 from bench.peers import grpc, pysyncobj
 from bench.peers.etcd import PUT, put, transaction
 from bench.peers.grpc import UnaryCalls, frame
-from bench.peers.loads import Window
 from bench.peers.nats import Publisher
 from bench.peers.pysyncobj import ANSWER, ASK, FRAME, Proposer
 from bench.peers.system import Load
+from raftmq.commands import bench_load
+from raftmq.commands.bench_load import PREFIX
 
 LOAD = Load(8, 1, 2, 0.0)
 """Two messages of eight bytes, and no more after the first answer."""
@@ -41,13 +42,13 @@ class Wire:
         return written
 
 
-def connect(window: Window) -> Wire:
+def connect(window: bench_load.Window) -> Wire:
     wire = Wire()
     window.connection_made(cast(Any, wire))  # a transport as far as a window uses one
     return wire
 
 
-def feed(window: Window, data: bytes, cut: int) -> None:
+def feed(window: bench_load.Window, data: bytes, cut: int) -> None:
     """In pieces of `cut` bytes."""
     for at in range(0, len(data), cut):
         window.data_received(data[at : at + cut])
@@ -83,6 +84,17 @@ async def test_nats_answers_are_counted(cut: int) -> None:
     assert wire.take() == b"PONG\r\n"
 
 
+@pytest.mark.parametrize("cut", [1, 7, 30, 1000])
+async def test_nats_answers_beside_other_lines_are_counted_once(cut: int) -> None:
+    """News of the cluster may come at any time, and an answer may be cut between its line and its JSON."""
+    publisher, wire = await greeted(LOAD)
+    wire.take()
+    feed(publisher, b'INFO {"server_id":"Y"}\r\n' + published(1) + b"PING\r\nPING\r\n" + published(0), cut)
+    await publisher.done
+    assert (publisher.acked, publisher.errors) == (2, 0)
+    assert wire.take() == b"PONG\r\n" * 2
+
+
 async def test_nats_keeps_its_window_full() -> None:
     publisher, wire = await greeted(ENDLESS)
     wire.take()
@@ -104,6 +116,48 @@ async def test_a_connection_that_is_lost_ends_the_run() -> None:
     publisher.connection_lost(None)
     with pytest.raises(ConnectionError):
         await publisher.done
+
+
+def replied(opaque: int, code: int = 0) -> bytes:
+    """What a broker answers to a send."""
+    header = b'{"code":%d,"extFields":{"queueOffset":"7"},"flag":1,"opaque":%d,"version":477}' % (code, opaque)
+    return PREFIX.pack(4 + len(header), len(header)) + header
+
+
+def sends(seconds: float, in_flight: int = 2) -> tuple[bench_load.Load, Wire]:
+    load = bench_load.Load("bench", 8, 1, in_flight, seconds)
+    return load, connect(load)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+async def test_rocketmq_answers_are_counted(cut: int) -> None:
+    load, _ = sends(0.0)
+    feed(load, replied(1) + replied(0, code=14), cut)
+    await load.done
+    assert (load.acked, load.errors, len(load.latencies)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("answered", [[1], [2, 0], [2, 0, 1]])
+async def test_rocketmq_keeps_its_window_full(answered: list[int]) -> None:
+    load, wire = sends(600.0, in_flight=3)
+    requests = [bench_load.request_frame("bench", place, place, 1, bytes(range(8))) for place in range(3)]
+    assert wire.take() == b"".join(requests)
+    load.data_received(b"".join(map(replied, answered)))
+    assert sorted(wire.take().split(requests[0][:4])[1:]) == sorted(requests[place][4:] for place in answered)
+    assert not load.done.done()
+
+
+def test_a_result_is_not_written_out() -> None:
+    """A run would end with seconds of it."""
+    assert len(repr(bench_load.Result(1, 1.0, [0.123] * 1000, 0))) < 100
+
+
+async def test_an_answer_that_names_no_request_ends_the_run() -> None:
+    load, wire = sends(600.0)
+    load.data_received(replied(1).replace(b"opaque", b"opaq_e"))
+    with pytest.raises(ConnectionError, match="1 answers with 0 opaques"):
+        await load.done
+    assert wire.closed
 
 
 def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:

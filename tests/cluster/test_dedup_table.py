@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config.config import Config
 from cluster.config.loading import load
@@ -22,9 +23,12 @@ from cluster.wire.message_format import decode_message
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from statemachine.commands import CREATE_TOPIC
+from tests.support.first_leader import stand
+from tests.support.small_segments import LOG
 
 PATIENCE_S = 20.0
 DEADLINE_MS = 600
+"""How long a node looks for a leader, and how long it waits before it says UNKNOWN where a test wants to hear that."""
 KEY = "7F0000010000000000000000000000AA"
 PID = bytes(range(16))
 
@@ -120,13 +124,25 @@ class Three:
         assert done[0].results[0].ok, done
 
     def hold(self, *nodes: Node) -> None:
-        """Their disks take nothing more, until `release`."""
+        """Their disks take nothing more, until `release`; what is sent meanwhile is soon answered UNKNOWN."""
+        self.decide_within(DEADLINE_MS)
         for node in nodes:
             node.failpoints.set("append.fdatasync", "hold")
 
     def release(self) -> None:
+        self.be_patient()
         for node in self.nodes.values():
             node.failpoints.clear()
+
+    def be_patient(self) -> None:
+        """What is sent from now on is decided before it is answered, however busy the machine is."""
+        self.decide_within(round(1000 * PATIENCE_S))
+
+    def decide_within(self, deadline_ms: int) -> None:
+        for node in self.nodes.values():
+            changed = replace(node.config, send=replace(node.config.send, deadline_ms=deadline_ms))
+            node.proposals.reload(changed)
+            node.forwarder.reload(changed)
 
     async def undecided(self, leader: Node, count: int) -> None:
         """Waits until the leader has this many sends of clients without a decision."""
@@ -182,7 +198,7 @@ def config_files(directory: Path) -> list[Path]:
             f'[node]\nid = {at}\ndata_dir = "{directory}/data{at}"\n{peers}'
             f'[[listeners]]\nname = "broker"\nport = {base + 4 + at}\n[peer]\nport = {base + at}\n'
             f"[admin]\nport = {base + 8 + at}\n[send]\ndeadline_ms = {DEADLINE_MS}\nleader_wait_ms = {DEADLINE_MS}\n"
-            "[failpoints]\nenabled = true\n"
+            f"[failpoints]\nenabled = true\n{LOG}"
         )
         paths.append(path)
     return paths
@@ -198,7 +214,9 @@ async def three(tmp_path: Path) -> AsyncIterator[Three]:
     try:
         for node in nodes.values():
             await node.start()
+        stand(nodes[1])
         await cluster.topic("T")
+        cluster.be_patient()
         yield cluster
     finally:
         for socket in cluster.sockets:
@@ -241,6 +259,7 @@ async def test_unknown_then_a_retry_to_the_same_node(three: Three, through: str)
         assert reply.code == 1
         assert reply.remark is not None
         assert reply.remark.startswith("[UNKNOWN]")
+    three.be_patient()
     during = socket.send("T", b"during")
     await asyncio.sleep(0)
     three.release()
@@ -264,6 +283,7 @@ async def test_connection_lost_before_the_reply(three: Three, through: str) -> N
     socket.close()
     await three.until(lambda: not node.router.connections, "the node notices")
     again = await three.connect(node)
+    three.be_patient()
     during = again.send("T", b"during")
     await asyncio.sleep(0)
     three.release()
@@ -334,6 +354,7 @@ async def test_through_a_follower_and_the_leader_goes(three: Three) -> None:
     three.hold(leader)
     for node in followers:
         node.failpoints.set("apply.batch", "hold")
+    three.be_patient()
     socket = await three.connect(followers[0])
     opaque = socket.send("T", b"m")
     await three.undecided(leader, 1)
@@ -407,6 +428,7 @@ async def test_our_client_repeats_while_the_first_is_under_way(three: Three) -> 
     socket, other = await three.connect(leader), await three.connect(followers[0])
     socket.send("T", b"m", pid=PID, seq=1)
     await three.undecided(leader, 1)
+    three.be_patient()
     again = other.send("T", b"m", pid=PID, seq=1)
     await three.until(lambda: followers[0].forwarder.bytes_held, "handed on")
     three.release()

@@ -19,6 +19,7 @@ from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import ENVIRONMENT
 
 pytestmark = pytest.mark.live
 
@@ -31,7 +32,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     nodes = plan_nodes(data, 3, free_base_port(12))
     data.mkdir()
     write_configs(nodes)
-    create_data_dirs([node.config_path for node in nodes])
+    create_data_dirs([node.config_path for node in nodes], ENVIRONMENT)
     write_cluster(data, ClusterFile(nodes))
     for node in nodes:
         (node.home / "data" / SECRET).unlink()

@@ -14,21 +14,23 @@ from jepsen_like.commit_seed import WITHOUT_GIT, commit_seed
 from jepsen_like.core_sim.campaign import run_range as run_core
 from jepsen_like.sim.campaign import run_range as run_full
 
-CORE_SEEDS, FULL_SEEDS = 30, 3
+MANY = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_core_seeds_of_this_commit(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("seeds", [20, pytest.param(200, marks=MANY)])
+def test_core_seeds_of_this_commit(seeds: int, record_property: Callable[[str, object], None]) -> None:
     seed = commit_seed()
-    summary = run_core(seed.first_seed, CORE_SEEDS)
+    summary = run_core(seed.first_seed, seeds)
     record_property("seeds", f"{seed.origin}: {summary.line()}")
     assert [(v.seed, v.checker, v.detail) for v in summary.violations] == [], (
         f"raftmq sim replay --core {summary.violations[0].seed}"
     )
 
 
-def test_full_node_seeds_of_this_commit(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=MANY)])
+def test_full_node_seeds_of_this_commit(seeds: int, record_property: Callable[[str, object], None]) -> None:
     seed = commit_seed()
-    summary = run_full(seed.first_seed, FULL_SEEDS)
+    summary = run_full(seed.first_seed, seeds)
     record_property("seeds", f"{seed.origin}: {summary.line()}")
     assert not summary.failing, f"raftmq sim replay {summary.failing[0].seed}"
 

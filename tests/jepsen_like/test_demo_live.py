@@ -28,13 +28,14 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 
-def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--seed", "20", "--messages", "20000")
+@pytest.mark.parametrize("messages", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_nothing_is_lost_and_nothing_is_left(tmp_path: Path, messages: int) -> None:
+    done = demo(tmp_path, "--seed", "20", "--messages", str(messages))
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert tuple(result) == RESULT_KEYS
     assert (result["seed"], result["lost"], result["duplicated"]) == (20, 0, 0)
-    assert result["acked"] == result["read"] == 20_000
+    assert result["acked"] == result["read"] == messages
     assert result["term_after"] > result["term_before"]
     assert result["failover_ms"] > 0
     assert "kill -9 on the leader" in done.stdout
@@ -56,6 +57,14 @@ def test_a_file_of_one_s_own_and_a_directory_that_stays(tmp_path: Path) -> None:
     again = demo(tmp_path, "--data", "kept")
     assert again.returncode == 5
     assert "is not empty" in again.stderr
+
+
+@pytest.mark.slow
+def test_the_log_goes_to_a_tier(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--messages", "2000", "--tier", "old")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "objects written, read back and compared; bad: 0" in done.stdout
+    assert sum(path.stat().st_size for path in (tmp_path / "old").rglob("*") if path.is_file()) > 200_000
 
 
 def test_a_node_is_read_from_its_own_replica(tmp_path: Path) -> None:

@@ -13,16 +13,31 @@ from pyspark_raftmq.spark_session import DRIVER_MEMORY, session
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from tests.support.left_copies import Left, leave
+from tests.support.small_segments import small_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Half of what these JVMs would take goes into compiling code for speed that a minute of tests never gets to use."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_lived_java() -> Iterator[None]:
+    """For the session here and for those of commands; a user's JVM is left as Java has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+            patch.setenv(name, SHORT_LIVED_JAVA)
+        yield
 
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Three nodes; what the option `servers` is given."""
     live = LocalCluster(tmp_path_factory.mktemp("spark") / "data")
-    live.up(3, free_base_port(12))
+    with small_segments():
+        live.up(3, free_base_port(12))
     yield live.servers
     live.down()
 

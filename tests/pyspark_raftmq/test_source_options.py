@@ -11,7 +11,7 @@ from pyspark_raftmq.errors import OptionError, PlanError
 from pyspark_raftmq.options import parse_options
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
-from raftmq.arrow.columns import COLUMNS
+from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS
 from raftmq.arrow.ranges import AtTime, Bounds
 from raftmq.copies.log_copy import CopySource
 
@@ -20,7 +20,7 @@ NEEDED = {"servers": "a:1;b:2", "topic": "orders"}
 
 def test_what_is_left_out() -> None:
     options = parse_options(NEEDED)
-    assert options.columns == tuple(COLUMNS)
+    assert options.columns == DEFAULT_COLUMNS == tuple(COLUMNS)[:-2]
     assert (options.starting, options.ending) == (TopicBounds("earliest"), TopicBounds("latest"))
     assert options.batch_rows == 8192
     assert (options.read_from, options.fail_on_data_loss) == ("follower", True)
@@ -73,7 +73,8 @@ def test_columns_keep_their_order() -> None:
 def test_the_columns_and_their_order_are_promised() -> None:
     assert ddl(tuple(COLUMNS)) == (
         "topic string, queue_id int, queue_offset bigint, body binary, tag string, keys string, message_id string, "
-        "born_ms bigint, store_ms bigint, position bigint, properties map<string,string>, store_time timestamp"
+        "born_ms bigint, store_ms bigint, position bigint, properties map<string,string>, store_time timestamp, "
+        "index bigint, term bigint"
     )
 
 

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 import pyspark_raftmq
 from cluster.errors import LocalError
 from pyspark_raftmq.spark_cli import spark as spark_command
+from raftmq.arrow.columns import COLUMNS
 from raftmq.copies.log_copy import CopySource
 from tests.support.left_copies import ORDERS, OTHER, Left
 
@@ -33,7 +34,7 @@ def load(spark: SparkSession, source: CopySource, topic: str, **options: Any) ->
 
 @pytest.mark.parametrize("kind", [pytest.param("backup", marks=pytest.mark.slow), "tier"])
 def test_rows_are_those_that_the_nodes_gave(spark: SparkSession, left: Left, kind: str) -> None:
-    frame = load(spark, getattr(left, kind), f"{ORDERS},{OTHER}")
+    frame = load(spark, getattr(left, kind), f"{ORDERS},{OTHER}", columns=",".join(COLUMNS))
     assert frame.rdd.getNumPartitions() == 3
     found = frame.orderBy(*ORDER).toArrow()
     for topic, table in left.tables.items():

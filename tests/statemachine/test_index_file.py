@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +23,7 @@ from statemachine.index_file.index_format import (
     IndexMeta,
     QueueRun,
     file_name,
+    key_row,
     parse_file_name,
 )
 from statemachine.index_file.index_reader import IndexFile, drive, open_index
@@ -72,11 +74,13 @@ def written(wanted: Wanted, piece: int = 7) -> bytes:
     for (topic_id, queue_id), (first, items) in sorted(wanted.queues.items()):
         pieces = [items[at : at + step] for at in range(0, len(items), step)]
         assert writer.add_queue(topic_id, queue_id, first, pieces) == len(items) // ITEM.size
-    pairs = sorted((key_hash(*name), at - wanted.meta.base) for name, found in wanted.keys.items() for at in found)
-    for at in range(0, len(pairs), 1000):
-        writer.add_keys(pairs[at : at + 1000])
+    rows = sorted(
+        key_row(key_hash(*name), at - wanted.meta.base) for name, found in wanted.keys.items() for at in found
+    )
+    for at in range(0, len(rows), 1000):
+        writer.add_keys(rows[at : at + 1000])
     meta = writer.finish(wanted.meta)
-    assert (meta.queues, meta.keys) == (len(wanted.queues), len(pairs))
+    assert (meta.queues, meta.keys) == (len(wanted.queues), len(rows))
     return out.getvalue()
 
 
@@ -151,7 +155,7 @@ def test_equal_hashes_that_fill_blocks_are_all_found() -> None:
     out = BytesIO()
     writer = IndexWriter(out.write)
     hashed = key_hash(1, b"k")
-    writer.add_keys([(hashed - 1, 5), *((hashed, at) for at in range(count)), (hashed + 1, 6)])
+    writer.add_keys([key_row(hashed - 1, 5), *(key_row(hashed, at) for at in range(count)), key_row(hashed + 1, 6)])
     meta = drawn(0, 1, 1).meta._replace(base=50, end=50 + count)
     writer.finish(meta)
     file = Counting(out.getvalue())
@@ -232,9 +236,11 @@ def test_the_writer_refuses_rows_out_of_order() -> None:
     for queue in ((2, 1), (2, 0), (1, 9)):
         with pytest.raises(ValueError, match="not the next"):
             writer.add_queue(*queue, 0, [item])
-    writer.add_keys([(5, 1)])
-    with pytest.raises(ValueError, match="follows"):
-        writer.add_keys([(4, 9)])
+    writer.add_keys([])
+    writer.add_keys([key_row(5, 1), key_row(5, 1)])
+    for rows in ([key_row(4, 9)], [key_row(6, 2), key_row(6, 1)], [key_row(5, 0), key_row(7, 0)]):
+        with pytest.raises(ValueError, match="are not the next"):
+            writer.add_keys(rows)
     with pytest.raises(ValueError, match="not the next"):
         writer.add_queue(9, 9, 0, [item])
 
@@ -248,6 +254,49 @@ def test_the_check_finds_what_a_wrong_writer_wrote() -> None:
         writer.finish(drawn(0, 1, 1).meta._replace(end=1100))
         with pytest.raises(IndexFileError, match="does not fit its queue"):
             Counting(out.getvalue()).check()
+
+
+def test_the_check_finds_a_wrong_item_in_any_place_of_any_block() -> None:
+    """Two queues, the second from the middle of a block on: its first item may lie below the last of the first."""
+    per_block, block_of = BLOCK_SIZE // ITEM.size, range(1000, 1000 + 3 * BLOCK_SIZE)
+    first, second = per_block + 100, per_block
+    queues = {0: [block_of[10 * n] for n in range(first)], 1: [block_of[10 * n] for n in range(second)]}
+    meta = drawn(0, 1, 1).meta._replace(end=block_of.stop)
+
+    def check(places: dict[int, list[int]]) -> None:
+        out = BytesIO()
+        writer = IndexWriter(out.write)
+        for queue, at in places.items():
+            writer.add_queue(1, queue, 0, [ITEM.pack(each, 10, 0, 0, 0) for each in at])
+        writer.finish(meta)
+        Counting(out.getvalue()).check()
+
+    check(queues)
+    for queue, number in ((0, 1), (0, per_block - 1), (0, per_block), (0, first - 1), (1, 1), (1, second - 1)):
+        wrong = {name: list(at) for name, at in queues.items()}
+        wrong[queue][number] -= 1
+        item = number + queue * first
+        with pytest.raises(IndexFileError, match=f"item {item} is at {wrong[queue][number]} with 10 bytes"):
+            check(wrong)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([key_row(5, 1), key_row(4, 2)], "out of order"),
+        ([key_row(5, 2), key_row(5, 1)], "out of order"),
+        ([key_row(5, 99), key_row(6, 100)], "outside the segment of 100 bytes"),
+        ([*[key_row(5, 1)] * (BLOCK_SIZE // 8), key_row(5, 0)], "keys of block 1 are out of order"),
+    ],
+)
+def test_the_check_finds_wrong_keys(rows: list[int], wrong: str) -> None:
+    out = BytesIO()
+    writer = IndexWriter(out.write)
+    writer.add_keys([])
+    writer._keys.add(struct.pack(f">{len(rows)}Q", *rows))
+    writer.finish(drawn(0, 1, 1).meta._replace(base=1000, end=1100))
+    with pytest.raises(IndexFileError, match=wrong):
+        Counting(out.getvalue()).check()
 
 
 def test_names() -> None:

@@ -54,7 +54,7 @@ def assignments(sources: dict[str, str]) -> Iterator[Assignment]:
     trees = {file: ast.parse(text) for file, text in sources.items()}
     owners: dict[str, set[Owner]] = defaultdict(set)
     for file, tree in trees.items():
-        for made in ast.walk(tree):
+        for made in statements(tree):
             if isinstance(made, ast.ClassDef) and (kind := _kind(made)) != "value":
                 owner = Owner(file, made.name, kind)
                 for name in _attributes(made):
@@ -68,15 +68,24 @@ def assignments(sources: dict[str, str]) -> Iterator[Assignment]:
             yield Assignment(file, target.lineno, ast.unparse(target.value), target.attr, tuple(sorted(found)))
 
 
+def statements(scope: ast.AST) -> Iterator[ast.AST]:
+    """All below `scope`, classes and functions among them. What they say is not looked through: that takes long."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, ast.expr | ast.expr_context):
+            yield node
+            yield from statements(node)
+
+
 def _targets(tree: ast.Module) -> Iterator[tuple[ast.Attribute, str]]:
     """Each assigned attribute, with the class that its receiver is annotated with ("" if none)."""
     own: set[ast.Attribute] = set()
     found: dict[ast.Attribute, str] = {}
-    for function in ast.walk(tree):
+    for function in statements(tree):
         if not isinstance(function, Function):
             continue
-        new, kinds = {"self", "cls", *_made(function)}, _annotated(function)
-        for target in ast.walk(function):
+        inside = list(ast.walk(function))
+        new, kinds = {"self", "cls", *_made(inside)}, _annotated(function)
+        for target in inside:
             if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store):
                 name = target.value.id if isinstance(target.value, ast.Name) else ""
                 if name in new:
@@ -88,12 +97,12 @@ def _targets(tree: ast.Module) -> Iterator[tuple[ast.Attribute, str]]:
             yield target, kind
 
 
-def _made(function: Function) -> Iterator[str]:
-    """Local names of objects that the function makes: `name = Class(...)`, `name = cls(...)`, `cls.__new__(...)`.
-    What it hands out in the same statement (`self.name = name = ...`) is finished."""
-    for statement in ast.walk(function):
+def _made(inside: Iterable[ast.AST]) -> Iterator[str]:
+    """Local names of objects that a function with these nodes makes: `name = Class(...)`, `name = cls(...)`,
+    `cls.__new__(...)`. What it hands out in the same statement (`self.name = name = ...`) is finished."""
+    for statement in inside:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
-            called = ast.unparse(statement.value.func).rpartition(".")[2]
+            called = _last(statement.value.func)
             if called.lstrip("_")[:1].isupper() or called in ("cls", "__new__"):
                 names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
                 yield from names if names and len(names) == len(statement.targets) else ()
@@ -109,8 +118,12 @@ def _attributes(made: ast.ClassDef) -> Iterator[str]:
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
             yield each.target.id
     for node in ast.walk(made):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
             yield node.attr
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _kind(made: ast.ClassDef) -> Kind:
@@ -134,4 +147,8 @@ def _is_frozen(node: ast.AST) -> bool:
 
 def _last(node: ast.expr) -> str:
     """`dataclass` of `@dataclasses.dataclass(frozen=True)`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
     return ast.unparse(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]

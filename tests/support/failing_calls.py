@@ -26,7 +26,7 @@ LifeT = TypeVar("LifeT", bound=Life)
 
 
 def seeds_of(kind: str) -> int:
-    """How often to try: what a power cut leaves is drawn."""
+    """How often to try each call: what a power cut leaves is drawn."""
     return 4 if "power" in kind or kind == "cut" else 1
 
 
@@ -39,7 +39,8 @@ def failed_lives(
     total, failed = fs.calls, 0
     assert total > calls_min
     numbers = range(first, total + 1, step)
-    for number, seed in product(numbers, range(seeds)):
+    for number, turn in product(numbers, range(seeds)):
+        seed = number * seeds + turn  # what is left differs from call to call, even if each is tried once
         fs = _disk()
         life = make(fs)
         if kind == "cut":

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.broker.sends import Sends
+from cluster.kernel import TWINS
 from cluster.remoting.frame import Frame
 from cluster.remoting.intake import make_intake
 from cluster.remoting.send import SendHandler
@@ -68,6 +69,12 @@ class Node:
         self.path: Any = SimpleNamespace(
             session=self.session, inflight_bytes=0, born_host=b"\x0a\x00\x00\x01\x00\x00\x04\xd2", closed=False
         )
+
+    def in_python(self) -> Node:
+        """The same node whose long way is Python's alone."""
+        limits: Any = self.limits
+        self.sends._plain_batches = TWINS["PlainBatches"](limits, self.sends.suffix)
+        return self
 
     def slot(self, topic: str) -> TopicSlot | None:
         return self.slots.get(topic)

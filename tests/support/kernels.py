@@ -57,4 +57,5 @@ def twins() -> dict[str, Any]:
     for module in pkgutil.walk_packages(cluster.__path__, "cluster."):
         if not module.name.startswith("cluster.kernel."):
             importlib.import_module(module.name)
+    importlib.import_module("raftmq.arrow.properties")  # the one twin above `cluster`
     return dict(kernel.TWINS)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import raftmq
+from raftmq.arrow.columns import COLUMNS
 from raftmq.cli import run
 from raftmq.copies.log_copy import FILES, TIER, CopySource
 from raftmq.local.admin_http import AdminApi, admin_addresses
@@ -26,7 +27,7 @@ ORDERS, OTHER = "left-orders", "left-other"
 
 
 class Left(NamedTuple):
-    """`tables`: what was in each topic, in order of queues and offsets; `middle_ms`: a log time within."""
+    """`tables`: what was in each topic, all columns, in order of queues and offsets; `middle_ms`: a log time within."""
 
     backup: CopySource
     directory: CopySource
@@ -70,7 +71,7 @@ def fill(servers: str, home: Path) -> dict[str, pa.Table]:
             if number:  # the first segment has nothing of this queue
                 mq.send_batch(ORDERS, [b"%d b%d" % (number, each) for each in range(30 * number)], queue_id=1)
             seal(home / "data")
-    return {name: raftmq.read_arrow(name, servers=servers) for name in (ORDERS, OTHER)}
+    return {name: raftmq.read_arrow(name, columns=tuple(COLUMNS), servers=servers) for name in (ORDERS, OTHER)}
 
 
 def copies(home: Path, tables: dict[str, pa.Table]) -> Left:

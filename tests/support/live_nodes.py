@@ -17,6 +17,7 @@ from raftmq.client import connect
 from raftmq.client.message import Message
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port, log_tail
+from tests.support.small_segments import small_segments
 
 
 class LiveCluster:
@@ -109,7 +110,8 @@ def live_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveClust
     data = tmp_path_factory.mktemp("live")
     cluster = LocalCluster(data)
     try:
-        cluster.up(3, free_base_port(12), failpoints=True)
+        with small_segments():
+            cluster.up(3, free_base_port(12), failpoints=True)
         yield LiveCluster(cluster)
     except BaseException:
         with contextlib.suppress(Exception):

@@ -40,6 +40,10 @@ def entries_after(tail: LogTail, count: int, *, segment_size: int, term: int = 1
     return entries
 
 
+WINDOW_BYTES = 84_500
+"""Payload of the entry that 64 sends of 1 KiB become."""
+
+
 def no_ops(count: int, size: int = 10) -> list[Entry]:
     """Entries 1 to `count` of a log, with payloads of `size` bytes."""
     tail = tail_after(EMPTY_TAIL, genesis_entry(b"", timestamp_ms=0, group_id=GROUP))

@@ -19,10 +19,8 @@ import pytest
 from jepsen_like.live.power import NodeDisk, ShimError, build_shim
 from raftmq.client import connect
 from raftmq.local.process import stop_nodes
-from statemachine import keys, sums
-from statemachine.kv import CQ, META, Batch
-from statemachine.rocks import RocksKV
 from tests.support.faulty_cluster import NOT_TO_BE_WRITTEN, FaultyCluster, Key, calm
+from tests.support.spoiled_rows import spoil_sums
 
 NAMED_S = 15.0
 BIG, BIG_COUNT = 500_000, 28
@@ -62,6 +60,40 @@ def _cut(cluster: FaultyCluster, node: int, *others: int) -> Iterator[tuple[Key,
         yield tuple(("link_suspect", f"link {min(node, other)}-{max(node, other)}") for other in others)
     finally:
         cluster.fabric.heal(pairs)
+
+
+@contextmanager
+def _isolated(cluster: FaultyCluster, node: int) -> Iterator[Planted]:
+    """Both links of a node are cut."""
+    others = [each.id for each in cluster.nodes if each.id != node]
+    with _cut(cluster, node, *others) as links:
+        yield Planted(links, (("no_leader", f"node {node}"),))
+
+
+@contextmanager
+def _hanging(cluster: FaultyCluster, node: int) -> Iterator[Planted]:
+    """SIGSTOP."""
+    os.kill(cluster.pid(node), signal.SIGSTOP)
+    try:
+        yield _down(node)
+    finally:
+        os.kill(cluster.pid(node), signal.SIGCONT)
+
+
+@contextmanager
+def _killed(cluster: FaultyCluster, node: int) -> Iterator[Planted]:
+    """kill -9."""
+    cluster.kill(node)
+    try:
+        yield _down(node)
+    finally:
+        cluster.heal()
+
+
+def _down(node: int) -> Planted:
+    """The node cannot be asked, and no quorum margin is left."""
+    follows = (("no_quorum_margin", "cluster"),)
+    return Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -137,25 +169,15 @@ def tier_stuck(cluster: FaultyCluster) -> Iterator[Planted]:
 def hanging_node(cluster: FaultyCluster) -> Iterator[Planted]:
     """SIGSTOP: its connections stay open until ha.housekeeping_interval_ms is over; it is named before that, and so is
     the margin that is gone."""
-    node = cluster.follower()
-    os.kill(cluster.pid(node), signal.SIGSTOP)
-    try:
-        follows = (("no_quorum_margin", "cluster"),)
-        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
-    finally:
-        os.kill(cluster.pid(node), signal.SIGCONT)
+    with _hanging(cluster, cluster.follower()) as planted:
+        yield planted
 
 
 @fault
 def killed_node(cluster: FaultyCluster) -> Iterator[Planted]:
     """kill -9: no quorum margin is left."""
-    node = cluster.follower()
-    cluster.kill(node)
-    try:
-        follows = (("no_quorum_margin", "cluster"),)
-        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
-    finally:
-        cluster.heal()
+    with _killed(cluster, cluster.follower()) as planted:
+        yield planted
 
 
 @fault
@@ -277,43 +299,29 @@ def cut_link_of_followers(cluster: FaultyCluster) -> Iterator[Planted]:
 @fault
 def isolated_node(cluster: FaultyCluster) -> Iterator[Planted]:
     """Both links of a follower are cut. It answers over HTTP, so it is not down: it is cut off."""
-    node = cluster.follower()
-    others = [each.id for each in cluster.nodes if each.id != node]
-    with _cut(cluster, node, *others) as links:
-        yield Planted(links, (("no_leader", f"node {node}"),))
+    with _isolated(cluster, cluster.follower()) as planted:
+        yield planted
 
 
 @fault
 def isolated_leader(cluster: FaultyCluster) -> Iterator[Planted]:
     """The same for the leader: the other two elect one of them."""
-    node = cluster.leader()
-    others = [each.id for each in cluster.nodes if each.id != node]
-    with _cut(cluster, node, *others) as links:
-        yield Planted(links, (("no_leader", f"node {node}"),))
+    with _isolated(cluster, cluster.leader()) as planted:
+        yield planted
 
 
 @fault
 def hanging_leader(cluster: FaultyCluster) -> Iterator[Planted]:
     """SIGSTOP; the other two elect one of them."""
-    node = cluster.leader()
-    os.kill(cluster.pid(node), signal.SIGSTOP)
-    try:
-        follows = (("no_quorum_margin", "cluster"),)
-        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
-    finally:
-        os.kill(cluster.pid(node), signal.SIGCONT)
+    with _hanging(cluster, cluster.leader()) as planted:
+        yield planted
 
 
 @fault
 def killed_leader(cluster: FaultyCluster) -> Iterator[Planted]:
     """kill -9."""
-    node = cluster.leader()
-    cluster.kill(node)
-    try:
-        follows = (("no_quorum_margin", "cluster"),)
-        yield Planted((("node_down", f"node {node}"),), follows, node, frozenset({"RaftMQNodeDown"}))
-    finally:
-        cluster.heal()
+    with _killed(cluster, cluster.leader()) as planted:
+        yield planted
 
 
 @fault
@@ -325,15 +333,7 @@ def wrong_rows(cluster: FaultyCluster) -> Iterator[Planted]:
         mq.send("compared", b"before")
     cluster.wait_equal()
     stop_nodes([cluster.node(node)])
-    kv = RocksKV(str(cluster.node(node).home / "data/state"))
-    row = kv.get(META, keys.APPLIED_KEY)
-    assert row is not None
-    index = int(keys.APPLIED.unpack(row)[1])
-    told = dict(sums.load(kv, index) or {})
-    batch = Batch()
-    batch.put(META, keys.SUMS_KEY, sums.pack(index, told | {CQ: told[CQ] ^ 1}))
-    kv.write(batch)
-    kv.close()
+    spoil_sums(cluster.node(node).home / "data")
     cluster.restart(node)
     with connect(cluster.servers) as mq:
         mq.send("compared", b"after")

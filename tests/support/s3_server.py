@@ -17,6 +17,25 @@ from cluster.config.config import TierSection
 
 BUCKET = "bucket"
 KEYS = "[default]\naws_access_key_id = access-key\naws_secret_access_key = secret-key\n"
+SERVER = """
+import threading
+from moto import server
+
+run_simple, alone = server.run_simple, threading.Lock()
+
+def run(host, port, app, **options):
+    def one_at_a_time(environ, start_response):
+        if environ.get("HTTP_IF_MATCH") or environ.get("HTTP_IF_NONE_MATCH"):
+            with alone:
+                return app(environ, start_response)
+        return app(environ, start_response)
+
+    run_simple(host, port, one_at_a_time, **options)
+
+server.run_simple = run
+server.main()
+"""
+"""moto_server, but for requests with a condition: moto's threads compare first and write later, so two could win."""
 START_TRIES, START_PAUSE_S = 600, 0.05
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 
@@ -27,7 +46,7 @@ def moto() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", SERVER, "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         endpoint = f"http://127.0.0.1:{port}"

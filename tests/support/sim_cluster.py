@@ -45,6 +45,8 @@ T = TypeVar("T")
 IDS = (NodeId(1), NodeId(2), NodeId(3))
 STEP_S = 0.005
 """How often `run_until` looks, in virtual seconds."""
+SELDOM_S = 0.1
+"""For waits of a minute."""
 TURNS_MAX = 200
 """A start takes no time, and fewer turns of the loop."""
 EVENTS_MAX = 10_000_000
@@ -65,12 +67,17 @@ class StepLoop(SimLoop):
             if not self.tolerant:
                 raise error or RuntimeError(what)
 
-    def run_until(self, reached: Callable[[], object], limit_s: float, what: str = "") -> None:
-        """Lets time pass until `reached` is true. Fails after `limit_s`, or at the first error of a callback."""
+    def run_until(
+        self, reached: Callable[[], object], limit_s: float, what: str = "", *, every_s: float = STEP_S
+    ) -> None:
+        """Lets time pass until `reached` is true. Fails after `limit_s`, or at the first error of a callback.
+
+        `every_s`: how often it looks; less often where a look costs much, the wait is long and what it waits for stays.
+        """
         end = self.now + limit_s
         while not reached():
             assert self.now < end, f"not reached within {limit_s} s of virtual time: {what or reached}"
-            self.run_for(STEP_S)
+            self.run_for(every_s)
 
     def turn_until(self, reached: Callable[[], object]) -> None:
         """Runs what is due now, in as many turns as that takes."""

@@ -11,7 +11,7 @@ import google_crc32c
 
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data
-from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_format import IndexMeta, key_row
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM
@@ -109,7 +109,7 @@ class TierKit:
             mine = [each for each in messages if each[:2] == queue]
             writer.add_queue(*queue, mine[0].queue_offset, [each.packed() for each in mine])
         keyed = messages if self._keyed else []
-        writer.add_keys(sorted((key_hash(each.topic_id, b"k"), each.position - base) for each in keyed))
+        writer.add_keys(sorted(key_row(key_hash(each.topic_id, b"k"), each.position - base) for each in keyed))
         writer.finish(IndexMeta(CLUSTER, base, span.end, *span[1:3], 1, *span[3:], 0, 0, 0, group_id=1, last_crc=0))
         return b"".join(pieces)
 

@@ -80,9 +80,9 @@ class ObjectReads:
         at = start
         while at < stop:
             end = self._cache.end(name, at) if self._cache is not None else None
-            flights = (flight.stop for flight in self._flights.get(name, []) if flight.start <= at < flight.stop)
-            known = end or next(flights, None)
-            at = known or at + len(await self._fly(name, at, self._until(name, at, stop, reach)))
+            if end is None and (flight := self._flight(name, at)) is not None:
+                end = flight.stop
+            at = end or at + len(await self._fly(name, at, self._until(name, at, stop, reach)))
 
     async def _piece(self, name: str, at: int, stop: int, reach: int) -> bytes:
         """Bytes from `at` on, at least one."""
@@ -90,12 +90,16 @@ class ObjectReads:
             cached = await self._cache.take(name, at, stop)
             if cached is not None:
                 return cached
-        for flight in self._flights.get(name, []):
-            if flight.start <= at < flight.stop:
-                data = await asyncio.shield(flight.data)
-                return data[at - flight.start : stop - flight.start]
+        flight = self._flight(name, at)
+        if flight is not None:
+            data = await asyncio.shield(flight.data)
+            return data[at - flight.start : stop - flight.start]
         data = await self._fly(name, at, self._until(name, at, stop, reach))
         return data[: stop - at]
+
+    def _flight(self, name: str, at: int) -> _Flight | None:
+        """The request under way that brings the byte at `at`."""
+        return next((each for each in self._flights.get(name, []) if each.start <= at < each.stop), None)
 
     def _until(self, name: str, at: int, stop: int, reach: int) -> int:
         """Where a request for bytes from `at` on ends: before what is here, or on its way."""

@@ -51,7 +51,7 @@ class OldBoundReads:
         async def answer() -> None:
             found: int | Exception | None
             try:
-                found = await self._looked(look)
+                found = await self._queues.beside_trims(look)
             except StoreError as error:
                 logger.warning("tier: a search by time: %s", error)
                 found = error
@@ -60,13 +60,3 @@ class OldBoundReads:
         task = self._loop.create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _looked(self, look: Callable[[], Awaitable[int | None]]) -> int | None:
-        while True:
-            begins = self._queues.begins
-            try:
-                return await look()
-            except StoreError:
-                if self._queues.begins == begins:
-                    raise
-                # A segment is kept no longer, and its objects may be gone.

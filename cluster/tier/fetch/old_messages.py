@@ -108,14 +108,7 @@ class OldReads:
 
     async def found(self, pull: Pull, stop: int) -> Found | Gone:
         """What the pull gets. Raises StoreError."""
-        while True:
-            begins = self._queues.begins
-            try:
-                return await self._read(pull, stop)
-            except StoreError:
-                if self._queues.begins == begins:
-                    raise
-                # Its segment is kept no longer, and so its objects may be gone: what follows is looked for.
+        return await self._queues.beside_trims(lambda: self._read(pull, stop))
 
     async def _read(self, pull: Pull, stop: int) -> Found | Gone:
         queue = pull.topic_id, pull.queue_id

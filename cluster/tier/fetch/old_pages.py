@@ -7,7 +7,6 @@ from cluster.broker.old_pages import OldPage
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import Items, TierQueues
-from cluster.tier.store.errors import StoreError
 from statemachine.payload import ITEM
 
 
@@ -20,14 +19,7 @@ class OldPageReads:
 
     async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> OldPage:
         """See OldPages. Raises StoreError."""
-        while True:
-            begins = self._queues.begins
-            try:
-                return await self._page(topic_id, queue_id, offset, stop, count)
-            except StoreError:
-                if self._queues.begins == begins:
-                    raise
-                # A segment is kept no longer, and its objects may be gone: what follows is looked for.
+        return await self._queues.beside_trims(lambda: self._page(topic_id, queue_id, offset, stop, count))
 
     async def _page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> OldPage:
         found = OldPage([], offset, [])

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
-from cluster.tier.store.errors import BadAnswer, NotFound
+from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
@@ -66,6 +66,17 @@ class TierQueues:
         """Position where the tier begins."""
         rows = self._rows()
         return rows[0].base if rows else 0
+
+    async def beside_trims(self, look: Callable[[], Awaitable[T]]) -> T:
+        """What `look` finds. It looks again if it fails while the tier gives up its first segments: those are kept no
+        longer, so their objects may be gone, and what follows is looked for. Raises StoreError."""
+        while True:
+            begins = self.begins
+            try:
+                return await look()
+            except StoreError:
+                if self.begins == begins:
+                    raise
 
     async def items(self, topic_id: int, queue_id: int, offset: int, count: int) -> Items:
         """Up to `count` items of the queue from `offset` on, at least one, those of one segment. Raises NotTieredError

@@ -6,14 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
-from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from cluster.tier.file_set.stored_files import PART_BYTES, StoredFile, StoredPart
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
-from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.object_store import ObjectStore, checksum_of
 
-READ_BACK_BYTES = 4 << 20
 COPIES_MAX = 4
 """Names tried for one part in a row."""
 
@@ -88,10 +86,7 @@ class SetWriter:
         try:
             if (await self._store.head(name)).size != part.size:
                 return False
-            crc = 0
-            for start in range(0, part.size, READ_BACK_BYTES):
-                stop = min(start + READ_BACK_BYTES, part.size)
-                crc = extend(crc, await self._store.get_range(name, start, stop))
+            crc = await checksum_of(self._store, name, part.size)
         except (NotFound, BadAnswer):
             return False
         return crc == part.crc32c

@@ -16,6 +16,8 @@ from typing import TypeVar
 import msgspec
 from google_crc32c import value as crc32c
 
+from cluster.wire.json_text import MALFORMED
+
 SCHEMA = 1
 PART_BYTES = 16 << 20
 DESCRIPTION_BYTES_MAX = 64 << 20
@@ -76,5 +78,5 @@ def decode(data: bytes, kind: type[Content]) -> Content:
         if crc32c(body) != envelope.crc32c:
             raise BadDescriptionError("its checksum does not fit")
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise BadDescriptionError(str(error)) from None

@@ -20,12 +20,11 @@ from google_crc32c import extend
 
 from cluster.tier.scrub.survey import Survey, survey
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
-from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectInfo, ObjectStore
+from cluster.tier.store.object_store import OBJECT_BYTES_MAX, READ_BACK_BYTES, ObjectInfo, ObjectStore
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 4 << 20
 FINDINGS_MAX = 100
 """Kept in a report; the counts say how many there were."""
 MANIFESTS, STATES = "manifest/", "state/"
@@ -189,11 +188,11 @@ class Scrubber:
 
     async def _compare(self, name: str, part: TierPart) -> str:
         crc = 0
-        for start in range(0, part.size, READ_BYTES):
-            stop = min(part.size, start + READ_BYTES)
+        for start in range(0, part.size, READ_BACK_BYTES):
+            stop = min(part.size, start + READ_BACK_BYTES)
             if self._pace is not None:
                 await self._pace(stop - start)
-            crc = extend(crc, await self._store.get_range(name, start, stop))
+            crc = await self._store.checksum(name, start, stop, crc)
             self._read_bytes += stop - start
         return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"
 

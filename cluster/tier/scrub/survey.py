@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from cluster.tier.object_names import part_base
 from cluster.tier.store.object_store import ObjectInfo
 from statemachine.tier import TierPart, TierSegment, TierState
 
 PROBE_MS = 3_600_000
 """An object of a probe that is older was left by a node that died."""
-_PART = re.compile(r"(?:log|index)/(\d{20})-\d{20}\.[0-9a-f]{16}(?:-\d+)?\.(?:seg|idx)")
 _PROBE = re.compile(r"probe/[0-9a-f]+")
 
 
@@ -41,12 +41,12 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
     sizes: dict[str, int] = {}
     found = Survey(expected, [], {}, [], [], [])
     for info in listed:
-        part, probe = _PART.fullmatch(info.name), _PROBE.fullmatch(info.name)
+        base, probe = part_base(info.name), _PROBE.fullmatch(info.name)
         if info.name in named:
             sizes[info.name] = info.size
-        elif part is None and probe is None:
+        elif base is None and probe is None:
             found.strange.append(info.name)
-        elif _is_settled(rows, int(part[1]), kept_from) if part is not None else info.modified_ms + PROBE_MS <= now_ms:
+        elif _is_settled(rows, base, kept_from) if base is not None else info.modified_ms + PROBE_MS <= now_ms:
             found.orphans.append(info)
         else:
             found.unsettled.append(info)

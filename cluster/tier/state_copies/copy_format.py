@@ -18,8 +18,8 @@ from cluster.tier.file_set.stored_files import StoredFile
 STATE = "state"
 KEPT = 8
 """Copies that can be used."""
-_DESCRIPTION = re.compile(r"state/(\d{20})-\d+-[0-9a-f]{8}\.json")
-_PART = re.compile(r"state/(\d{20})-[0-9a-f]{32}(?:-\d+)?\.part")
+_DESCRIPTION = re.compile(r"state/(\d{20})-\d+-[0-9a-f]{8}\.json", re.ASCII)
+_PART = re.compile(r"state/(\d{20})-[0-9a-f]{32}(?:-\d+)?\.part", re.ASCII)
 
 
 class StateCopy(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from google_crc32c import extend
+
 from cluster.tier.store.cloud_errors import store_error
 from cluster.tier.store.errors import BadAnswer, NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
@@ -72,6 +74,11 @@ class CloudStore:
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """As `ObjectStore.get_ranges`: one after another, so that memory is what the caller asked for."""
         return [await self.get_range(name, *each) for each in ranges]
+
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        found: int = extend(crc, await self.get_range(name, start, stop))
+        return found
 
     async def head(self, name: str) -> ObjectInfo:
         """As `ObjectStore.head`."""

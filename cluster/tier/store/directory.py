@@ -51,6 +51,11 @@ class DirectoryStore:
             check_range(start, stop)
         return await self._threads.call(self._files.get_ranges, check_name(name), list(ranges))
 
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        check_range(start, stop)
+        return await self._threads.call(self._files.checksum, check_name(name), start, stop, crc)
+
     async def head(self, name: str) -> ObjectInfo:
         """As `ObjectStore.head`."""
         return await self._threads.call(self._files.head, check_name(name))

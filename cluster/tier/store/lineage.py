@@ -57,6 +57,10 @@ class LineageStore:
         """As `ObjectStore.get_ranges`."""
         return await self._look(name, lambda where: self._store.get_ranges(where, ranges))
 
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        return await self._look(name, lambda where: self._store.checksum(where, start, stop, crc))
+
     async def head(self, name: str) -> ObjectInfo:
         """As `ObjectStore.head`."""
         return await self._look(name, self._store.head)

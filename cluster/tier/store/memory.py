@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from google_crc32c import extend
+
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
 
@@ -59,6 +61,11 @@ class MemoryStore:
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """As `ObjectStore.get_ranges`."""
         return [await self.get_range(name, *each) for each in ranges]
+
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        found: int = extend(crc, await self.get_range(name, start, stop))
+        return found
 
     def _read(self, name: str) -> bytes:
         data = self.objects.get(check_name(name))

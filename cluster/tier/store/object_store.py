@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
 """A larger segment is cut into several objects, so that each is written by one conditional request."""
+READ_BACK_BYTES = 4 << 20
+"""By one request of `checksum_of`."""
 NAME_BYTES_MAX = 512
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 """Parts that do not begin with a dot: those are a directory store's own."""
@@ -60,6 +62,9 @@ class ObjectStore(Protocol):
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several ranges of one object, one request each; merging them is the caller's business."""
 
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """CRC-32C of bytes [start, stop) as they are read back, continuing `crc`. Raises as `get_range`."""
+
     async def head(self, name: str) -> ObjectInfo:
         """Size and time."""
 
@@ -77,6 +82,14 @@ class ObjectStore(Protocol):
 
     async def close(self) -> None:
         """Lets connections and threads go. Calls under way fail or finish."""
+
+
+async def checksum_of(store: ObjectStore, name: str, size: int) -> int:
+    """CRC-32C of the object's first `size` bytes, as they are read back. Raises as `ObjectStore.get_range`."""
+    crc = 0
+    for start in range(0, size, READ_BACK_BYTES):
+        crc = await store.checksum(name, start, min(start + READ_BACK_BYTES, size), crc)
+    return crc
 
 
 def check_name(name: str) -> str:

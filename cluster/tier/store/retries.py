@@ -97,6 +97,13 @@ class RetryingStore:
         """As `ObjectStore.get_ranges`."""
         return [await self.get_range(name, *each) for each in ranges]
 
+    async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
+        """As `ObjectStore.checksum`."""
+        size = stop - start
+        found = await self._call("get_range", name, size, lambda: self._store.checksum(name, start, stop, crc))
+        self.counts.received(size)
+        return found
+
     async def head(self, name: str) -> ObjectInfo:
         """As `ObjectStore.head`."""
         return await self._call("head", name, 0, lambda: self._store.head(name))

@@ -22,6 +22,7 @@ from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from statemachine.kv import KVFullError
 from tests.support.patience import PATIENCE_S, until
+from tests.support.small_segments import LOG
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def config(tmp_path: Path) -> Config:
     path = tmp_path / "raftmq.toml"
     path.write_text(
         f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
+        f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}'
     )
     create_data_dirs([path])
     return load(path)

@@ -16,7 +16,9 @@ from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import Role
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.first_leader import stand
 from tests.support.patience import until
+from tests.support.small_segments import LOG
 
 
 def toml(folder: Path, base: int, number: int, count: int) -> str:
@@ -27,7 +29,7 @@ def toml(folder: Path, base: int, number: int, count: int) -> str:
     port = base + 3 * number
     return (
         f'[node]\nid = {number}\ndata_dir = "{folder}/n{number}"\n{peers}[peer]\nport = {port}\n[raft]\ntick_ms = 20\n'
-        f'[[listeners]]\nname = "broker"\nport = {port + 1}\n[admin]\nport = {port + 2}\n'
+        f'[[listeners]]\nname = "broker"\nport = {port + 1}\n[admin]\nport = {port + 2}\n{LOG}'
     )
 
 
@@ -47,6 +49,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         nodes.extend(Node(load(path)) for path in paths)
         for node in nodes:
             await node.start()
+        stand(nodes[0])
         await until(lambda: any(node.services.writes_open() for node in nodes))
         return nodes
 

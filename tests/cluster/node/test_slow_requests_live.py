@@ -19,6 +19,7 @@ from raftmq.client import connect
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.patience import PATIENCE_S, until
+from tests.support.small_segments import LOG
 
 pytestmark = pytest.mark.live
 POINT = "append.fdatasync"
@@ -37,7 +38,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     path.write_text(
         f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
         f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
-        "[failpoints]\nenabled = true\n[log_output]\nslow_request_ms = 400\n"
+        f"[failpoints]\nenabled = true\n[log_output]\nslow_request_ms = 400\n{LOG}"
     )
     create_data_dirs([path])
     lives: list[Node] = []

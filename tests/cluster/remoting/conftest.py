@@ -24,6 +24,7 @@ from cluster.remoting import heartbeat, offsets, route
 from cluster.remoting.assignment import Assignments
 from cluster.remoting.broker_figures import BrokerFigures
 from cluster.remoting.consumer_requests import ConsumerRequests
+from cluster.remoting.entries import EntryRequests
 from cluster.remoting.group_stats import GroupStats
 from cluster.remoting.order_conf import OrderConf
 from cluster.remoting.pull import PullRequests
@@ -38,8 +39,9 @@ from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.errors import StorageError
-from raftlog.frame import make_entry
+from raftlog.errors import OutOfRangeError, StorageError
+from raftlog.frame import decode_entries, make_entry
+from raftlog.storage.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
@@ -173,6 +175,7 @@ class FakeNode:
         self.now_ms = 1_000_000
         self.old_member = NodeId(0)
         """One that does not know the newest commands."""
+        self.log_begins_at = 0
         self._tail: LogTail = EMPTY_TAIL
         self._log = bytearray()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -201,6 +204,7 @@ class FakeNode:
             **OrderConf(self).handlers(),
             **RecallRequests(no_recalls).handlers(),
             **StagedWriteHandlers(no_writes).handlers(),
+            **EntryRequests(self, self.entry_at).handlers(),
         }
 
     def pull_handlers(self) -> dict[int, Any]:
@@ -283,6 +287,17 @@ class FakeNode:
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
         self._on_applied.append(callback)
+
+    # --- the log ---
+
+    def entry_at(self, position: int) -> EntrySpan:
+        """As LogReader."""
+        if position < self.log_begins_at:
+            raise OutOfRangeError(f"position {position} was trimmed")
+        for entry in decode_entries(bytes(self._log)):
+            if entry.position <= position < entry.end_position:
+                return EntrySpan(entry.index, entry.term, entry.position, entry.end_position)
+        raise StorageError("as the test wants")
 
     # --- the test's hands ---
 

@@ -14,6 +14,8 @@ from cluster.node.node import Node
 from cluster.wire.codec import BINARY, JSON, Header, decode_header, encode_frame
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.first_leader import stand
+from tests.support.small_segments import LOG
 
 PATIENCE_S = 20.0
 FRAME_MAX = 1 << 17
@@ -70,11 +72,12 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     path.write_text(
         f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
         f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n'
-        f"[limits]\nframe_bytes_max = {FRAME_MAX}\nmessage_bytes_max = 32768\n"
+        f"[limits]\nframe_bytes_max = {FRAME_MAX}\nmessage_bytes_max = 32768\n{LOG}"
     )
     create_data_dirs([path])
     running = Node(load(path))
     await running.start()
+    stand(running)
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not running.services.writes_open():

@@ -146,6 +146,7 @@ def test_the_end_of_a_reset_is_proposed_once(broker: Any) -> None:
     kept, broker.propose = broker.propose, lambda run, done, session=None: broker.proposed.extend(run)
     pull(broker, 0)
     pull(broker, 0)
+    assert pull(broker, 10).answer.code == 19, "it has read on from 0 meanwhile, and is not told again"
     broker.propose = kept
     number = broker.state.resets_of_group("g")[1, 0].number
     assert broker.proposed == [["end_resets", "g", [[1, 0, number]]]]

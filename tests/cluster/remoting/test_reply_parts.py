@@ -83,3 +83,21 @@ async def test_a_large_body_is_counted_until_it_is_taken(made: tuple[RemotingCon
     await asyncio.sleep(0)
     assert connection.room.taken == 0, "the transport keeps nothing"
     assert len(transport.calls) == 1
+
+
+async def test_answers_of_an_entry_are_handed_over_at_once(made: tuple[RemotingConnection, Recorder]) -> None:
+    connection, transport = made
+    connection.write_all(b"answers")
+    assert transport.calls == [[b"answers"]]
+    await asyncio.sleep(0)
+    connection.write_all(b"more")
+    assert transport.calls == [[b"answers"], [b"more"]]
+
+
+async def test_but_not_before_what_waits_to_be_handed_over(made: tuple[RemotingConnection, Recorder]) -> None:
+    connection, transport = made
+    connection.write(b"an earlier one, ")
+    connection.write_all(b"answers")
+    assert transport.calls == []
+    await asyncio.sleep(0)
+    assert transport.calls == [[b"an earlier one, answers"]]

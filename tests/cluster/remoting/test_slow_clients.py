@@ -17,7 +17,9 @@ from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, enc
 from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from tests.support.first_leader import stand
 from tests.support.patience import PATIENCE_S, until
+from tests.support.small_segments import LOG
 
 KIB, MIB = 1 << 10, 1 << 20
 MESSAGE = 60 * KIB
@@ -47,12 +49,13 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         rows = "".join(f"{key} = {value}\n" for key, value in {**LIMITS, **limits}.items())
         path.write_text(
             f'[node]\nid = 1\ndata_dir = "{tmp_path}/data"\n[[peers]]\nid = 1\nport = {base}\n[peer]\nport = {base}\n'
-            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n[limits]\n{rows}'
+            f'[[listeners]]\nname = "broker"\nport = {base + 1}\n[admin]\nport = {base + 2}\n{LOG}[limits]\n{rows}'
         )
         create_data_dirs([path])
         node = Node(load(path))
         running.append(node)
         await node.start()
+        stand(node)
         await until(node.services.writes_open)
         return node
 

@@ -14,9 +14,7 @@ from click.testing import CliRunner
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftmq.cli import cli
 from raftmq.client import connect
-from statemachine import keys, sums
-from statemachine.kv import CQ, META, Batch
-from statemachine.rocks import RocksKV
+from tests.support.spoiled_rows import spoil_sums
 
 pytestmark = pytest.mark.live
 PATIENCE_S = 60.0
@@ -74,15 +72,7 @@ def test_a_node_with_other_rows_is_fenced_and_comes_back(live_cluster: Any) -> N
     send(live_cluster, 5)
     follower = next(node.id for node in live_cluster.nodes if node.id != live_cluster.leader())
     live_cluster.local.down()
-    kv = RocksKV(str(live_cluster.data / f"n{follower}" / "data" / "state"))
-    row = kv.get(META, keys.APPLIED_KEY)
-    assert row is not None
-    index = int(keys.APPLIED.unpack(row)[1])
-    told = dict(sums.load(kv, index) or {})
-    batch = Batch()
-    batch.put(META, keys.SUMS_KEY, sums.pack(index, told | {CQ: told[CQ] ^ 1}))
-    kv.write(batch)
-    kv.close()
+    spoil_sums(live_cluster.data / f"n{follower}" / "data")
     live_cluster.local.up(3)
     until(lambda: live_cluster.ask(follower, "/v1/consistency")["fenced"])
     code, report = command(live_cluster, "inspect-consistency")

@@ -21,7 +21,7 @@ from cluster.replication.append_runner import (
     DiskPace,
 )
 from raftlog.types import FLAG_ROLL, Entry, HardState, NodeId
-from tests.support.node_kit import no_ops
+from tests.support.node_kit import WINDOW_BYTES, no_ops
 from tests.support.patience import until
 
 
@@ -145,6 +145,13 @@ async def test_what_is_not_one_write_and_one_sync_goes_to_the_thread(what: str) 
     run.runner.submit(submitted)
     await until(lambda: len(run.done) == 2)
     assert [main for _, main in run.lane.seen] == [False]
+    run.runner.close()
+
+
+async def test_what_one_client_with_64_in_flight_waits_for_is_small() -> None:
+    run = await running()
+    run.runner.submit(job(no_ops(2, size=WINDOW_BYTES)[1]))
+    assert run.lane.seen == [(2, True)]
     run.runner.close()
 
 

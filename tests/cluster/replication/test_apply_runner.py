@@ -11,7 +11,7 @@ from cluster.replication.apply_lane import Applied
 from cluster.replication.apply_runner import ApplyRunner
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
-from tests.support.node_kit import no_ops
+from tests.support.node_kit import WINDOW_BYTES, no_ops
 from tests.support.patience import until
 
 
@@ -61,11 +61,20 @@ async def test_a_lone_small_run_is_applied_at_once() -> None:
     runner.close()
 
 
+async def test_what_one_client_with_64_in_flight_waits_for_is_small() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    runner.submit(no_ops(1, size=WINDOW_BYTES))
+    assert done == [1]
+    assert lane.seen == [(1, True)]
+    runner.close()
+
+
 async def test_a_large_run_and_what_follows_it_go_to_the_lane_in_order() -> None:
     lane = Lane()
     lane.gate = threading.Event()
     runner, done, _ = runner_of(lane)
-    made = no_ops(3, size=40_000)
+    made = no_ops(3, size=80_000)
     runner.submit(made[:2])
     runner.submit(made[2:])
     assert done == []

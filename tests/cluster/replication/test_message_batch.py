@@ -234,7 +234,7 @@ def test_copies_bring_the_commands_that_take_effect_with_them() -> None:
 
 def test_copies_of_one_row_keep_their_own_heads() -> None:
     slot = slot_of()
-    heads = [MessageHead(slot, 3, 1, 1000 + number, HOST, number) for number in range(2)]
+    heads = [MessageHead(1, 1000 + number, HOST, number) for number in range(2)]
     batch = tuple(BatchMessage(0, b"b", b"", 0, 0, b"", head) for head in heads)
     built = built_of(send(slot, 3, kind=RowKind.DELIVERED, batch=batch, effect=("deliver", 1)))
     content = payload.decode(built.payload)

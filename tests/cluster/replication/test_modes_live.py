@@ -15,6 +15,7 @@ from cluster.config.local_layout import NodeRecord
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import small_segments
 
 
 class Live:
@@ -22,7 +23,8 @@ class Live:
 
     def __init__(self, folder: Path) -> None:
         self.local = LocalCluster(folder)
-        self.local.up(3, free_base_port(12), failpoints=True)
+        with small_segments():
+            self.local.up(3, free_base_port(12), failpoints=True)
 
     def node(self, node_id: int) -> NodeRecord:
         return next(node for node in self.local.nodes if node.id == node_id)

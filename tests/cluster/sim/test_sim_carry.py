@@ -16,7 +16,7 @@ from cluster.wire.codec import encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id
 from statemachine import commands
 from statemachine.commands import CARRY_LEVEL
-from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
+from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, ROLLBACK, Half, Producer
 
 SEED = 21
@@ -120,7 +120,7 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
     sim.loop.run_for(3)
     log = [node.log.tail.end_position - node.state.trim_position for node in sim.running]
     assert max(log) <= KEPT + SEGMENT
-    sim.loop.run_until(lambda: delivered(sim), 300, "it is delivered")
+    sim.loop.run_until(lambda: delivered(sim), 300, "it is delivered", every_s=SELDOM_S)
     (message,) = delivered(sim)
     assert (message.body, message.born_ms) == (b"later", stored.message.born_ms)
     assert message.store_ms >= due_ms
@@ -161,7 +161,7 @@ def test_messages_of_one_moment_come_in_the_order_in_which_they_were_first_store
     trimmed_beyond(sim, first)
     send(sim, b"second", f"TIMER_DELIVER_MS\x01{due}\x02", queue_id=1)
     assert (sim.leader().state.lowest_pinned_position() or 0) > first
-    sim.loop.run_until(lambda: len(delivered(sim)) == 2, 300, "both")
+    sim.loop.run_until(lambda: len(delivered(sim)) == 2, 300, "both", every_s=SELDOM_S)
     assert [message.body for message in delivered(sim)] == [b"first", b"second"]
 
 
@@ -249,7 +249,7 @@ def test_nothing_is_lost_or_doubled_when_leaders_change_while_they_carry(seed: i
             sim.heal()
         sim.settle()
         trimmed_beyond(sim, sim.leader().state.trim_position)
-        sim.loop.run_until(lambda: len(delivered(sim)) >= len(sent), 400, "all of them")
+        sim.loop.run_until(lambda: len(delivered(sim)) >= len(sent), 400, "all of them", every_s=SELDOM_S)
         sim.loop.run_for(10)
         messages = delivered(sim)
         assert sorted(message.body for message in messages) == sorted(sent)
@@ -286,7 +286,7 @@ def test_a_leader_that_goes_with_what_it_has_read_leaves_it_to_the_next(
     sim.mend()
     monkeypatch.undo()
     trimmed_beyond(sim, position)
-    sim.loop.run_until(lambda: delivered(sim), 90, "it is delivered")
+    sim.loop.run_until(lambda: delivered(sim), 90, "it is delivered", every_s=SELDOM_S)
     sim.loop.run_for(5)
     assert [message.body for message in delivered(sim)] == [b"later"]
     close_log(sim)
@@ -410,7 +410,7 @@ def test_a_report_of_a_failure_is_recognised_while_its_carried_copy_waits(sim: S
     sim.loop.run_for(REPEATED_MS / 1000)
     assert report(sim, sim.leader(), failed) == 0
     assert sim.leader().state.timers.counts.pending == 1
-    sim.loop.run_until(lambda: delivered(sim, "%RETRY%G"), 90, "it comes again")
+    sim.loop.run_until(lambda: delivered(sim, "%RETRY%G"), 90, "it comes again", every_s=SELDOM_S)
     assert [message.body for message in delivered(sim, "%RETRY%G")] == [b"failed"]
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from cluster.broker.client_relay import ANSWER_MS, IN_HAND_MAX, SILENCE_MS
 from cluster.broker.client_request import HANDED_OVER, ClientAnswer, ClientRequest
-from cluster.broker.group_members import Role
+from cluster.broker.group_members import CLIENT_ID_MAX, Role
 from cluster.broker.refusal import Reason, Refused
+from cluster.broker.relay_frame import GROUP_MAX
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 
@@ -98,6 +99,19 @@ def test_the_answer_comes_back(sim: SimCluster, where: int) -> None:
     sim.loop.run_until(lambda: outcomes, 1)
     assert outcomes == [ClientAnswer(0, "fine", {"k": "v"}, b"running")]
     assert len(client.asked) == 1
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_name_that_no_client_can_have_costs_no_connection_between_nodes(sim: SimCluster, longer: int) -> None:
+    """A peer closes a connection that brings what cannot be, and the requests behind it would be lost."""
+    client = producer(sim, sim.followers()[0])
+    client.answer = b"running"
+    long_id = ask(sim.leader(), INFO, "c" * (CLIENT_ID_MAX + longer))
+    long_group = ask(sim.leader(), INFO, group="g" * (GROUP_MAX + longer))
+    outcomes = ask(sim.leader(), INFO, "p1")
+    sim.loop.run_until(lambda: long_id and long_group and outcomes, 3)
+    assert (reason_of(long_id), reason_of(long_group)) == (Reason.NO_CONSUMER, Reason.NO_CONSUMER)
+    assert outcomes == [ClientAnswer(0, "fine", {"k": "v"}, b"running")]
 
 
 def test_what_becomes_of_requests_is_counted(sim: SimCluster) -> None:

@@ -82,15 +82,15 @@ def test_parts_that_are_joined_are_what_packing_all_gives(counts: tuple[int, ...
 
 def poisoned(monkeypatch: pytest.MonkeyPatch, leader: SimNode) -> list[str]:
     """Whatever makes an entry of a message with this body fails half-way through the batch."""
-    add = message_batch._Builder._add
+    add = message_batch._Builder.add
 
-    def fails(self: Any, send: Any, cursor: Any, flag: int, body: bytes, *rest: Any) -> None:
-        add(self, send, cursor, flag, body, *rest)
+    def fails(self: Any, named: Any, queue_id: int, send: Any, cursor: Any, flag: int, body: bytes, *rest: Any) -> None:
+        add(self, named, queue_id, send, cursor, flag, body, *rest)
         if body == POISON:
             raise OverflowError("int too large")
 
     monkeypatch.setattr(message_batch, "add_plain", TWINS["add_plain"])  # a message that is not taken by the kernel
-    monkeypatch.setattr(message_batch._Builder, "_add", fails)
+    monkeypatch.setattr(message_batch._Builder, "add", fails)
     contained: list[str] = []
     leader.proposals.on_contained = lambda what, error: contained.append(f"{what}: {error}")
     return contained

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.peer.wire import Kind
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
@@ -87,6 +88,25 @@ def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
     assert 2 not in path.replies
     assert lonely.forwarder.bytes_held == 0
     assert everywhere(sim) == []
+
+
+def test_a_longer_deadline_makes_no_request_older(sim: SimCluster) -> None:
+    """A request that waits for a leader waits as long as if nothing had been configured meanwhile."""
+    lonely = follower_of(sim)
+    for node in sim.running:
+        if node is not lonely:
+            node.kill(power=False)
+    sim.loop.run_until(lambda: not any(map(lonely.transport.connected, sim.nodes)), 1)
+    path = lonely.connect()
+    path.ask(send_frame(1, "T", b"a"))
+    config = lonely.running.services.config
+    wait_ms = config.send.leader_wait_ms
+    longer = replace(config.send, deadline_ms=config.send.deadline_ms + 2 * wait_ms)
+    lonely.forwarder.reload(replace(config, send=longer))
+    sim.loop.run_for(wait_ms / 2000)
+    assert not path.replies
+    sim.loop.run_for(wait_ms / 1000)
+    assert codes(path, 1) == [14]
 
 
 def test_handed_on_and_never_answered_is_unknown(sim: SimCluster) -> None:

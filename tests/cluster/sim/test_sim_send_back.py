@@ -14,7 +14,7 @@ from cluster.wire.message_format import Message, decode_message, decode_message_
 from raftlog.types import Entry, EntryType
 from statemachine import commands
 from statemachine.payload import RowKind, decode
-from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
+from tests.support.sim_cluster import SELDOM_S, ClientPath, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
 
@@ -74,7 +74,7 @@ def stored(node: SimNode, topic: str) -> list[tuple[int, Message]]:
 
 def copies(sim: SimCluster, count: int, topic: str = "%RETRY%g") -> list[tuple[int, Message]]:
     """What was sent back, once as many have come; one more would be there soon after."""
-    sim.loop.run_until(lambda: len(stored(sim.leader(), topic)) >= count, 200, f"{count} copies")
+    sim.loop.run_until(lambda: len(stored(sim.leader(), topic)) >= count, 200, f"{count} copies", every_s=SELDOM_S)
     sim.loop.run_for(5)
     found = stored(sim.leader(), topic)
     assert len(found) == count

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from cluster.broker import staged_delivery
+from cluster.broker.copies import copies_of
 from cluster.broker.staged_delivery import WRITE_LEFT
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem, build_batch
+from raftlog.errors import StorageError
 from statemachine.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode
 
@@ -158,3 +161,44 @@ def test_what_nobody_commits_expires_and_a_deleted_topic_takes_its_messages(sim:
     ended(sim)
     assert sim.leader().bodies("T") == [b"t"]
     assert writer.commit((late, 2), write=7)[0] == 604
+
+
+@pytest.mark.parametrize("decoded", [False, True], ids=["cannot be read", "cannot be decoded"])
+def test_what_is_damaged_holds_nothing_up_and_comes_when_it_is_repaired(sim: SimCluster, decoded: bool) -> None:
+    leader = sim.leader()
+    writer = Writer(sim, leader)
+    attempt = writer.open()
+    assert writer.stage(attempt, 1, b"a", b"b")[0] == 0
+    assert writer.stage(attempt, 2, b"c", queue_id=1)[0] == 0
+    sim.settle()
+    services, reported = leader.running.services, []
+    first, second = services.state.timers.staged(staged_due(leader, attempt))
+    bad = first.messages()[1 if decoded else 0].position
+    read_log = services.read_log
+
+    def unreadable(position: int, size: int) -> bytes:
+        if position < second.position and not decoded:
+            raise StorageError("a sector is gone")
+        return read_log(position, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "report_damage", lambda position, size: reported.append(position))
+        patch.setattr(services, "read_log", unreadable)
+        if decoded:
+            patch.setattr(staged_delivery, "copies_of", lambda stored, items: copies_of(stored, items)[:1])
+        assert writer.commit((attempt, 3))[0] == 0
+        sim.loop.run_until(lambda: leader.bodies("T") == [b"c"], 20, "what can be read")
+        sim.loop.run_for(3)
+        assert leader.bodies("T") == [b"c"]
+        assert set(reported) == {bad}
+        assert len(reported) > 1, "it is tried again"
+    lane: Any = leader.running.staged._lane
+    lane._lane.read_log = read_log
+    ended(sim)
+    assert sorted(sim.leader().bodies("T")) == [b"a", b"b", b"c"]
+
+
+def staged_due(node: SimNode, attempt: int) -> int:
+    found = node.state.writes.get(attempt)
+    assert found is not None
+    return found.due_ms

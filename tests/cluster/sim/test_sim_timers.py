@@ -17,7 +17,7 @@ from cluster.wire.message_format import BatchItem, Message, build_batch, decode_
 from raftlog.errors import StorageError
 from statemachine import commands
 from statemachine.timers import TimerCounts
-from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
+from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}
 
@@ -56,7 +56,7 @@ def log_time(sim: SimCluster) -> int:
 
 
 def wait_for(sim: SimCluster, count: int, limit_s: float = 30, topic: str = "T") -> None:
-    sim.loop.run_until(lambda: len(delivered(sim, topic)) >= count, limit_s, f"{count} messages")
+    sim.loop.run_until(lambda: len(delivered(sim, topic)) >= count, limit_s, f"{count} messages", every_s=SELDOM_S)
 
 
 @pytest.mark.parametrize(

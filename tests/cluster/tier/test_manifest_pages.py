@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.tier import tier_service
 from cluster.tier.manifest_format import Head, Manifest, Segment, all_segments, segment_of
 from cluster.tier.manifest_pages import KEPT, stretches
 from cluster.tier.object_names import HEAD, PAGES
@@ -183,9 +182,11 @@ def test_a_copy_is_planned_from_pages_too() -> None:
     copy.close()
 
 
-def test_whole_nodes_publish_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier_service, "PAGE_SEGMENTS", 2)
-    with Tiered(2600030, **EVICTING) as made:
+def test_whole_nodes_publish_pages() -> None:
+    tiered = Tiered(2600030, **EVICTING)
+    for node in tiered.sim.nodes.values():
+        node.options = node.options._replace(tier_page=2)
+    with tiered as made:
         made.send(90)
         made.upload_all()
         made.wait_published()

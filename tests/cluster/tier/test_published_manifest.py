@@ -94,12 +94,32 @@ async def test_a_manifest_that_reads_back_wrong_is_named_by_nobody(store: Memory
     assert newest(store)[0].version == 3
 
 
-async def test_a_head_that_cannot_be_read_is_written_again_with_a_higher_version(store: MemoryStore) -> None:
+@pytest.mark.parametrize("damaged", [b"{", b"", b"[]", b" " * 5000, bytes(100_000), b'{"schema": 1}', b"\xff" * 9])
+async def test_a_head_that_cannot_be_read_is_written_again_with_a_higher_version(
+    store: MemoryStore, damaged: bytes
+) -> None:
     for index in range(3):
         await publisher(store).publish([row(0)], 3, index)
-    store.objects[f"c/{HEAD}"] = b"{"
+    store.objects[f"c/{HEAD}"] = damaged
     assert (await publisher(store).publish([row(0)], 3, 9)).version == 4
     assert newest(store)[0].applied_index == 9
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"applied_index": 70}, {"term": 7}, {"version": 8}, {"sha256": "0" * 64}, {"key": "../elsewhere"}]
+)
+async def test_a_head_that_says_what_its_manifest_does_not_is_written_again(
+    store: MemoryStore, wrong: dict[str, object]
+) -> None:
+    """A flipped digit would else be taken for another leader's newer version, for ever."""
+    for index in (49, 50):
+        await publisher(store).publish([row(0)], 3, index)
+    damaged = msgspec.json.decode(store.objects[f"c/{HEAD}"]) | wrong
+    store.objects[f"c/{HEAD}"] = msgspec.json.encode(damaged)
+    done = await publisher(store).publish([row(0), row(1)], 3, 50)
+    head, manifest = newest(store)
+    assert (done.by_this, head.version, head.term, head.applied_index) == (True, 3, 3, 50)
+    assert len(manifest.segments) == 2
 
 
 async def test_a_head_that_is_torn_when_it_is_written_is_not_published() -> None:

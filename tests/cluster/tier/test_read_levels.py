@@ -65,7 +65,7 @@ def test_messages_are_the_same_at_every_level(made: Tiered) -> None:
         wanted = read_all(made, node)
         assert sum(map(len, wanted.values())) > 100_000
         assert from_tier(node) == 0
-        for level, hot_percent, reads_tier in ((NOT_IN_MEM, 40, False), (NOT_IN_MEM, 0, True), (FORCE, 40, True)):
+        for level, hot_percent, reads_tier in ((NOT_IN_MEM, 200, False), (NOT_IN_MEM, 40, True), (FORCE, 200, True)):
             set_level(node, level, hot_percent)
             before = from_tier(node)
             assert read_all(made, node) == wanted

@@ -13,6 +13,7 @@ from cluster.tier.file_set import stored_files
 from cluster.tier.state_copies import copy_format
 from cluster.tier.state_copies.copy_format import StateCopy, garbage, is_description, kept, pending
 from jepsen_like.sim.tier_store import CALM, Weather
+from tests.support.sim_cluster import SELDOM_S
 from tests.support.tiered_cluster import FOLDER, Tiered
 
 EVERY_MS = 4000
@@ -46,11 +47,13 @@ def check(copy: StateCopy, made: Tiered) -> None:
 
 
 def wait_for(made: Tiered, number: int, limit_s: float = 120) -> None:
-    made.sim.loop.run_until(lambda: len(copies_in(made)) >= number, limit_s, f"{number} copies")
+    made.sim.loop.run_until(lambda: len(copies_in(made)) >= number, limit_s, f"{number} copies", every_s=SELDOM_S)
 
 
 def wait_for_another(made: Tiered, seen: set[str]) -> None:
-    made.sim.loop.run_until(lambda: {copy.name for copy in copies_in(made)} - seen, 200, "another copy")
+    made.sim.loop.run_until(
+        lambda: {copy.name for copy in copies_in(made)} - seen, 200, "another copy", every_s=SELDOM_S
+    )
 
 
 def test_the_leader_copies_the_state_and_removes_old_copies(

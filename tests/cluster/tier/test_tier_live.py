@@ -16,6 +16,7 @@ from raftmq.client import connect
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
 PATIENCE_S = 60
@@ -27,7 +28,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("tiered")
     cluster = LocalCluster(home / "data")
     try:
-        cluster.up(1, free_base_port(4), tier=(home / "tier").as_uri())
+        with small_segments():
+            cluster.up(1, free_base_port(4), tier=(home / "tier").as_uri())
         with connect(cluster.servers) as mq:
             for number in range(10):
                 mq.send("orders", b"%d" % number)

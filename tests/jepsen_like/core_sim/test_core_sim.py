@@ -16,7 +16,7 @@ from jepsen_like.core_sim.violation import Violation
 from raftlog.types import NodeId
 
 FIRST_SEED = int(os.environ.get("CORE_SIM_FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "40"))
+SEEDS = int(os.environ.get("CORE_SIM_SEEDS", "10"))
 
 
 @pytest.mark.timeout(300)
@@ -45,13 +45,13 @@ def test_black_box_seeds_are_clean() -> None:
     assert [(v.seed, v.checker, v.detail) for v in summary.violations] == []
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4711"])
-def test_the_same_seeds_leave_the_same_trace(hash_seed: str) -> None:
+def test_the_same_seeds_leave_the_same_trace() -> None:
+    """Also in an interpreter that orders its sets otherwise."""
     here = run_range(7, 3).trace()
     code = "from jepsen_like.core_sim.campaign import run_range; print(run_range(7, 3).trace())"
     child = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        env=os.environ | {"PYTHONHASHSEED": "4711"},
         capture_output=True,
         text=True,
         check=True,

@@ -41,7 +41,7 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
         "--seed",
         "11",
         "--rate",
-        "500",
+        "200",
         "--out",
         "run",
         "--json",
@@ -130,6 +130,8 @@ def test_scenarios_pass(tmp_path: Path, scenario: str) -> None:
         ("report-002", 0.05),
         ("bitflip-minority", 0.2),
         ("failover", 0.03),
+        ("frozen-leader", 0.07),
+        ("isolated-leader", 0.07),
         ("graceful", 0.04),
     ],
 )

@@ -5,14 +5,7 @@ What these bugs change shows only between a client and a whole node, so each wit
 
 from __future__ import annotations
 
-from jepsen_like.seeded_bugs.catalogue import DATA, load
-from jepsen_like.seeded_bugs.engines import ENGINES
-
-
-def holds(bug_id: str) -> None:
-    bug = load(DATA / f"{bug_id}.toml")
-    fired = ENGINES[bug.engine].play(bug.schedule, bug.checkers)
-    assert fired.checker is None, fired.detail
+from tests.support.bug_schedules import holds
 
 
 def witness_A01() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from jepsen_like.seeded_bugs.catalogue import DATA, load
-from jepsen_like.sim.scripted import play
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, keys, payload, trim
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.message_index import key_hash
+from tests.support.bug_schedules import holds
 
 
 class Log:
@@ -56,19 +55,14 @@ def applied(log: Log) -> BrokerState:
     return state
 
 
-def _clean(name: str) -> None:
-    verdict = play(load(DATA / f"{name}.toml").schedule)
-    assert not verdict.violations, verdict.violations
-
-
 def witness_G01() -> None:
     """What a peer reads stays until it has read it."""
-    _clean("G01")
+    holds("G01")
 
 
 def witness_G02() -> None:
     """What goes is below the TRIM that both checkpoints know."""
-    _clean("G02")
+    holds("G02")
 
 
 def witness_G03() -> None:
@@ -84,12 +78,12 @@ def witness_G03() -> None:
 
 def witness_G04() -> None:
     """Age is counted in log time, whichever clock the leader has."""
-    _clean("G04")
+    holds("G04")
 
 
 def witness_G05() -> None:
     """A queue of which nothing is left goes on where it ended, under the next leader too."""
-    _clean("G05")
+    holds("G05")
 
 
 def witness_G06() -> None:
@@ -137,7 +131,7 @@ def witness_G08() -> None:
 
 def witness_G09() -> None:
     """The next leader goes on with a sweep."""
-    _clean("G09")
+    holds("G09")
 
 
 def witness_G10() -> None:

@@ -13,15 +13,13 @@ from jepsen_like.sim.scripted import play
 from statemachine.half_messages import HalfMessages
 from statemachine.timers import Timers
 
-SCRIPT = """
-nodes 3 segment_size=8192 checkpoint_every_ms=300 retained_bytes=8192 carried=1 delayed=1 transactions=1
-lead 1
-load 2
-demand 6
-"""
+NODES = "nodes 3 segment_size=8192 checkpoint_every_ms=300 retained_bytes=8192 carried=1 delayed=1 transactions=1"
+SHORT = f"{NODES} producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 4\n"
+"""Little beside what waits."""
+LONG = f"{NODES}\nlead 1\nload 2\ndemand 6\n"
 
 
-def found(script: str = SCRIPT + "settle\n") -> list[str]:
+def found(script: str = SHORT + "settle\n") -> list[str]:
     return [violation.checker for violation in play(script).violations]
 
 
@@ -38,9 +36,12 @@ def counted(patch: pytest.MonkeyPatch, kind: Any) -> list[int]:
     return names
 
 
-def test_what_waits_is_carried_and_ends_once_across_a_killed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("script", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"])
+def test_what_waits_is_carried_and_ends_once_across_a_killed_leader(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timers, halves = counted(monkeypatch, Timers), counted(monkeypatch, HalfMessages)
-    assert found(SCRIPT + "kill 1\nwait 3\nstart 1\nsettle\n") == []
+    assert found(script + "kill 1\nwait 3\nstart 1\nsettle\n") == []
     assert len(timers) > 3 * len(set(timers)), "some of them more than once"
     assert halves
 

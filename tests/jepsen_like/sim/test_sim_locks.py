@@ -18,7 +18,9 @@ from jepsen_like.sim.world import CLOSE_MS, World, run_seed
 from statemachine import queue_locks
 from statemachine.commands import done
 
-SCRIPT = "nodes 3 queues=2 ordered=1\nlead 1\nload 2\ndemand 6\nkill 1\nwait 5\nstart 1\nsettle\n"
+KILLED = "kill 1\nwait 5\nstart 1\nsettle\n"
+SHORT = "nodes 3 queues=2 ordered=1 producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 4\n"
+LONG = "nodes 3 queues=2 ordered=1\nlead 1\nload 2\ndemand 6\n"
 QUEUE = ("g", "t", 0)
 
 
@@ -26,8 +28,9 @@ def found(script: str) -> list[tuple[str, str]]:
     return [(violation.checker, violation.what) for violation in play(script).violations]
 
 
-def test_orderly_consumers_read_everything_in_order_across_a_killed_leader() -> None:
-    assert found(SCRIPT) == []
+@pytest.mark.parametrize("script", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"])
+def test_orderly_consumers_read_everything_in_order_across_a_killed_leader(script: str) -> None:
+    assert found(script + KILLED) == []
 
 
 def broken_unlock(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from jepsen_like.sim.world import SimResult, run_seed
 from raftlog.core.raw_node import Ready
 
 FIRST, SEEDS = 7002, 2
-SHORT = 7003
+SHORT = 7002
+"""The quicker one."""
 BROKEN_FIRST, PATIENCE = 7025, 30
 """Seeds after which broken code must have been found: the rarest of these shows in one seed of eleven."""
 HASH_OF = "from jepsen_like.sim.world import run_seed; v = run_seed({}); print(v.hash, v.events, v.acked)"
@@ -47,14 +48,13 @@ def test_the_summary_says_what_was_run(summary: Summary) -> None:
 
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed(summary: Summary) -> None:
-    """Also after other runs in the same interpreter, and in interpreters that order their sets otherwise."""
+    """Also after other runs in the same interpreter, and in an interpreter that orders its sets otherwise."""
     here = summary.verdicts[SHORT]
-    for hash_seed in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", HASH_OF.format(SHORT)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [here.hash, str(here.events), str(here.acked)]
-        assert not done.stderr
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    command = [sys.executable, "-c", HASH_OF.format(SHORT)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [here.hash, str(here.events), str(here.acked)]
+    assert not done.stderr
 
 
 def test_another_seed_is_another_run(summary: Summary) -> None:
@@ -125,3 +125,9 @@ def test_shrinking_keeps_the_violation(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_good_seed_cannot_be_shrunk() -> None:
     with pytest.raises(ValueError, match="no violation"):
         shrink(SHORT, runs_max=1)
+
+
+@pytest.mark.slow
+def test_seed_2540078() -> None:
+    """A member's goodbye is lost in a box in the middle: its queues are the others' once the node misses it."""
+    assert run_seed(2540078).violations == ()

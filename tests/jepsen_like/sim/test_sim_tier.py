@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.read_levels import FORCE, LEVELS
 from jepsen_like.sim.lanes import DiskSpeed, SimLane
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import DATA, Machine
 from jepsen_like.sim.network import EdgeConditions, Network
-from jepsen_like.sim.options import draw, stream
+from jepsen_like.sim.options import TIER_READS_FROM, draw, stream
 from jepsen_like.sim.scripted import Stage
 from jepsen_like.sim.steps import may_stop
 from jepsen_like.sim.tier_check import FOLDER, TierCheck
@@ -136,3 +137,22 @@ def test_rows_that_a_start_in_vain_has_closed_are_opened_by_the_next() -> None:
     rows.write(batch)
     rows.close()
     assert machine._open_kv(str(DATA / layout.STATE)).get(META, b"row") == b"kept"
+
+
+def test_where_pulls_read_and_how_pages_are_cut_is_drawn_last() -> None:
+    """Earlier seeds mean what they meant: what they showed is recorded."""
+    earlier = [draw(seed) for seed in range(TIER_READS_FROM - 60, TIER_READS_FROM)]
+    assert {(each.tier_read, each.tier_page) for each in earlier} == {(0, 0)}
+    drawn = [draw(seed) for seed in range(TIER_READS_FROM, TIER_READS_FROM + 120)]
+    assert {each.tier_read for each in drawn if each.tier} == set(range(len(LEVELS)))
+    assert {each.tier_page for each in drawn if each.tier} == {0, 2, 5}
+    assert {(each.tier_read, each.tier_page) for each in drawn if not each.tier} == {(0, 0)}
+
+
+def test_a_machine_reads_and_cuts_as_its_seed_says() -> None:
+    loop = SimLoop(10)
+    options = draw(0)._replace(tier=1, tier_read=LEVELS.index(FORCE), tier_page=2)
+    network = Network(loop, EdgeConditions(stream(0, "network"), options.latency_s, options.split))
+    machine = Machine(ONE, options, loop, network, _Unwatched())
+    loop.close()
+    assert machine.config.tier.read == FORCE

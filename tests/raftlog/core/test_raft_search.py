@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,7 +26,8 @@ from raftlog.types import Entry, EntryType, NodeId, Voter
 from tests.support.raft_group import Disk, Group
 
 STEPS = int(os.environ.get("RAFT_STEPS", "3000"))
-SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(int(os.environ.get("RAFT_SEEDS", "300")))
+SEEDS, QUICK = range(300), 120
+"""All, and how many of them the default suite runs; `-m slow` runs the others."""
 LIVENESS_TICKS = 400
 MEMBERS_MAX = 8
 
@@ -432,7 +435,18 @@ class Search:
         raise AssertionError("the group does not come to rest between two ticks")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+def searched() -> Iterator[Any]:
+    """What the environment asks for, else SEEDS."""
+    if "RAFT_SEED" in os.environ:
+        yield int(os.environ["RAFT_SEED"])
+    elif "RAFT_SEEDS" in os.environ:
+        yield from range(int(os.environ["RAFT_SEEDS"]))
+    else:
+        yield from SEEDS[:QUICK]
+        yield from (pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[QUICK:])
+
+
+@pytest.mark.parametrize("seed", list(searched()))
 def test_search(seed: int) -> None:
     print(f"replay: RAFT_SEED={seed} RAFT_STEPS={STEPS} pytest {__file__}")  # noqa: T201 - shown when it fails
     search = Search(seed)

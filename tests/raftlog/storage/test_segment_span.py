@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import OutOfRangeError
+from raftlog.storage.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL
 
 Build = Callable[..., Any]
@@ -32,6 +33,16 @@ def test_the_spans_of_all_segments_are_the_log(new_log: Build, frames: Build) ->
         assert (first.position, first.parent) == (span.previous.end_position, span.previous.header_crc)
 
 
+def test_the_entry_at_each_end_of_each_frame(new_log: Build, frames: Build) -> None:
+    _, log = new_log()
+    log.append(frames(log.tail, [900] * 20))
+    entries = log.read_entries(0, log.tail.index + 1, 1 << 30)
+    assert len({log.segment_at(entry.position).previous for entry in entries}) > 3
+    for entry in entries:
+        found = EntrySpan(entry.index, entry.term, entry.position, entry.end_position)
+        assert log.entry_at(entry.position) == log.entry_at(entry.end_position - 1) == found
+
+
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_a_position_outside_is_refused(new_log: Build, frames: Build, beyond: int) -> None:
     _, log = new_log()
@@ -40,3 +51,5 @@ def test_a_position_outside_is_refused(new_log: Build, frames: Build, beyond: in
     said = f"position {position} is not in the log, which has 0..{position - beyond}"
     with pytest.raises(OutOfRangeError, match=said):
         log.segment_at(position)
+    with pytest.raises(OutOfRangeError, match=said):
+        log.entry_at(position)

@@ -188,5 +188,11 @@ class LogMachine(RuleBasedStateMachine):
         assert [segment.base for segment in self.log.state.segments] == bases
 
 
-LogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+class LongLogMachine(LogMachine):
+    """The same, more often."""
+
+
+LogMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None, derandomize=True)
+LongLogMachine.TestCase.settings = settings(LogMachine.TestCase.settings, max_examples=300)
 TestLogModel = LogMachine.TestCase
+TestLongLogModel = pytest.mark.slow(LongLogMachine.TestCase)

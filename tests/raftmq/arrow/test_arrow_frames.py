@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.wire.message_format import Message, MessageFormatError, encode_message
 from raftmq.arrow.batches import to_batch
-from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.frames import are_of_topic, parse_frames
 from raftmq.client import message as rows
 from raftmq.client.errors import Failed, RaftMQError
@@ -78,7 +78,7 @@ def by_columns(data: bytes) -> list[dict[str, Any]]:
     frames = parse_frames(data)
     if not are_of_topic(frames, TOPIC).all():
         raise MessageFormatError("another topic")
-    found: list[dict[str, Any]] = to_batch(frames, TOPIC, tuple(COLUMNS)).to_pylist()
+    found: list[dict[str, Any]] = to_batch(frames, TOPIC, DEFAULT_COLUMNS).to_pylist()
     return found
 
 

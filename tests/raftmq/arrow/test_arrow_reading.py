@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import struct
 
 import pytest
 
@@ -38,6 +39,9 @@ class Script:
         self._answers = list(answers)
         self.asked: list[tuple[int, int]] = []
         self.nodes: list[str | None] = []
+        self.looked_up: list[tuple[int, str | None]] = []
+        """How many positions were asked for in one request, and of whom."""
+        self.no_entries_from: set[str | None] = set()
 
     def pull_frames_soon(
         self,
@@ -59,6 +63,14 @@ class Script:
         else:
             future.set_result(answer)
         return future
+
+    def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
+        """Ten messages of 100 bytes are in an entry; terms are indexes divided by 100."""
+        self.looked_up.append((len(positions) // 8, node))
+        if node in self.no_entries_from:
+            raise raftmq.NotFound("the log of node 2 does not reach down to the message")
+        each = [position // 1000 for (position,) in struct.iter_unpack(">Q", positions)]
+        return b"".join(struct.pack(">QQI", index, index // 100, 1) for index in each)
 
     def clock(self) -> float:
         """One second passes with each pull."""
@@ -196,3 +208,42 @@ def test_a_pause_is_made_up_for_half_a_second_at_most() -> None:
     assert time.now == pytest.approx(161)
     Pace(None, time.clock, time.sleep).took(1 << 40)
     assert time.now == pytest.approx(161)
+
+
+def entries(script: Script, end: int, node: str | None = None) -> list[tuple[int, int]]:
+    reader = RangeReader(script, QueueRange(TOPIC, 0, 0, end), node=node, clock=script.clock)
+    batches = reader.batches(("index", "term"), 8192)
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_index_and_term_are_looked_up_where_the_messages_come_from() -> None:
+    script = Script(found(*map(message, range(1500))), found(*map(message, range(1500, 2500))))
+    assert entries(script, 2500, "follower") == [(offset // 10, offset // 1000) for offset in range(2500)]
+    assert script.looked_up == [(1024, "follower"), (1024, "follower"), (452, "follower")]
+
+
+def test_no_entries_are_looked_up_for_other_columns() -> None:
+    script = Script(found(message(0)))
+    assert offsets(script, 0, 1) == [[0]]
+    assert script.looked_up == []
+
+
+def test_the_leader_is_asked_for_entries_that_a_follower_does_not_know() -> None:
+    script = Script(found(message(0)))
+    script.no_entries_from = {"follower"}
+    assert entries(script, 1, "follower") == [(0, 0)]
+    assert script.looked_up == [(1, "follower"), (1, None)]
+
+
+def test_entries_that_nobody_knows_are_an_error() -> None:
+    script = Script(found(message(0)))
+    script.no_entries_from = {None}
+    with pytest.raises(Unreadable, match=r"index and term .* of orders queue 0 .* from offset 0 on are not known"):
+        entries(script, 1)
+
+
+def test_an_answer_of_another_number_of_entries_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(found(message(0)))
+    monkeypatch.setattr(script, "entries_at", lambda *_, **__: struct.pack(">QQI", 1, 1, 2))
+    with pytest.raises(Unreadable, match="not of 1 positions"):
+        entries(script, 1)

@@ -13,11 +13,12 @@ import pytest
 
 import raftmq
 from cluster.errors import ExitCode
-from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.tables import followers_of, node_for, read_batches, select
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
 
@@ -30,7 +31,8 @@ MESSAGES = 2500
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes; queue 0 holds the even numbers and queue 1 the odd ones."""
     live = LocalCluster(tmp_path_factory.mktemp("arrow") / "data")
-    live.up(3, free_base_port(12))
+    with small_segments():
+        live.up(3, free_base_port(12))
     with raftmq.connect(live.servers) as mq:
         mq.admin.create_topic(TOPIC, QUEUES)
         for queue in range(QUEUES):
@@ -49,11 +51,22 @@ def servers(cluster: LocalCluster) -> str:
 @pytest.mark.parametrize("read_from", ["follower", "leader"])
 def test_a_table_holds_every_message(servers: str, read_from: str) -> None:
     table = raftmq.read_arrow(TOPIC, servers=servers, read_from=read_from)
-    assert table.schema == arrow_schema(tuple(COLUMNS))
+    assert table.schema == arrow_schema(DEFAULT_COLUMNS)
     assert table.column("queue_offset").to_pylist() == [*range(MESSAGES // 2)] * 2
     wanted = [str(n).encode() for queue in range(QUEUES) for n in range(queue, MESSAGES, QUEUES)]
     assert table.column("body").to_pylist() == wanted
     assert set(table.column("keys").to_pylist()) == {"k"}
+
+
+def test_index_and_term_are_the_same_from_every_node(servers: str) -> None:
+    """Their values are compared with the log itself in tests/raftmq/copies."""
+    names = ("queue_id", "position", "index", "term")
+    table = raftmq.read_arrow(TOPIC, servers=servers, columns=names)
+    assert table.equals(raftmq.read_arrow(TOPIC, servers=servers, columns=names, read_from="leader"))
+    first = table.filter(pa.compute.equal(table["queue_id"], 0))
+    assert first["index"].to_pylist() == sorted(first["index"].to_pylist())
+    assert len(set(first["index"].to_pylist())) >= MESSAGES // 1000, "one entry for each batch that was sent"
+    assert min(table["term"].to_pylist()) >= 1
 
 
 def test_the_table_equals_what_a_consumer_is_handed(servers: str) -> None:

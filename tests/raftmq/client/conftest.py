@@ -20,6 +20,7 @@ from cluster.wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_o
 from cluster.wire.codes import RequestCode
 from raftmq.client.loop_thread import LoopThread
 from tests.support.message_bytes import split_batch
+from tests.support.patient_loop import PatientLoop
 
 
 class Step(NamedTuple):
@@ -415,6 +416,11 @@ async def until(met: Callable[[], bool]) -> None:
 def wait_until() -> Callable[[Callable[[], bool]], Any]:
     """Waits for a condition, not for a time."""
     return until
+
+
+def pytest_asyncio_loop_factories() -> dict[str, type[PatientLoop]]:
+    """Client and cluster share a loop here: how busy the machine is changes no outcome."""
+    return {"patient": PatientLoop}
 
 
 @pytest.fixture

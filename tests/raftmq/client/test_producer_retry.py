@@ -145,6 +145,7 @@ async def test_the_deadline_gives_what_is_known(fake: Any, step: Any, answer: An
             await p.send("orders", b"x")
         assert caught.value.retryable == (error is Refused)
         fake.nodes[0].on_send = lambda _: None
+        p.pipeline.timeout_s = 30.0
         await p.send("orders", b"next")
     assert fake.sends[-1].ext["raftmqLow"] == "2"
 
@@ -246,6 +247,7 @@ async def test_room_bounds_what_is_unsettled(fake: Any, step: Any, wait_until: A
     fake.nodes[0].on_send = lambda _: step(store=True, code=None)
     async with aconnect(fake.servers) as mq, mq.producer(max_messages=8, timeout_s=0.5, attempt_timeout_s=5) as p:
         futures = [await p.send_soon("orders", b"x") for _ in range(8)]
+        p.pipeline.timeout_s = 30.0
         ninth = asyncio.create_task(p.send_soon("orders", b"x"))
         await wait_until(lambda: len(fake.sends) == 8)
         assert not ninth.done()

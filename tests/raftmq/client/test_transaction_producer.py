@@ -13,6 +13,7 @@ import pytest
 import raftmq
 from cluster.wire.codes import RequestCode
 from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect, check_back
+from raftmq.client.transaction_producer import AsyncTransactionProducer
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
 
 GROUP, TOPIC = "payments", "orders"
@@ -78,6 +79,11 @@ wrongly_asked: list[Message] = []
 async def never(message: Message) -> Resolution:
     wrongly_asked.append(message)
     return Resolution.UNDECIDED
+
+
+def settles_in(producer: AsyncTransactionProducer, timeout_s: float) -> None:
+    """How long it asks for an end; opening and sending have all the time that a busy machine takes."""
+    producer._ends._timeout_s = timeout_s
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +192,8 @@ async def test_what_is_not_settled_in_time_is_unknown_and_a_check_hears_the_deci
     fake: Any, ends: Ends, step: Step
 ) -> None:
     ends.steps.extend([step] * 1000)
-    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never, timeout_s=0.3) as producer:
+    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never) as producer:
+        settles_in(producer, 0.3)
         with pytest.raises(Unknown):
             async with producer.transaction(TOPIC, b"paid") as one:
                 pass
@@ -198,7 +205,8 @@ async def test_what_is_not_settled_in_time_is_unknown_and_a_check_hears_the_deci
 
 async def test_a_rollback_that_is_not_confirmed_is_told_with_the_error(fake: Any, ends: Ends) -> None:
     ends.steps.extend([Step(False, 14, "no leader")] * 1000)
-    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never, timeout_s=0.3) as producer:
+    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never) as producer:
+        settles_in(producer, 0.3)
         with pytest.raises(LookupError, match="no such account") as caught:
             async with producer.transaction(TOPIC, b"paid"):
                 raise LookupError("no such account")
@@ -208,10 +216,11 @@ async def test_a_rollback_that_is_not_confirmed_is_told_with_the_error(fake: Any
 async def test_a_half_message_that_is_refused_or_unknown_runs_no_block(fake: Any, ends: Ends) -> None:
     ran = []
     fake.nodes[0].steps.append(Step(False, 13, "too long"))
-    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never, timeout_s=0.3) as producer:
+    async with aconnect(fake.servers) as mq, mq.transaction_producer(GROUP, check=never) as producer:
         with pytest.raises(Refused, match="too long"):
             async with producer.transaction(TOPIC, b"paid"):
                 ran.append(1)
+        producer._producer.pipeline.timeout_s = 0.3
         fake.nodes[0].on_send = lambda _: Step(True, 1, "[UNKNOWN] undecided")
         with pytest.raises(Unknown) as caught:
             async with producer.transaction(TOPIC, b"paid"):

@@ -14,16 +14,17 @@ import pytest
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import ENVIRONMENT
 
 pytestmark = pytest.mark.live
 
 
 class Shell:
-    """Runs `raftmq` as a process in one working directory, without the caller's own settings."""
+    """Runs `raftmq` as a process in one working directory, without the caller's own settings. Segments are small."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")}
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | ENVIRONMENT
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "raftmq.cli", *arguments]
@@ -183,7 +184,7 @@ def test_a_data_directory_in_use_by_another_node(shell: Shell) -> None:
     data = shell.folder / ".raftmq"
     nodes = plan_nodes(data, 3, free_base_port(12))
     write_configs(nodes)
-    create_data_dirs([node.config_path for node in nodes])
+    create_data_dirs([node.config_path for node in nodes], ENVIRONMENT)
     lock = lock_directory(OsFileSystem(), nodes[2].home / "data")
     try:
         _, err = shell("up", "--detach", code=5)

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import struct
 import unittest.mock
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from google_crc32c import value as crc32c
 
 from cluster.tier.object_names import HEAD
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftmq.arrow.columns import COLUMNS, arrow_schema
+from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, plan_topic
 from raftmq.client.errors import NotFound
 from raftmq.copies import log_copy, part_rows
+from raftmq.copies.file_copy import FileCopy
 from raftmq.copies.log_copy import CopyError, CopyPart, CopySource, cut
+from raftmq.copies.log_entries import entries_of
 from raftmq.copies.opening import opened
 from raftmq.copies.part_rows import part_batches
+from raftmq.copies.tier_copy import TierCopy
 from tests.support.left_copies import ORDERS, OTHER, Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
 ALL = tuple(COLUMNS)
 ORDER = [("topic", "ascending"), ("queue_id", "ascending"), ("queue_offset", "ascending")]
+HEADER = struct.Struct(">IIIIIIBBHIQQQQ")
+"""Of a frame (docs/disk-format.md)."""
 KINDS = ("backup", "directory", "tier")
 
 
@@ -43,15 +50,17 @@ def parts_of(
     return parts
 
 
-def rows_of(source: CopySource, parts: list[CopyPart], batch_rows: int = 8192) -> pa.Table:
+def rows_of(
+    source: CopySource, parts: list[CopyPart], batch_rows: int = 8192, names: tuple[str, ...] = ALL
+) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     for part in parts:
         with opened(source) as copy:
-            found = list(part_batches(copy, part, ALL, batch_rows))
+            found = list(part_batches(copy, part, names, batch_rows))
         assert sum(batch.num_rows for batch in found) == part.messages
         assert max(batch.num_rows for batch in found) <= batch_rows
         batches += found
-    return pa.Table.from_batches(batches, arrow_schema(ALL))
+    return pa.Table.from_batches(batches, arrow_schema(names))
 
 
 def whole(source: CopySource, topic: str) -> list[QueueRange]:
@@ -73,6 +82,71 @@ def test_rows_are_those_of_the_node(
         assert of_topic.sort_by(ORDER).equals(table.sort_by(ORDER))
     queue = rows.filter(pa.compute.and_(pa.compute.equal(rows["topic"], ORDERS), pa.compute.equal(rows["queue_id"], 1)))
     assert queue["queue_offset"].to_pylist() == list(range(90)), "in order without sorting"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", [100, 1 << 23])
+def test_index_and_term_are_those_of_the_entry_that_holds_the_message(
+    left: Left, kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the part begins in the middle of a segment or not, and whatever one read holds."""
+    source: CopySource = getattr(left, kind)
+    for of_kind in (FileCopy, TierCopy):
+        monkeypatch.setattr(of_kind, "read_bytes", block)
+    parts = parts_of(source, whole(source, ORDERS), 7)
+    rows = rows_of(source, parts, names=("position", "index", "term")).to_pylist()
+    with opened(source) as copy:
+        held = {entry.index: entry for segment in copy.log() for entry in entries_of(copy, segment)}
+    assert len({row["index"] for row in rows}) > 3
+    for row in rows:
+        entry = held[row["index"]]
+        assert entry.position < row["position"] < entry.end_position
+        assert entry.term == row["term"]
+
+
+@pytest.mark.parametrize("what", ["its checksum", "its position", "its parent"])
+def test_a_frame_that_does_not_belong_there_is_named(left: Left, tmp_path: Path, what: str) -> None:
+    """The message itself is intact, so that it can be read without index and term."""
+    copied = tmp_path / "copy"
+    shutil.copytree(left.backup.path, copied)
+    source = left.backup._replace(path=str(copied))
+    (part, *_) = parts_of(source, [QueueRange(ORDERS, 0, 0, 150)])
+    with opened(source) as copy:
+        entry = list(entries_of(copy, part.segment))[1]
+    fields = list(HEADER.unpack(entry.header))
+    if what == "its position":
+        fields[11] += 64
+    elif what == "its parent":
+        fields[2] ^= 1
+    rest = HEADER.pack(*fields)[8:]
+    fields[1] = crc32c(rest) ^ (what == "its checksum")
+    segment = Path(part.segment.places[0].name)
+    data = bytearray(segment.read_bytes())
+    at = LOCAL_HEADER_SIZE + entry.position - part.segment.base
+    data[at : at + 64] = HEADER.pack(*fields)
+    segment.chmod(0o600)
+    segment.write_bytes(data)
+    with opened(source) as copy:
+        assert sum(batch.num_rows for batch in part_batches(copy, part, ("body",), 8192)) == part.messages
+        with pytest.raises(CopyError, match=f"{segment.name} is damaged at position {entry.position} of the log"):
+            list(part_batches(copy, part, ("index",), 8192))
+
+
+def test_batches_and_reads_end_at_their_bytes_and_rows_are_the_same(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = parts_of(left.backup, whole(left.backup, ORDERS))
+    expected = rows_of(left.backup, parts, names=DEFAULT_COLUMNS)
+    monkeypatch.setattr(part_rows, "BATCH_BYTES", 4000)
+    monkeypatch.setattr(FileCopy, "read_bytes", 20_000)
+    with opened(left.backup) as copy, unittest.mock.patch.object(copy, "read", wraps=copy.read) as read:
+        found = [batch for part in parts for batch in part_batches(copy, part, DEFAULT_COLUMNS, 8192)]
+        sizes = [stop - start for _, start, stop in (call.args for call in read.call_args_list)]
+    assert pa.Table.from_batches(found).equals(expected)
+    assert max(sizes) <= 20_000
+    assert len(found) > len(sizes) > len(parts)
+    spans = [batch["position"].to_numpy() for batch in found]
+    assert max(span[-1] - span[0] for span in spans) < 4000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +177,7 @@ def test_far_messages_are_read_alone_and_near_ones_together(left: Left, monkeypa
     for gap, reads in ((log_copy.PART_BYTES, 3), (1000, 5)):
         monkeypatch.setattr(part_rows, "GAP_BYTES", gap)
         with opened(source) as copy, unittest.mock.patch.object(copy, "read", wraps=copy.read) as read:
-            rows = [batch.num_rows for part in parts for batch in part_batches(copy, part, ALL, 8192)]
+            rows = [batch.num_rows for part in parts for batch in part_batches(copy, part, DEFAULT_COLUMNS, 8192)]
         assert sum(rows) == left.tables[ORDERS].num_rows
         assert read.call_count == reads
 

@@ -26,12 +26,16 @@ from raftmq.local import init as local_init
 from raftmq.local.begun import BEGUN
 from raftmq.local.cluster import LocalCluster, prepare_data_dir
 from raftmq.local.init import check_data_dirs, create_data_dirs
+from tests.support.small_segments import LOG, small_segments
 
 
-def make(folder: Path, count: int = 3) -> list[NodeRecord]:
+def make(folder: Path, count: int = 3, log: str = LOG) -> list[NodeRecord]:
     folder.mkdir(exist_ok=True)
     nodes = plan_nodes(folder, count, 29100)
     write_configs(nodes)
+    for node in nodes:
+        with node.config_path.open("a") as config:
+            config.write(f"\n{log}")
     return nodes
 
 
@@ -196,7 +200,7 @@ def test_every_member_must_be_named_once(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_describe_different_clusters(tmp_path: Path, extra: str, what: str) -> None:
-    nodes = make(tmp_path)
+    nodes = make(tmp_path, log="")
     path = nodes[2].config_path
     path.write_text(path.read_text() + extra)
     with pytest.raises(LocalError, match=f"differ in {what}"):
@@ -264,6 +268,11 @@ def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
 
 
 def load_cluster(folder: Path) -> list[NodeRecord]:
+    with small_segments():
+        return load_as_told(folder)
+
+
+def load_as_told(folder: Path) -> list[NodeRecord]:
     cluster = LocalCluster(folder)
     prepare_data_dir(folder)
     return cluster._load(3, 29100, failpoints=False, on_stage=lambda _: None).nodes
@@ -312,7 +321,7 @@ def test_a_cluster_that_ran_and_lost_its_disks_is_not_made_anew(tmp_path: Path) 
 
 def test_the_environment_counts_when_the_directories_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAFTMQ_LOG__SEGMENT_SIZE_BYTES", str(8 << 20))
-    nodes = load_cluster(tmp_path / "data")
+    nodes = load_as_told(tmp_path / "data")
     opened = open_node_dir(OsFileSystem(), data(nodes[0]))
     try:
         assert opened.log.segment_size == 8 << 20

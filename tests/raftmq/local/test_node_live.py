@@ -22,6 +22,7 @@ from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
+from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path / "data")
-    made.up(3, free_base_port(12))
+    with small_segments():
+        made.up(3, free_base_port(12))
     yield made
     made.down()
 

@@ -134,7 +134,7 @@ def test_errors_of_the_system_are_typed(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "write", fail)
+    monkeypatch.setattr(os, "pwrite", fail)
     with pytest.raises(kind) as raised:
         DirectoryFiles(tmp_path).create("a", b"1")
     assert raised.value.fix

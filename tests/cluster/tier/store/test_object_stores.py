@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import google_crc32c
 import pytest
 
 from cluster.tier.store import directory
@@ -55,6 +56,9 @@ async def test_what_was_created_is_read_back(store: ObjectStore) -> None:
     assert await store.get_range(NAME, 0, 4096) == data
     assert await store.get_range(NAME, 255, 258) == b"\xff\x00\x01"
     assert await store.get_ranges(NAME, [(4095, 4096), (0, 2), (1, 2)]) == [b"\xff", b"\x00\x01", b"\x01"]
+    assert await store.checksum(NAME, 0, 4096) == google_crc32c.value(data)
+    first = await store.checksum(NAME, 3, 700)
+    assert await store.checksum(NAME, 700, 4001, first) == google_crc32c.value(data[3:4001])
 
 
 async def test_the_probe_passes_and_leaves_nothing(store: ObjectStore) -> None:
@@ -129,7 +133,8 @@ async def test_of_replacements_at_once_each_version_has_one_successor(store: Obj
 
 
 async def test_what_is_absent_is_said_to_be(store: ObjectStore) -> None:
-    for call in (store.get("x/y", 1), store.get_range("x/y", 0, 1), store.get_ranges("x/y", [(0, 1)]), store.head("x")):
+    parts = store.get_range("x/y", 0, 1), store.get_ranges("x/y", [(0, 1)]), store.checksum("x/y", 0, 1)
+    for call in (store.get("x/y", 1), store.head("x"), *parts):
         with pytest.raises(NotFound):
             await call
     await store.delete("x/y")
@@ -139,8 +144,9 @@ async def test_what_is_absent_is_said_to_be(store: ObjectStore) -> None:
 async def test_a_range_beyond_the_end_is_an_error_and_never_short(store: ObjectStore) -> None:
     await store.create("a", b"12345")
     for start, stop in ((0, 6), (4, 7), (5, 6), (9, 12)):
-        with pytest.raises(BadAnswer):
-            await store.get_range("a", start, stop)
+        for part in (store.get_range("a", start, stop), store.checksum("a", start, stop)):
+            with pytest.raises(BadAnswer):
+                await part
     with pytest.raises(BadAnswer):
         await store.get_ranges("a", [(0, 1), (4, 6)])
 

@@ -1,0 +1,23 @@
+"""The hash of a tag, by which consumers filter."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cluster.wire.java_hash import java_hash
+
+CACHED_TAG_MAX = 64
+"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
+
+
+@lru_cache(maxsize=65536)
+def cached_tag_hash(tag: bytes) -> int:
+    """Of a tag of at most CACHED_TAG_MAX bytes that is not empty."""
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
+def tag_hash(tag: bytes) -> int:
+    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
+    if not tag:
+        return 0
+    return cached_tag_hash(tag) if len(tag) <= CACHED_TAG_MAX else java_hash(tag.decode("utf-8", "replace"))

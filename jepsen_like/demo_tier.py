@@ -1,0 +1,45 @@
+"""The last chapter of a demo with a tier: all of the log goes to the object store, and is read back from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.errors import LocalError
+from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.tier_rest import bring_rest
+from raftmq.local.tier_scrub import scrubbed
+
+if TYPE_CHECKING:
+    from jepsen_like.demo_story import Story
+    from raftmq.local.cluster import LocalCluster
+
+UPLOAD_S = SCRUB_S = 60.0
+
+
+def into_the_tier(cluster: LocalCluster, story: Story) -> None:
+    """Raises LocalError if the log does not get there in time, or is not what it must be."""
+    addresses = admin_addresses(None, str(cluster.data))
+    api = AdminApi(addresses)
+    story.chapter(f"The log goes to {api.local('/v1/tier')['url']}")
+    with story.working("uploading"):
+        rest, _ = bring_rest(addresses, UPLOAD_S)
+    if rest is not None:
+        raise rest.error(UPLOAD_S)
+    with story.working("reading it back"):
+        found = scrubbed(api, {"reads": True}, SCRUB_S)
+    if found is None:
+        raise LocalError(
+            f"the tier was not read within {SCRUB_S:.0f} s",
+            "the store is slow, or another node leads now",
+            f"raftmq tier verify --data {cluster.data}",
+        )
+    story.tell(
+        f"{found['read_bytes']:,} bytes in {found['objects']:,} objects written, read back and compared;"
+        f" bad: {found['bad']:,}"
+    )
+    if found["bad"] or found["failure"]:
+        raise LocalError(
+            f"{found['bad']} objects of the tier are bad",
+            found["failure"] or "; ".join(found["findings"][:3]),
+            f"raftmq tier verify --data {cluster.data}",
+        )

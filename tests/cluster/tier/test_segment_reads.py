@@ -1,0 +1,96 @@
+"""Pieces of a segment for an upload: their bytes, and the memory that one takes over from the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import google_crc32c
+
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.environment import Environment
+from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
+from tests.support.contexts import context_of
+
+FRAME = 300_000
+LOG = random.Random(5).randbytes(20 * FRAME)
+
+
+class _Log:
+    """Frames of one size; positions begin at 0."""
+
+    def read_raw(self, position: int, size_max: int) -> bytes:
+        assert position % FRAME == 0
+        return LOG[position : position + max(1, size_max // FRAME) * FRAME]
+
+
+class _OnLoop:
+    """A lane runner whose jobs are done in the call."""
+
+    def __init__(self, name: str, lane: Any, loop: Any, on_done: Callable[[Any], None], on_failure: Any) -> None:
+        self._lane, self._done = lane, on_done
+
+    def submit(self, job: Any) -> None:
+        self._done(self._lane.drain([job]))
+
+    def close(self) -> None:
+        pass
+
+
+def reads() -> SegmentReads:
+    environment = Environment(runner=_OnLoop)
+    loop = asyncio.get_running_loop()
+    made = SegmentReads(context_of(None, Alarms(lambda: 0), environment=environment, loop=loop), _Log())  # type: ignore[arg-type]  # what is used of it
+    made.start()
+    return made
+
+
+def check(piece: Piece) -> None:
+    assert piece.data == LOG[piece.base : piece.end]
+    assert (piece.sha256, piece.crc32c) == (sha256(piece.data).digest(), google_crc32c.value(bytes(piece.data)))
+
+
+def test_a_piece_ends_with_a_frame_and_has_at_least_one() -> None:
+    async def run() -> None:
+        of = reads()
+        for size_max, end in ((1 << 30, 20), (READ_BYTES, 3), (4 * FRAME, 4), (4 * FRAME + 1, 4), (FRAME - 1, 1)):
+            piece = await of.piece(0, len(LOG), size_max)
+            check(piece)
+            assert piece.end == end * FRAME
+            check(await of.piece(piece.end - FRAME, piece.end, size_max))
+
+    asyncio.run(run())
+
+
+def test_the_memory_of_a_piece_that_nobody_holds_is_used_for_the_next() -> None:
+    async def run() -> None:
+        of = reads()
+        first = await of.piece(0, 10 * FRAME)
+        memory = first.data.obj
+        del first
+        second = await of.piece(2 * FRAME, 8 * FRAME)
+        check(second)
+        assert second.data.obj is memory
+        of.give_back()
+        del second
+        assert (await of.piece(0, FRAME)).data.obj is not memory
+
+    asyncio.run(run())
+
+
+def test_a_piece_that_is_still_being_written_stays_as_it_is() -> None:
+    """A write that was given up may go on in a thread of the store."""
+
+    async def run() -> None:
+        of = reads()
+        first = await of.piece(0, 6 * FRAME)
+        written = first.data[FRAME:]  # the rest, as a store that writes it bit by bit holds it
+        del first
+        second = await of.piece(6 * FRAME, 12 * FRAME)
+        check(second)
+        assert written == LOG[FRAME : 6 * FRAME]
+
+    asyncio.run(run())

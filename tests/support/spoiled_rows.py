@@ -1,0 +1,22 @@
+"""A stopped node's state, made to differ from the others'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statemachine import keys, sums
+from statemachine.kv import CQ, META, Batch
+from statemachine.rocks import RocksKV
+
+
+def spoil_sums(data: Path) -> None:
+    """The checksum of the consume queues has another bit, in the data directory of a node that does not run."""
+    kv = RocksKV(str(data / "state"))
+    row = kv.get(META, keys.APPLIED_KEY)
+    assert row is not None
+    index = int(keys.APPLIED.unpack(row)[1])
+    told = dict(sums.load(kv, index) or {})
+    batch = Batch()
+    batch.put(META, keys.SUMS_KEY, sums.pack(index, told | {CQ: told[CQ] ^ 1}))
+    kv.write(batch)
+    kv.close()
