@@ -6,7 +6,8 @@ read     a topic of GIB (1) gibibytes is read from its first message to its last
 share    a topic that is 1 % of the log is read from the tier: bytes and requests that come from the store, per byte and
          message of the topic.
 produce  512 requests in flight at a cluster without and at one with a tier, in turns. First both keep everything, then
-         both keep 128 MiB on their disks: one trims, the other evicts. What is not in the tier after each round.
+         both keep 128 MiB on their disks: one trims, the other evicts. `by pairs` is the median of the ratios of
+         neighbours, for machines whose speed changes. What is not in the tier after each round.
 growth   bytes of RocksDB on the leader after 1, 2, 4 and 8 gibibytes went into the tier (GROWTH_GIB=8).
 
 ROUNDS=3. With JSON=1 only {"rows": [...]} is printed.
@@ -25,6 +26,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -310,6 +312,7 @@ def produce_rows() -> Iterator[Row]:
                 "case": tier if is_tier else f"no tier, {'keeps all' if keeps_all else 'trims'}",
                 "per second": round(median(found)),
                 "ratio": round(median(found) / median(rates[False]), 3),
+                "by pairs": round(median(map(truediv, found, rates[False])), 3),
                 "pending MiB after each round": pending if is_tier else [],
             }
 

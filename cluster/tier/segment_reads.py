@@ -5,6 +5,7 @@ Frames are read whole and their checksums compared: bytes that rotted on this di
 
 from __future__ import annotations
 
+import mmap
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -45,8 +46,9 @@ class SegmentReads:
     def __init__(self, context: NodeContext, log: SegmentedLog) -> None:
         self._log = log
         self._lane = LaneCalls(context, "tier", RaftLogError)
-        self._room = bytearray()
-        """Memory of the last piece. To get 64 MiB anew costs the kernel as much as it costs to read and check them."""
+        self._room = _room_of(0)
+        """Memory of the last piece. To get 64 MiB anew costs the kernel as much as it costs to read and check them. It
+        begins at a page: a directory store has the disk take it from there."""
 
     def start(self) -> None:
         """Before the first call."""
@@ -67,7 +69,7 @@ class SegmentReads:
 
     def give_back(self) -> None:
         """Keeps no memory for the next piece: none is expected soon."""
-        self._room = bytearray()
+        self._room = _room_of(0)
 
     def _find(self, base: int) -> Sealed | None:
         log = self._log
@@ -96,22 +98,31 @@ class SegmentReads:
                 break  # one frame is given even if it is larger
             digest.update(frames)
             crc = extend(crc, frames)
-            room[at - base : at - base + len(frames)] = frames  # grows if it must
+            if at - base + len(frames) > len(room):
+                room.resize(_rounded(at - base + len(frames)))
+            room[at - base : at - base + len(frames)] = frames
             at += len(frames)
         return Piece(base, at, memoryview(room)[: at - base], digest.digest(), crc)
 
-    def _take_room(self, size: int) -> bytearray:
+    def _take_room(self, size: int) -> mmap.mmap:
         """At least so many bytes that nobody looks at: a write that was given up may still read the last piece."""
-        room = self._room
-        if len(room) < size or not _is_free(room):
-            self._room = room = bytearray(-(-size // READ_BYTES) * READ_BYTES)  # the next one may be a little longer
-        return room
+        if len(self._room) < size or not _is_free(self._room):
+            self._room = _room_of(size)  # the next one may be a little longer
+        return self._room
 
 
-def _is_free(room: bytearray) -> bool:
+def _room_of(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, _rounded(size), flags=mmap.MAP_PRIVATE)  # a shared one cannot grow
+
+
+def _rounded(size: int) -> int:
+    return max(1, -(-size // READ_BYTES)) * READ_BYTES
+
+
+def _is_free(room: mmap.mmap) -> bool:
     """Whether there is no memoryview of it: only then it can change its length."""
     try:
-        room.append(room.pop())
+        room.resize(len(room))
     except BufferError:
         return False
     return True

@@ -124,17 +124,20 @@ def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[int]]:
         if kind != MERGED:
             raise InvariantViolationError(f"the index of the log from {base} to {end} has records of single entries")
         if number != partition and records:
-            yield _sorted(records, bucket, base)
+            yield _sorted(records, bucket, base, end)
             records = bytearray()
         partition = number
         records += value
     if records:
-        yield _sorted(records, bucket, base)
+        yield _sorted(records, bucket, base, end)
 
 
-def _sorted(records: bytearray, bucket: int, base: int) -> list[int]:
+def _sorted(records: bytearray, bucket: int, base: int, end: int) -> list[int]:
     """Records of a bucket as rows for the file: what is lost of the position is restored by the bucket's base."""
-    shift, found = bucket - base, struct.unpack(f">{len(records) // RECORD.size}Q", records)
+    found, low = struct.unpack(f">{len(records) // RECORD.size}Q", records), base & _LOW
+    if low + (end - base) <= _LOW:  # no position of the segment begins anew at 0: one operation for each key
+        return sorted([record - low for record in found])
+    shift = bucket - base
     return sorted([(record & _HASH) + (record - bucket & _LOW) + shift for record in found])
 
 

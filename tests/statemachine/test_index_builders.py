@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import FLAG_ROLL, Entry, EntryType
-from statemachine import payload
+from statemachine import keys, payload
 from statemachine.broker_state import BrokerState
 from statemachine.index_file.index_check import check_index
-from statemachine.index_file.index_format import IndexFileError, IndexMeta
+from statemachine.index_file.index_format import IndexFileError, IndexMeta, key_row
 from statemachine.index_file.index_of_log import write_index_of_log
-from statemachine.index_file.index_of_rows import write_index
+from statemachine.index_file.index_of_rows import key_partitions, write_index
 from statemachine.index_file.index_reader import drive
-from statemachine.kv import CQ, KV
+from statemachine.kv import CQ, INDEX, KV, Batch
 from statemachine.message_index import RECORD, key_hash
 from statemachine.trim import Trim, encode
 
@@ -213,3 +213,20 @@ def test_a_damaged_file_is_built_again_from_the_log(new_log: Callable[..., Any])
     with pytest.raises(IndexFileError):
         checked(bytes(data))
     assert of_log(part, meta) == of_rows(kv, meta)
+
+
+@pytest.mark.parametrize("base", [0, 1000, (1 << 32) - 5000, (7 << 32) - 9, (1 << 32) - (64 << 20), (3 << 32) + 77])
+def test_records_keep_32_bits_of_positions_that_may_begin_anew_within_a_segment(base: int) -> None:
+    rng, length = Random(base), 64 << 20
+    bucket = base + 100
+    found = [(rng.randrange(1 << 32), rng.randrange(bucket, base + length)) for _ in range(500)]
+    found += [(7 << 24, bucket), (7 << 24, base + length - 1)]
+    batch = Batch()
+    batch.put(INDEX, keys.index_bucket_key(bucket), keys.INDEX_BUCKET.pack(1, 2))
+    for partition in sorted({hashed >> 24 for hashed, _ in found}):
+        mine = [RECORD.pack(hashed, at & 0xFFFFFFFF) for hashed, at in found if hashed >> 24 == partition]
+        batch.put(INDEX, keys.index_merged_key(bucket, partition, bucket), b"".join(mine))
+    kv = MemoryKV()
+    kv.write(batch)
+    rows = [row for part in key_partitions(kv, base, base + length) for row in part]
+    assert rows == sorted(key_row(hashed, at - base) for hashed, at in found)

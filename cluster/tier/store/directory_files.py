@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from google_crc32c import extend
 
+from cluster.tier.store.direct_io import read_from_disk
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,
@@ -43,8 +44,6 @@ LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
 """Another process holds the lock for the length of one rename; one that was stopped holds it until it goes on."""
 READ_BYTES = 4 << 20
 """Read in one piece: to join smaller ones costs more than to read them."""
-CHECKED_BYTES = 256 << 10
-"""Few enough that their memory is used again, which new pages for each read are not."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -123,10 +122,13 @@ class DirectoryFiles:
 
     def checksum(self, name: str, start: int, stop: int, crc: int) -> int:
         """See ObjectStore.checksum."""
-        with self._told(name), (self.root / name).open("rb", buffering=0) as file:
-            for at in range(start, stop, CHECKED_BYTES):
-                crc = extend(crc, _read(file.fileno(), name, at, min(at + CHECKED_BYTES, stop)))
-            os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_DONTNEED)  # read for nobody
+        at = start
+        with self._told(name):
+            for piece in read_from_disk(self.root / name, start, stop):
+                crc = extend(crc, piece)
+                at += len(piece)
+        if at < stop:
+            raise _ends_at(name, at, start, stop)
         return crc
 
     def head(self, name: str) -> ObjectInfo:
@@ -281,10 +283,14 @@ def _read(fd: int, name: str, start: int, stop: int) -> bytes:
     while at < stop:
         piece = os.pread(fd, min(READ_BYTES, stop - at), at)
         if not piece:
-            raise BadAnswer(f"{name} ends at {at}, bytes {start} to {stop} were asked for")
+            raise _ends_at(name, at, start, stop)
         pieces.append(piece)
         at += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _ends_at(name: str, at: int, start: int, stop: int) -> BadAnswer:
+    return BadAnswer(f"{name} ends at {at}, bytes {start} to {stop} were asked for")
 
 
 def _tag(data: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 from pathlib import Path
@@ -26,6 +27,25 @@ def test_what_is_written_is_there(tmp_path: Path, size: int) -> None:
     assert (tmp_path / "a").read_bytes() == data
     with pytest.raises(FileExistsError):
         write_synced(tmp_path / "a", data)
+
+
+@pytest.mark.parametrize("begins", [0, 512, 4096])
+def test_memory_goes_to_the_disk_from_where_it_lies_if_it_begins_at_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: int
+) -> None:
+    data = content(2 * PIECE_BYTES + 5000)
+    room = mmap.mmap(-1, 3 * PIECE_BYTES, flags=mmap.MAP_PRIVATE)
+    room[begins : begins + len(data)] = data
+    real, from_there = os.pwrite, []
+
+    def pwrite(fd: int, piece: Any, at: int) -> int:
+        from_there.append(piece.obj is room)
+        return real(fd, piece, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    write_synced(tmp_path / "a", memoryview(room)[begins : begins + len(data)])
+    assert (tmp_path / "a").read_bytes() == data
+    assert from_there[0] == (begins % 4096 == 0)
 
 
 def refuse(patch: pytest.MonkeyPatch, where: str) -> list[int]:
