@@ -16,8 +16,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 
 from load import Result, run
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
@@ -83,7 +83,7 @@ def main() -> None:
         table.add_column(name, justify="right")
     for one in rows:
         table.add_row(*[f"{value:,}" for value in one.values()])
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

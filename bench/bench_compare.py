@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any
 
 from bench_instructions import ROOT, git, tree_of
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from tables import console
 
 BENCH = Path("bench", "bench_cluster.py")
 KEY = ("size", "batch", "in_flight")
@@ -69,7 +69,7 @@ def report(base: str, rows: list[dict[str, Any]], *, quiet: bool) -> None:
     for row in rows:
         cells = [f"{row[name]['now']:,} ({row[name]['ratio']:.2f})" for name in FIGURES]
         table.add_row(*[str(row[name]) for name in KEY], *cells)
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parent))
 
 from load import Load
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
@@ -354,7 +354,7 @@ def main() -> None:
     table = Table("of", "case", "value", "times the first")
     for row in rows:
         table.add_row(row["of"], row["case"], f"{row['value']:,}", str(row.get("times", "")))
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 ROOT = Path(__file__).parents[1]
 DRIVER = Path("bench", "hot_path.py")
@@ -132,7 +132,7 @@ def report(base: str, rows: list[dict[str, object]]) -> None:
     table = Table("stage", "before", "now", "change", title=f"instructions per message, compared with {base[:9]}")
     for row in rows:
         table.add_row(str(row["stage"]), f"{row['before']:,}", f"{row['now']:,}", f"{row['ratio'] - 1:+.1%}")
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

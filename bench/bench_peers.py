@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from bench.bench_disk_floor import Floor
 from bench.peers import failover, fetch, plots, report, rounds
 from bench.peers.etcd import Etcd
@@ -29,6 +27,7 @@ from bench.peers.raftmq import RaftMQ
 from bench.peers.rocketmq import TUNED, DLedger
 from bench.peers.rounds import Field
 from bench.peers.system import System, Unavailable
+from bench.tables import console
 
 SYSTEMS: dict[str, Callable[[], System]] = {
     "raftmq": RaftMQ,
@@ -116,7 +115,7 @@ def main() -> None:
     if quiet:
         print(json.dumps(result), flush=True)
     else:
-        report.show(result, Console())
+        report.show(result, console())
     if out is not None:
         (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
         for file in plots.draw(result, out):

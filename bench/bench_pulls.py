@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_cluster import cpu_seconds
 from load import run
 from pull_load import Pulled, pull, pull_frame
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
@@ -155,7 +155,7 @@ def main() -> None:
     table = Table(*rows[0], title="pulls of 1 KiB messages; CPU of the node that serves")
     for one in rows:
         table.add_row(*[f"{value:,}" if isinstance(value, float) else str(value) for value in one.values()])
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_pulls import drop_pages
 from load import run
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 import raftmq
 from raftmq.local.cluster import LocalCluster
@@ -151,7 +151,7 @@ def main() -> None:
     table = Table(*rows[0], title=f"restarts after kill -9, {ROUNDS} rounds, page cache empty")
     for row in rows:
         table.add_row(*[str(value) for value in row.values()])
-    Console(width=120).print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

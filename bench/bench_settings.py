@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_cluster import cpu_seconds, row
 from load import run
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
@@ -95,7 +95,7 @@ def main() -> None:
         base = next(row for row in rows if row["in_flight"] == one["in_flight"])
         ratios = [f"{one[figure] / base[figure]:.2f}" for figure in FIGURES]
         table.add_row(one["setting"], str(one["in_flight"]), *[f"{one[figure]:,}" for figure in FIGURES], *ratios)
-    Console(width=160).print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from load import run
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from tables import console
 
 from cluster.config.local_layout import NodeRecord
 from raftmq.local.cluster import LocalCluster
@@ -140,7 +140,7 @@ def report(rows: list[dict[str, Any]], rates: list[float], acked: int, *, quiet:
     table = Table("node", "figure", "early", "late", "ratio", title=f"{acked:,} messages in {MINUTES:g} minutes")
     for row in rows:
         table.add_row(*[str(row[name]) for name in ("node", "figure", "early", "late", "ratio")])
-    Console().print(table)
+    console().print(table)
     print(f"messages per second: {early:,.0f} early, {late:,.0f} late")
 
 

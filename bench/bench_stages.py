@@ -15,9 +15,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from tables import console
 
 KERNELS = {"native": "", "python": "python"}
 """Name -> what RAFTMQ_KERNEL is set to."""
@@ -91,7 +91,7 @@ def main() -> None:
         for stage in ("receive", "build", "answer"):
             cells = [least.get((load, stage, name)) for name in KERNELS]
             table.add_row(load, stage, *["" if us is None else f"{us:.2f}" for us in cells])
-    Console().print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from bench_pulls import drop_pages
 from load import run
 from prometheus_client.parser import text_string_to_metric_families
 from pull_load import heartbeat_frame, pull_frame
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from cluster.config.local_layout import NodeRecord
 from raftmq.commands.bench_load import request_frame
@@ -367,7 +367,7 @@ def main() -> None:
         table = Table(*of_section[0], title=name)
         for row in of_section:
             table.add_row(*[str(value) for value in row.values()])
-        Console(width=160).print(table)
+        console().print(table)
 
 
 if __name__ == "__main__":

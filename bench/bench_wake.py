@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_cluster import cpu_seconds, percentile
 from load import Result, run
-from rich.console import Console
 from rich.table import Table
+from tables import console
 
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
@@ -198,11 +198,11 @@ def report(one: list[dict[str, Any]], many: list[dict[str, Any]]) -> None:
     table = Table(*names, title="1 in flight, per message")
     for row in one:
         table.add_row(*[str(row.get(name, row["calls"].get(name, ""))) for name in names])
-    Console(width=140).print(table)
+    console().print(table)
     table = Table(*many[0], title=f"connections x in flight, medians of {ROUNDS} rounds in turns")
     for row in many:
         table.add_row(*[str(value) for value in row.values()])
-    Console(width=140).print(table)
+    console().print(table)
 
 
 def main() -> None:
