@@ -291,7 +291,7 @@ class Node:
             self.early_routes,
             ends,
             lambda: node_view.figures(self),
-            self.storage.directory.log.entry_at,
+            lambda positions, told: self._lanes.entries.ask(positions, told),
             self.metrics,
             None if self.tier_access is None else self.tier_access.keys,
             self._old_bounds,

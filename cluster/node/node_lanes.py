@@ -1,4 +1,5 @@
-"""The lanes under the driver: what writes the log, applies it, syncs the rows and prepares the next segment."""
+"""The lanes under the driver: what writes the log, applies it, syncs the rows and prepares the next segment; and what
+looks up entries for requests."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.broker.entry_reads import EntryReads
 from cluster.node.failpoint_seams import FailpointLane
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
@@ -25,7 +27,7 @@ FLUSH_EVERY_MS = 1000
 
 
 class NodeLanes:
-    """Four runners. Event loop only; each lane has its own thread."""
+    """Event loop only; each lane has its own thread."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class NodeLanes:
         self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
         self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
         self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)
+        self.entries = EntryReads(context, log.entry_at)
         self._loop = loop
         self._raw = context.raw
         self._checkpointer = storage.checkpointer
@@ -80,7 +83,7 @@ class NodeLanes:
 
     async def close(self) -> None:
         """Ends one after the other, each when it has finished what is queued."""
-        for lane in (self.append, self.apply, self._prepare, self._flush):
+        for lane in (self.append, self.apply, self._prepare, self._flush, self.entries):
             await self._loop.run_in_executor(None, lane.close)
 
 

@@ -7,33 +7,32 @@ memory or in a segment's sidecar; no message is read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.remoting.answers import refusing
+from cluster.remoting.answers import refuse, refusing
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.errors import OutOfRangeError, RaftLogError
 
 if TYPE_CHECKING:
+    from cluster.broker.entry_reads import ReadEntries
     from cluster.broker.services import Services
     from cluster.remoting.request import Handler, Request
-    from raftlog.storage.log_reader import EntrySpan
 
 POSITIONS_MAX = 1024
 """Of one request: as many as a pull has messages."""
 _POSITION_SIZE = 8
-_RUN = struct.Struct(">QQI")
 
 
 class EntryRequests:
     """The handler of 700005."""
 
-    def __init__(self, services: Services, entry_at: Callable[[int], EntrySpan]) -> None:
-        """`entry_at`: `raftlog.storage.log_reader.LogReader.entry_at`."""
+    def __init__(self, services: Services, read: ReadEntries) -> None:
         self._services = services
-        self._entry_at = entry_at
+        self._read = read
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; it is not forwarded."""
@@ -46,26 +45,17 @@ class EntryRequests:
             raise Refused(Reason.BUSY, f"node {services.node_id} serves nothing: its rows are known to be wrong")
         if positions and positions[-1] >= services.state.applied_mark.end_position:
             raise Refused(Reason.UNAVAILABLE, f"node {services.node_id} has not applied position {positions[-1]} yet")
-        try:
-            body = self._runs(positions)
-        except OutOfRangeError as error:
-            remark = f"the log of node {services.node_id} does not reach down to the message: {error}"
-            raise Refused(Reason.NOT_FOUND, remark) from None
-        except RaftLogError as error:
-            raise Refused(Reason.BUSY, f"node {services.node_id} cannot tell: {error}") from error
-        request.reply(ResponseCode.SUCCESS, body=body)
+        self._read(positions, partial(self._told, request))
 
-    def _runs(self, positions: Sequence[int]) -> bytes:
-        """One run for positions of the same entry."""
-        runs: list[bytes] = []
-        at, count = 0, len(positions)
-        while at < count:
-            entry = self._entry_at(positions[at])
-            first = at
-            while at < count and positions[at] < entry.end:
-                at += 1
-            runs.append(_RUN.pack(entry.index, entry.term, at - first))
-        return b"".join(runs)
+    def _told(self, request: Request, found: bytes | RaftLogError) -> None:
+        node = self._services.node_id
+        if isinstance(found, bytes):
+            request.reply(ResponseCode.SUCCESS, body=found)
+        elif isinstance(found, OutOfRangeError):
+            remark = f"the log of node {node} does not reach down to the message: {found}"
+            refuse(request, Refused(Reason.NOT_FOUND, remark))
+        else:
+            refuse(request, Refused(Reason.BUSY, f"node {node} cannot tell: {found}"))
 
 
 def _positions(body: bytes) -> Sequence[int]:

@@ -21,6 +21,7 @@ from cluster.remoting.topics_admin import TopicsAdmin
 
 if TYPE_CHECKING:
     from cluster.broker.early_routes import EarlyRoutes
+    from cluster.broker.entry_reads import ReadEntries
     from cluster.broker.group_members import Members
     from cluster.broker.old_bounds import OldBounds
     from cluster.broker.old_keys import OldKeys
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from cluster.remoting.request import Handler
     from cluster.remoting.request_figures import RequestFigures
     from cluster.remoting.transactions import TransactionRequests
-    from raftlog.storage.log_reader import EntrySpan
     from raftlog.types import NodeId
 
 
@@ -54,13 +54,13 @@ def handlers_of(
     early: EarlyRoutes,
     transactions: TransactionRequests,
     figures: Figures,
-    entry_at: Callable[[int], EntrySpan],
+    read_entries: ReadEntries,
     metrics: RequestFigures | None = None,
     old_keys: OldKeys | None = None,
     old_bounds: OldBounds | None = None,
 ) -> dict[int, Handler]:
-    """Request code -> handler; `unreached`: see `route.Routes`; `entry_at`: see EntryRequests;
-    `old_keys`: see MessageQueries, `old_bounds`: see Offsets."""
+    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries, `old_bounds`: see
+    Offsets."""
     groups = Groups(services, members)
     return {
         **route.handlers(services, unreached, early),
@@ -77,7 +77,7 @@ def handlers_of(
         **SendBackRequests(send_backs).handlers(),
         **RecallRequests(recalls).handlers(),
         **StagedWriteHandlers(writes).handlers(),
-        **EntryRequests(services, entry_at).handlers(),
+        **EntryRequests(services, read_entries).handlers(),
         **consumers.handlers(),
         **transactions.handlers(),
         **replies.handlers(),

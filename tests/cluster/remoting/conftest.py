@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -13,6 +13,7 @@ import pytest
 from cluster.broker.client_relay import ClientRelay
 from cluster.broker.client_request import ClientAnswer, ClientRequest
 from cluster.broker.early_routes import EarlyRoutes
+from cluster.broker.entry_reads import runs_of
 from cluster.broker.group_members import Members
 from cluster.broker.groups import Groups
 from cluster.broker.offset_resets import OffsetResets
@@ -39,7 +40,7 @@ from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.errors import OutOfRangeError, StorageError
+from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
 from raftlog.storage.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
@@ -204,7 +205,7 @@ class FakeNode:
             **OrderConf(self).handlers(),
             **RecallRequests(no_recalls).handlers(),
             **StagedWriteHandlers(no_writes).handlers(),
-            **EntryRequests(self, self.entry_at).handlers(),
+            **EntryRequests(self, self.read_entries).handlers(),
         }
 
     def pull_handlers(self) -> dict[int, Any]:
@@ -289,6 +290,13 @@ class FakeNode:
         self._on_applied.append(callback)
 
     # --- the log ---
+
+    def read_entries(self, positions: Sequence[int], told: Callable[[bytes | RaftLogError], None]) -> None:
+        """As EntryReads, at once."""
+        try:
+            told(runs_of(positions, self.entry_at))
+        except RaftLogError as error:
+            told(error)
 
     def entry_at(self, position: int) -> EntrySpan:
         """As LogReader."""
