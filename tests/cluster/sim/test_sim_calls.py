@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import cluster
+from cluster import kernel
 from raftmq.commands.bench_load import batch_body, request_frame
 from tests.support.sim_cluster import SimCluster
 
@@ -57,6 +58,7 @@ def send(sim: SimCluster, path: Any, opaque: int, batch: int) -> None:
     assert answers == [0]
 
 
+@pytest.mark.skipif(kernel.NAME != "native", reason="the budgets are those of the native kernel's short way")
 @pytest.mark.parametrize(("batch", "inline", "budget"), [(1, 0.0, 673), (1, 1.0, 658), (100, 0.0, 886)])
 def test_a_send_costs_no_more_calls_than_its_budget(batch: int, inline: float, budget: int) -> None:
     """`inline` 1: on a quick disk, where a lone message needs no other thread."""
