@@ -31,8 +31,8 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
 _BLOCK = 16
-_reserved: list[socket.socket] = []
-"""Names that stand for the blocks of ports which this process counts on."""
+_reserved: list[int] = []
+"""Descriptors of names that stand for the blocks of ports which this process counts on; they go with it."""
 
 _PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
 PORTS_WANTED = 1000
@@ -216,7 +216,7 @@ def _reserve(base: int, count: int) -> bool:
                     other.close()
                 return False
             name.close()  # a system without such names: as good as it gets
-    _reserved.extend(taken)
+    _reserved.extend(name.detach() for name in taken)
     return True
 
 
