@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -53,14 +54,23 @@ def sample(node: NodeRecord) -> Sample:
         text = answer.read().decode()
     families = text_string_to_metric_families(text)
     tasks = next(family.samples[0].value for family in families if family.name == "raftmq_loop_tasks")
-    files = [path.lstat() for path in node.home.rglob("*") if path.is_file()]
     return {
         "anonymous MiB": (memory.rss - memory.shared) / (1 << 20),
         "open files": process.num_fds(),
         "threads": process.num_threads(),
         "tasks": tasks,
-        "data GiB": sum(file.st_blocks for file in files) * 512 / (1 << 30),
+        "data GiB": disk_bytes(node.home) / (1 << 30),
     }
+
+
+def disk_bytes(home: Path) -> int:
+    """What the files below take. A node removes some meanwhile, and folders too."""
+    total = 0
+    for folder, _, names in os.walk(home):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(Path(folder) / name).st_blocks * 512
+    return total
 
 
 class Sampler(threading.Thread):
@@ -112,7 +122,7 @@ def main() -> None:
             sampler.start()
             ends, rates, acked = time.monotonic() + MINUTES * 60, [], 0
             for _ in track(range(round(MINUTES * 60 / SLICE_S)), "slices of 30 s", disable=quiet):
-                if time.monotonic() > ends:
+                if time.monotonic() > ends or sampler.failed is not None:
                     break
                 result = run(
                     "127.0.0.1", port, topic="bench", size=BODY_BYTES, batch=1, in_flight=IN_FLIGHT, seconds=SLICE_S
