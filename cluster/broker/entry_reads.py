@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.contained import contain
 from raftlog.errors import RaftLogError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class EntryReads:
     def _on_done(self, found: list[_Found]) -> None:
         self._waiting -= len(found)
         for ask, answer in found:
-            ask.told(answer)
+            contain("telling the places of messages", ask.told, answer)
 
     def close(self) -> None:
         """Blocks until it is done with what it was doing."""

@@ -72,5 +72,23 @@ async def test_so_many_wait_and_no_more() -> None:
     reads.close()
 
 
+async def test_one_that_cannot_be_told_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    reads = reads_of(log)
+    answers: list[bytes | RaftLogError] = []
+
+    def broken(_: object) -> None:
+        raise ValueError("as the test wants")
+
+    reads.ask([500], broken)
+    reads.ask([100], broken)
+    reads.ask([100], answers.append)
+    log.go_on.set()
+    while not answers:
+        await asyncio.sleep(0.01)
+    assert "telling the places of messages" in caplog.text
+    reads.close()
+
+
 async def test_who_was_never_asked_has_nothing_to_end() -> None:
     reads_of(Log()).close()

@@ -31,6 +31,7 @@ from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
 from statemachine.trim import CUT, SLICE, WHOLE, Slice, Trim, decode, encode
 from tests.support.contexts import context_of
+from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
 
 DATA = Path("/data")
@@ -63,19 +64,6 @@ class Core:
 
     def trimmed(self) -> None:
         self.trims += 1
-
-
-class InLine:
-    """A lane runner whose job is done, and told, in the call."""
-
-    def __init__(self, name: str, lane: Any, loop: Any, on_done: Callable[[Any], None], on_failure: Any) -> None:
-        self._lane, self._done = lane, on_done
-
-    def submit(self, job: Any) -> None:
-        self._done(self._lane.drain([job]))
-
-    def close(self) -> None:
-        pass
 
 
 class Node:

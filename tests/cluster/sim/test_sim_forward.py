@@ -32,6 +32,16 @@ def follower_of(sim: SimCluster) -> SimNode:
     return sim.followers()[0]
 
 
+def left_alone(sim: SimCluster) -> SimNode:
+    """A follower that knows that the others are dead."""
+    lonely = follower_of(sim)
+    for node in sim.running:
+        if node is not lonely:
+            node.kill(power=False)
+    sim.loop.run_until(lambda: not any(map(lonely.transport.connected, sim.nodes)), 1)
+    return lonely
+
+
 def stored_and_unheard(sim: SimCluster) -> tuple[SimNode, SimNode, ClientPath]:
     """A follower and its leader, which has stored what came through the follower and cannot tell it."""
     through, leader = follower_of(sim), sim.leader()
@@ -74,11 +84,7 @@ def test_a_malformed_request_costs_only_its_own_client(sim: SimCluster) -> None:
 
 
 def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
-    lonely = follower_of(sim)
-    for node in sim.running:
-        if node is not lonely:
-            node.kill(power=False)
-    sim.loop.run_until(lambda: not any(map(lonely.transport.connected, sim.nodes)), 1)
+    lonely = left_alone(sim)
     path = lonely.connect()
     path.ask(send_frame(1, "T", b"a"))
     path.ask(send_frame(2, "T", b"b", oneway=True))
@@ -92,11 +98,7 @@ def test_no_leader_is_refused_after_the_wait(sim: SimCluster) -> None:
 
 def test_a_longer_deadline_makes_no_request_older(sim: SimCluster) -> None:
     """A request that waits for a leader waits as long as if nothing had been configured meanwhile."""
-    lonely = follower_of(sim)
-    for node in sim.running:
-        if node is not lonely:
-            node.kill(power=False)
-    sim.loop.run_until(lambda: not any(map(lonely.transport.connected, sim.nodes)), 1)
+    lonely = left_alone(sim)
     path = lonely.connect()
     path.ask(send_frame(1, "T", b"a"))
     config = lonely.running.services.config

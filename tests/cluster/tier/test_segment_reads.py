@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
 
 import google_crc32c
 
@@ -14,6 +12,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
 from tests.support.contexts import context_of
+from tests.support.lanes_in_line import InLine
 
 FRAME = 300_000
 LOG = random.Random(5).randbytes(20 * FRAME)
@@ -27,21 +26,8 @@ class _Log:
         return LOG[position : position + max(1, size_max // FRAME) * FRAME]
 
 
-class _OnLoop:
-    """A lane runner whose jobs are done in the call."""
-
-    def __init__(self, name: str, lane: Any, loop: Any, on_done: Callable[[Any], None], on_failure: Any) -> None:
-        self._lane, self._done = lane, on_done
-
-    def submit(self, job: Any) -> None:
-        self._done(self._lane.drain([job]))
-
-    def close(self) -> None:
-        pass
-
-
 def reads() -> SegmentReads:
-    environment = Environment(runner=_OnLoop)
+    environment = Environment(runner=InLine)
     loop = asyncio.get_running_loop()
     made = SegmentReads(context_of(None, Alarms(lambda: 0), environment=environment, loop=loop), _Log())  # type: ignore[arg-type]  # what is used of it
     made.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -35,23 +35,11 @@ from statemachine.index_file.index_reader import drive
 from statemachine.message_index import RECORD, key_hash
 from statemachine.trim import Slice, Trim, encode
 from tests.support.contexts import context_of
+from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
 
 DATA = Path("/data")
 SEGMENT = 64 << 10
-
-
-class OnLoop:
-    """A lane runner whose jobs are done in the call."""
-
-    def __init__(self, name: str, lane: Any, loop: Any, on_done: Callable[[Any], None], on_failure: Any) -> None:
-        self.lane, self._done = lane, on_done
-
-    def submit(self, job: Any) -> None:
-        self._done(self.lane.drain([job]))
-
-    def close(self) -> None:
-        pass
 
 
 class Node:
@@ -66,7 +54,7 @@ class Node:
         self.environment = Environment(
             fs=self.fs,
             clock=self.clock,
-            runner=OnLoop,
+            runner=InLine,
             serves_admin=False,
             open_kv=self._open_kv,
             boot_id=lambda: bytes(16),
