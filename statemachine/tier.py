@@ -33,7 +33,7 @@ from statemachine.stage import Stage
 PARTS_MAX = 64
 """Objects of one segment: 64 MiB each, and its index."""
 NAME_LENGTH_MAX = 200
-SHA256_SIZE = 32
+BLAKE3_SIZE = 32
 LOG_PREFIX = "log/"
 """Begins the name of a part that holds frames; together these hold the segment."""
 
@@ -67,7 +67,8 @@ class TierPart(NamedTuple):
     name: str
     """Below the cluster's prefix."""
     size: int
-    sha256: bytes
+    blake3: bytes
+    """Of its content; in rows that an earlier build wrote, a SHA-256."""
     crc32c: int
 
 
@@ -236,7 +237,7 @@ class TierSegments:
 
 def encode(row: TierSegment) -> bytes:
     """The value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms],
-    [[name, size, sha256, crc32c], ...]]."""
+    [[name, size, blake3, crc32c], ...]]."""
     packed: bytes = msgpack.packb([int(row.state), row.term, list(row.span), [list(part) for part in row.parts]])
     return packed
 
@@ -275,11 +276,11 @@ def _check_each(parts: Sequence[Any]) -> Iterator[TierPart]:
     for part in parts:
         if type(part) is not list or len(part) != len(TierPart._fields):
             raise InvalidCommandError(f"a part is [{', '.join(TierPart._fields)}], not {part!r}")
-        name, size, sha256, crc32c = part
+        name, size, blake3, crc32c = part
         if not 0 < len(checked_str(name, "name")) <= NAME_LENGTH_MAX:
             raise InvalidCommandError(f"a part's name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
-        if type(sha256) is not bytes or len(sha256) != SHA256_SIZE:
-            raise InvalidCommandError(f"a part's sha256 has {SHA256_SIZE} bytes")
+        if type(blake3) is not bytes or len(blake3) != BLAKE3_SIZE:
+            raise InvalidCommandError(f"a part's blake3 has {BLAKE3_SIZE} bytes")
         yield TierPart(
-            name, checked_int(size, "size", 1, keys.U64_MAX), sha256, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
+            name, checked_int(size, "size", 1, keys.U64_MAX), blake3, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
         )

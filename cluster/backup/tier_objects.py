@@ -102,12 +102,8 @@ class TierObjects:
     async def read(self, wanted: LogObject) -> tuple[bytes, str]:
         """(the object's bytes, ""), or (b"", what is wrong with it). Raises StoreError if the store does not answer."""
         name, size = f"{wanted.folder.cluster_id}/{wanted.part}", wanted.part.end - wanted.part.base
-
-        def is_named(digest: str) -> bool:
-            return digest.startswith(wanted.part.digest)
-
         try:
-            return await read_checked(self.store, name, size, is_named, "in its name"), ""
+            return await read_checked(self.store, name, size, wanted.part.is_of, "in its name"), ""
         except DamagedObjectError as error:
             return b"", str(error)
 

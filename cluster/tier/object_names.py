@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import NamedTuple
+
+from blake3 import blake3
 
 LOG, INDEX = "log", "index"
 HEAD = "manifest/HEAD"
@@ -24,13 +27,17 @@ class PartName(NamedTuple):
     end: int
     """Positions: the part stands for the log's bytes [base, end)."""
     digest: str
-    """The first 16 digits of its SHA-256."""
+    """The first 16 digits of its BLAKE3; in a name that an earlier build gave, of its SHA-256."""
     copy: int = 0
     """Above 0: an earlier copy read back wrong, and objects are never replaced."""
 
     def __str__(self) -> str:
         copy = f"-{self.copy}" if self.copy else ""
         return f"{self.folder}/{self.base:020d}-{self.end:020d}.{self.digest}{copy}.{_SUFFIX[self.folder]}"
+
+    def is_of(self, data: bytes) -> bool:
+        """Whether this content has this name."""
+        return self.digest in (blake3(data).hexdigest()[:16], sha256(data).hexdigest()[:16])
 
 
 def parse(name: str) -> PartName | None:

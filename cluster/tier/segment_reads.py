@@ -6,9 +6,9 @@ Frames are read whole and their checksums compared: bytes that rotted on this di
 from __future__ import annotations
 
 import mmap
-from hashlib import sha256
 from typing import NamedTuple
 
+from blake3 import blake3
 from google_crc32c import extend
 
 from cluster.runtime.context import NodeContext
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     base: int
     end: int
     data: memoryview
-    sha256: bytes
+    blake3: bytes
     crc32c: int
 
 
@@ -88,7 +88,7 @@ class SegmentReads:
 
     def _read(self, base: int, end: int, size_max: int) -> Piece:
         room, at = self._take_room(min(end - base, size_max)), base
-        digest, crc = sha256(), 0
+        digest, crc = blake3(), 0
         while at < end:
             left = min(READ_BYTES, size_max - (at - base))
             if left <= 0:

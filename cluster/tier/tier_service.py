@@ -288,7 +288,7 @@ class Tier:
                 return await log_bytes(self._piece, row, part)
             if self._index is not None:
                 async for made in self._index.of_segment(row.base, row.span):
-                    if made.sha256 == part.sha256:
+                    if (len(made.data), made.crc32c) == (part.size, part.crc32c):
                         return bytes(made.data)
         except RaftLogError:
             pass  # trimmed, or damaged here too

@@ -4,8 +4,7 @@ segment has some hundred thousand rows, and every upload checks them."""
 from __future__ import annotations
 
 import struct
-from itertools import islice
-from operator import add, gt, le
+from operator import add, le
 
 from statemachine.index_file.index_format import (
     HEAD,
@@ -23,7 +22,7 @@ _PLACE = "QI20x"
 """Position and size of an item (statemachine/payload.py)."""
 _ITEM_SIZE = struct.calcsize(">" + _PLACE)
 _KEY_SIZE = struct.calcsize(">Q")
-_OFFSET = 0xFFFFFFFF
+_KEY_OFFSET = "4xI"
 """The part of a key's row that is its offset."""
 
 
@@ -83,10 +82,10 @@ def _check_keys(index: IndexFile) -> Steps[None]:
     before, span = 0, index.meta.end - index.meta.base
     for number, block in enumerate(index.blocks(KEYS)):
         data = yield from block
-        rows = struct.unpack(f">{len(data) // _KEY_SIZE}Q", data)
-        if rows[0] < before or any(map(gt, rows, islice(rows, 1, None))):
+        rows = list(struct.unpack(f">{len(data) // _KEY_SIZE}Q", data))
+        if rows[0] < before or rows != sorted(rows):
             raise IndexFileError(f"the keys of block {number} are out of order")
-        if max(map(_OFFSET.__and__, rows)) >= span:
+        if max(struct.unpack(">" + _KEY_OFFSET * len(rows), data)) >= span:
             raise IndexFileError(f"a key of block {number} lies outside the segment of {span} bytes")
         before = rows[-1]
         if index.sections[KEYS].blocks[number].lowest != U32.unpack_from(data)[0]:

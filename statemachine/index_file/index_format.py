@@ -24,6 +24,7 @@ Every byte is covered: those of a block, of the footer and of the trailer by a C
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -128,9 +129,14 @@ def key_row(hashed: int, offset: int) -> int:
     return hashed << 32 | offset
 
 
+def pack_keys(rows: Sequence[int]) -> bytes:
+    """Rows of the section `keys`, as `key_row` makes them, in the order given."""
+    return struct.pack(f">{len(rows)}Q", *rows)
+
+
 def file_name(base: int, end: int) -> str:
     """Name of the file of the log from `base` to `end`, in DATA/index and below index/ in a store (there with the
-    first 16 digits of the SHA-256 before the suffix)."""
+    first 16 digits of the BLAKE3 before the suffix)."""
     return f"{base:020d}-{end:020d}{SUFFIX}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from raftlog.types import Entry, EntryType
 from statemachine import payload
-from statemachine.index_file.index_format import IndexMeta, key_row
+from statemachine.index_file.index_format import IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import RECORD
 from statemachine.payload import RowKind
@@ -34,5 +34,5 @@ def write_index_of_log(entries: Iterable[Entry], meta: IndexMeta, write: Callabl
     writer = IndexWriter(write)
     for (topic_id, queue_id), (first, pieces) in sorted(queues.items()):
         writer.add_queue(topic_id, queue_id, first, pieces)
-    writer.add_keys(sorted(keys))
+    writer.add_keys(pack_keys(sorted(keys)))
     return writer.finish(meta)

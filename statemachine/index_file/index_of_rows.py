@@ -15,7 +15,7 @@ from itertools import chain
 
 from raftlog.errors import InvariantViolationError
 from statemachine import keys
-from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_format import IndexMeta, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.kv import CQ, INDEX, KV
 from statemachine.message_index import RECORD
@@ -28,16 +28,21 @@ MERGED = 1
 _LOW = 0xFFFFFFFF
 _HASH = _LOW << 32
 
+SortRows = Callable[[bytes, int], bytes]
 
-def write_index(kv: KV, meta: IndexMeta, write: Callable[[bytes], object]) -> Generator[None, None, IndexMeta]:
+
+def write_index(
+    kv: KV, meta: IndexMeta, write: Callable[[bytes], object], *, sort: SortRows | None = None
+) -> Generator[None, None, IndexMeta]:
     """Writes the file of the segment `meta` with `write`, in steps of well below a millisecond of work for most queues
-    and keys. Returns `meta` with the counts. Raises KVError, and InvariantViolationError if the rows are not there."""
+    and keys. `sort` stands for `sorted_rows`. Returns `meta` with the counts. Raises KVError, and
+    InvariantViolationError if the rows are not there."""
     writer = IndexWriter(write)
     for topic_id, queue_id in queues(kv):
         first, pieces = queue_items(kv, topic_id, queue_id, meta.base, meta.end)
         writer.add_queue(topic_id, queue_id, first, pieces)
         yield
-    for partition in key_partitions(kv, meta.base, meta.end):
+    for partition in key_partitions(kv, meta.base, meta.end, sort or sorted_rows):
         writer.add_keys(partition)
         yield
     return writer.finish(meta)
@@ -109,36 +114,32 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
     raise InvariantViolationError(f"queue {queue_id} of topic {topic_id} has no row at offset {first}")
 
 
-def key_partitions(kv: KV, base: int, end: int) -> Iterator[list[int]]:
-    """The keys of the closed bucket as `key_row` makes them, sorted: by the first byte of their hash, so that the parts
+def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[bytes]:
+    """The rows of the closed bucket's keys, packed and sorted: by the first byte of their hash, so that the parts
     ascend."""
     partition, records = -1, bytearray()
-    bucket = base
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
         if len(key) == keys.INDEX_BUCKET_KEY_SIZE:
             if partition >= 0 or keys.INDEX_BUCKET.unpack(value)[1] == keys.U64_MAX:
                 raise InvariantViolationError(f"the index of the log from {base} to {end} is not one closed bucket")
-            bucket = keys.index_base(key)
             continue
         kind, number = key[8], key[9]
         if kind != MERGED:
             raise InvariantViolationError(f"the index of the log from {base} to {end} has records of single entries")
         if number != partition and records:
-            yield _sorted(records, bucket, base, end)
+            yield sort(bytes(records), base)
             records = bytearray()
         partition = number
         records += value
     if records:
-        yield _sorted(records, bucket, base, end)
+        yield sort(bytes(records), base)
 
 
-def _sorted(records: bytearray, bucket: int, base: int, end: int) -> list[int]:
-    """Records of a bucket as rows for the file: what is lost of the position is restored by the bucket's base."""
-    found, low = struct.unpack(f">{len(records) // RECORD.size}Q", records), base & _LOW
-    if low + (end - base) <= _LOW:  # no position of the segment begins anew at 0: one operation for each key
-        return sorted([record - low for record in found])
-    shift = bucket - base
-    return sorted([(record & _HASH) + (record - bucket & _LOW) + shift for record in found])
+def sorted_rows(records: bytes, base: int) -> bytes:
+    """Rows of an index file, packed and sorted, for records of the message index (`statemachine.message_index`) whose
+    messages lie less than 4 GiB above position `base`. Raises struct.error for half a record."""
+    found = struct.unpack(f">{len(records) // RECORD.size}Q", records)
+    return pack_keys(sorted([(record & _HASH) + (record - base & _LOW) for record in found]))
 
 
 def _position(chunk: bytes, item: int) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
-from operator import gt
+from collections.abc import Callable, Iterable
 
 import google_crc32c
 
@@ -45,7 +42,7 @@ class IndexWriter:
         self._sections: list[bytes] = []
         self._blocks: list[bytes] = []
         self._messages = 0
-        self._last_key = 0
+        self._last_key = b""
         self._in_queues = True
         self._put(HEAD)
 
@@ -62,16 +59,17 @@ class IndexWriter:
             self._runs.append(QueueRun(topic_id, queue_id, first_offset, first_item, count))
         return count
 
-    def add_keys(self, rows: Sequence[int]) -> None:
-        """Adds keys as `key_row` makes them, ascending from call to call too."""
+    def add_keys(self, rows: bytes) -> None:
+        """Adds keys as `pack_keys` packs them, sorted; ascending from call to call too, which alone is checked."""
         if self._in_queues:
             self._end_queues()
         if not rows:
             return
-        if rows[0] < self._last_key or any(map(gt, rows, islice(rows, 1, None))):
-            raise ValueError(f"the keys from {rows[0]:016x} on are not the next of an index file, in order")
-        self._last_key = rows[-1]
-        self._keys.add(struct.pack(f">{len(rows)}Q", *rows))
+        size = ROW_SIZES[KEYS]
+        if rows[:size] < self._last_key:
+            raise ValueError(f"the keys from {rows[:size].hex()} on are not the next of an index file")
+        self._last_key = rows[-size:]
+        self._keys.add(rows)
 
     def finish(self, meta: IndexMeta) -> IndexMeta:
         """Writes the end. Returns `meta` with the counts of what was written."""

@@ -19,9 +19,9 @@ from raftlog.types import FLAG_ROLL, Entry, EntryType
 from statemachine import keys, payload
 from statemachine.broker_state import BrokerState
 from statemachine.index_file.index_check import check_index
-from statemachine.index_file.index_format import IndexFileError, IndexMeta, key_row
+from statemachine.index_file.index_format import IndexFileError, IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_of_log import write_index_of_log
-from statemachine.index_file.index_of_rows import key_partitions, write_index
+from statemachine.index_file.index_of_rows import key_partitions, sorted_rows, write_index
 from statemachine.index_file.index_reader import drive
 from statemachine.kv import CQ, INDEX, KV, Batch
 from statemachine.message_index import RECORD, key_hash
@@ -228,5 +228,5 @@ def test_records_keep_32_bits_of_positions_that_may_begin_anew_within_a_segment(
         batch.put(INDEX, keys.index_merged_key(bucket, partition, bucket), b"".join(mine))
     kv = MemoryKV()
     kv.write(batch)
-    rows = [row for part in key_partitions(kv, base, base + length) for row in part]
-    assert rows == sorted(key_row(hashed, at - base) for hashed, at in found)
+    rows = b"".join(key_partitions(kv, base, base + length, sorted_rows))
+    assert rows == pack_keys(sorted(key_row(hashed, at - base) for hashed, at in found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +23,7 @@ from statemachine.index_file.index_format import (
     QueueRun,
     file_name,
     key_row,
+    pack_keys,
     parse_file_name,
 )
 from statemachine.index_file.index_reader import IndexFile, drive, open_index
@@ -78,7 +78,7 @@ def written(wanted: Wanted, piece: int = 7) -> bytes:
         key_row(key_hash(*name), at - wanted.meta.base) for name, found in wanted.keys.items() for at in found
     )
     for at in range(0, len(rows), 1000):
-        writer.add_keys(rows[at : at + 1000])
+        writer.add_keys(pack_keys(rows[at : at + 1000]))
     meta = writer.finish(wanted.meta)
     assert (meta.queues, meta.keys) == (len(wanted.queues), len(rows))
     return out.getvalue()
@@ -155,7 +155,8 @@ def test_equal_hashes_that_fill_blocks_are_all_found() -> None:
     out = BytesIO()
     writer = IndexWriter(out.write)
     hashed = key_hash(1, b"k")
-    writer.add_keys([key_row(hashed - 1, 5), *(key_row(hashed, at) for at in range(count)), key_row(hashed + 1, 6)])
+    rows = [key_row(hashed - 1, 5), *(key_row(hashed, at) for at in range(count)), key_row(hashed + 1, 6)]
+    writer.add_keys(pack_keys(rows))
     meta = drawn(0, 1, 1).meta._replace(base=50, end=50 + count)
     writer.finish(meta)
     file = Counting(out.getvalue())
@@ -236,11 +237,11 @@ def test_the_writer_refuses_rows_out_of_order() -> None:
     for queue in ((2, 1), (2, 0), (1, 9)):
         with pytest.raises(ValueError, match="not the next"):
             writer.add_queue(*queue, 0, [item])
-    writer.add_keys([])
-    writer.add_keys([key_row(5, 1), key_row(5, 1)])
-    for rows in ([key_row(4, 9)], [key_row(6, 2), key_row(6, 1)], [key_row(5, 0), key_row(7, 0)]):
+    writer.add_keys(b"")
+    writer.add_keys(pack_keys([key_row(5, 1), key_row(5, 1)]))
+    for rows in ([key_row(4, 9)], [key_row(5, 0), key_row(7, 0)]):
         with pytest.raises(ValueError, match="are not the next"):
-            writer.add_keys(rows)
+            writer.add_keys(pack_keys(rows))
     with pytest.raises(ValueError, match="not the next"):
         writer.add_queue(9, 9, 0, [item])
 
@@ -292,8 +293,7 @@ def test_the_check_finds_a_wrong_item_in_any_place_of_any_block() -> None:
 def test_the_check_finds_wrong_keys(rows: list[int], wrong: str) -> None:
     out = BytesIO()
     writer = IndexWriter(out.write)
-    writer.add_keys([])
-    writer._keys.add(struct.pack(f">{len(rows)}Q", *rows))
+    writer.add_keys(pack_keys(rows))
     writer.finish(drawn(0, 1, 1).meta._replace(base=1000, end=1100))
     with pytest.raises(IndexFileError, match=wrong):
         Counting(out.getvalue()).check()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from hashlib import sha256
 from typing import NamedTuple
 from uuid import UUID
 
 import google_crc32c
+from blake3 import blake3
 
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data
-from statemachine.index_file.index_format import IndexMeta, key_row
+from statemachine.index_file.index_format import IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM
@@ -109,12 +109,14 @@ class TierKit:
             mine = [each for each in messages if each[:2] == queue]
             writer.add_queue(*queue, mine[0].queue_offset, [each.packed() for each in mine])
         keyed = messages if self._keyed else []
-        writer.add_keys(sorted(key_row(key_hash(each.topic_id, b"k"), each.position - base) for each in keyed))
+        writer.add_keys(
+            pack_keys(sorted(key_row(key_hash(each.topic_id, b"k"), each.position - base) for each in keyed))
+        )
         writer.finish(IndexMeta(CLUSTER, base, span.end, *span[1:3], 1, *span[3:], 0, 0, 0, group_id=1, last_crc=0))
         return b"".join(pieces)
 
     def _put(self, folder: str, base: int, end: int, data: bytes, suffix: str) -> TierPart:
-        digest = sha256(data)
+        digest = blake3(data)
         name = f"{folder}/{base:020d}-{end:020d}.{digest.hexdigest()[:16]}.{suffix}"
         self.store.overwrite(f"{FOLDER}/{name}", data)
         return TierPart(name, len(data), digest.digest(), google_crc32c.value(data))

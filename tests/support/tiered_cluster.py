@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any, Self
 
 import msgspec
+from blake3 import blake3
 
 from cluster.tier.manifest_format import Head, Manifest, decode_page
 from cluster.tier.object_names import HEAD
@@ -113,7 +114,7 @@ class Tiered:
             assert row.base == at
             for part in row.parts:
                 data = self.object(part.name)
-                assert (len(data), sha256(data).digest()) == (part.size, part.sha256)
+                assert (len(data), blake3(data).digest()) == (part.size, part.blake3)
             whole = b"".join(self.object(part.name) for part in row.parts if part.name.startswith("log/"))
             assert len(whole) == row.end - row.base
             (index,) = [self.object(part.name) for part in row.parts if part.name.startswith("index/")]

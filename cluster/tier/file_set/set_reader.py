@@ -1,4 +1,4 @@
-"""Brings files of an object store onto a disk; every part is compared with its SHA-256."""
+"""Brings files of an object store onto a disk; every part is compared with its digest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ class DamagedObjectError(Exception):
 
 async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> bytes:
     """The object with this size and SHA-256 (hexadecimal). Raises DamagedObjectError, StoreError."""
-    return await read_checked(store, name, size, lambda found: found == digest, "that is written down")
+    return await read_checked(
+        store, name, size, lambda data: sha256(data).hexdigest() == digest, "that is written down"
+    )
 
 
 async def read_checked(
-    store: ObjectStore, name: str, size: int, is_right: Callable[[str], bool], expected: str
+    store: ObjectStore, name: str, size: int, is_right: Callable[[bytes], bool], expected: str
 ) -> bytes:
-    """The object with this size, whose SHA-256 (hexadecimal) is right. `expected` says in a message which one was
-    wanted. Raises DamagedObjectError, StoreError."""
+    """The object with this size, if it `is_right`. `expected` says in a message which digest was wanted.
+    Raises DamagedObjectError, StoreError."""
     why = ""
     for _ in range(TRIES):
         try:
@@ -38,9 +40,9 @@ async def read_checked(
         except BadAnswer as error:
             why = error.what
             continue
-        if is_right(sha256(data).hexdigest()):
+        if is_right(data):
             return data
-        why = f"its SHA-256 is not the one {expected}"
+        why = f"its digest is not the one {expected}"
     raise DamagedObjectError(f"{store.root}/{name} was read {TRIES} times: {why}")
 
 

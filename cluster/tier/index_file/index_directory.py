@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
-
-from google_crc32c import extend
 
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem
@@ -65,21 +62,11 @@ class NewIndexFile:
         self._temporary = path.with_name(path.name + TEMPORARY)
         self._file = fs.open(self._temporary, create=True)
         self._file.truncate(0)
-        self._digest = sha256()
-        self.crc32c = 0
-        """Of all that was written."""
         self.size = 0
-
-    @property
-    def sha256(self) -> bytes:
-        """Of all that was written."""
-        return self._digest.digest()
 
     def write(self, data: bytes) -> None:
         """Appends."""
         self._file.pwritev([data], self.size)
-        self._digest.update(data)
-        self.crc32c = extend(self.crc32c, data)
         self.size += len(data)
 
     def commit(self) -> None:

@@ -183,7 +183,7 @@ def test_damage_is_named_or_gone_around(lost: Lost, tmp_path: Path) -> None:
     check(lost, made, 900)
     flip(files[-1])
     short = sum(lost.segments[-1]) // 2 - 1
-    told = rf"(?s)is damaged after index {short},.*{files[-1].name} was read 3 times: its SHA-256.*--to-index {short};"
+    told = rf"(?s)is damaged after index {short},.*{files[-1].name} was read 3 times: its digest.*--to-index {short};"
     with pytest.raises(LocalError, match=told):
         rebuilt(lost, tmp_path / "two")
     check(lost, rebuilt(lost, tmp_path / "three", index=short), short)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from raftmq.cli import cli
-from statemachine.index_file.index_format import IndexMeta, key_row
+from statemachine.index_file.index_format import IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
     with path.open("wb") as out:
         writer = IndexWriter(out.write)
         writer.add_queue(7, 1, 40, [ITEM.pack(1100, 100, 1, 0, 50)])
-        writer.add_keys([key_row(key_hash(7, b"order-1"), 100)])
+        writer.add_keys(pack_keys([key_row(key_hash(7, b"order-1"), 100)]))
         writer.finish(IndexMeta(UUID(int=3), 1000, 2000, 5, 9, 2, 50, 60, 0, 0, 0, 1, 0))
     return path
 
