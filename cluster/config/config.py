@@ -135,6 +135,8 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
     segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
     idle_mark_ms: Milliseconds = 10
+    page_cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 256 << 20
+    """So many of the newest bytes stay in the page cache; 0: as many as the operating system likes."""
     slow_append_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 250
     """More than 1 % of appends above it raise the alarm `disk_slow`; 0: never."""
 

@@ -45,6 +45,8 @@ class NodeLanes:
         hard_state_store, idle_mark_ms = storage.directory.hard_state_store, context.config.log.idle_mark_ms
         append_lane = AppendLane(log, hard_state_store, idle_mark_ms, reserved, clock.monotonic_s, log.synced_s)
         log.time_syncs(clock.monotonic_s)
+        if (cached_bytes := context.config.log.page_cache_bytes_max) > 0:
+            log.limit_page_cache(cached_bytes)
         apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state)
         runner = append_runner = apply_runner = context.environment.runner
         if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop

@@ -35,6 +35,10 @@ class FailpointFile:
         """See File."""
         self._points.run(self._sync_point, self._inner.fdatasync)
 
+    def drop_cached(self, size: int | None) -> None:
+        """See File."""
+        self._inner.drop_cached(size)
+
     def truncate(self, size: int) -> None:
         """See File."""
         self._inner.truncate(size)

@@ -61,6 +61,9 @@ class OverlayFile:
     def fdatasync(self) -> None:
         """See File: nothing is to be done."""
 
+    def drop_cached(self, size: int | None) -> None:
+        """See File: nothing is to be done."""
+
     def truncate(self, size: int) -> None:
         """See File."""
         if size < self._size:

@@ -181,6 +181,9 @@ class MemoryFile:
             raise error
         self._inode.sync()
 
+    def drop_cached(self, size: int | None) -> None:
+        self._check()
+
     def truncate(self, size: int) -> None:
         self._check()
         error = self._fs.step("truncate", self.path)

@@ -46,6 +46,10 @@ class File(Protocol):
     def fdatasync(self) -> None:
         """Returns when all writes are on disk. A failure is final: the result of another call must not be trusted."""
 
+    def drop_cached(self, size: int | None) -> None:
+        """Frees the memory that caches the first `size` bytes (None: all), where they are on disk; the next read
+        fetches them from there."""
+
     def truncate(self, size: int) -> None:
         """Sets the length; new bytes are zero."""
 
@@ -136,6 +140,10 @@ class OsFile:
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
+
+    def drop_cached(self, size: int | None) -> None:
+        if size != 0:  # to the system, 0 bytes are all
+            os.posix_fadvise(self._fd, 0, size or 0, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

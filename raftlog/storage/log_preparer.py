@@ -1,5 +1,5 @@
 """Makes ready, beside the appends, what the next roll and the next start want: the next segment's file at its full
-length, sidecars that are on disk, and active.idx."""
+length, sidecars that are on disk, active.idx, and pages for what comes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from raftlog.errors import out_of_space
 from raftlog.storage import active_index, layout
 from raftlog.storage.fs import ZERO_CHUNK, File, storage_error, zero_fill
 from raftlog.storage.log_state import LogState
+from raftlog.storage.page_cache import PageCacheLimit
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segment_index import SegmentIndex
 
@@ -22,13 +23,23 @@ _PREPARE_SYNC_CHUNKS = 8
 class LogPreparer:
     """`prepare_next` belongs to one background thread; all else to the appending thread."""
 
-    __slots__ = ("_kept_end", "_segment_size", "_state", "closed", "loose_sidecars", "prepared", "preparing")
+    __slots__ = (
+        "_kept_end",
+        "_segment_size",
+        "_state",
+        "closed",
+        "loose_sidecars",
+        "page_cache",
+        "prepared",
+        "preparing",
+    )
 
     def __init__(self, state: LogState, segment_size: int, kept_end: int) -> None:
         """`kept_end`: the position up to which active.idx covers the log, or need not."""
         self._state = state
         self._segment_size = segment_size
         self._kept_end = kept_end
+        self.page_cache = PageCacheLimit(state)
         self.prepared: File | None = None
         """The next segment's file: made by the background thread, taken by the appending thread at a roll."""
         self.loose_sidecars: deque[Path] = deque()
@@ -44,7 +55,7 @@ class LogPreparer:
             return False
         used = state.tail.end_position - state.segments[-1].base
         unprepared = self.prepared is None and used * 4 >= self._segment_size
-        return unprepared or bool(self.loose_sidecars) or self._index_is_due()
+        return unprepared or bool(self.loose_sidecars) or self.page_cache.is_due() or self._index_is_due()
 
     def _index_is_due(self) -> bool:
         state = self._state
@@ -52,14 +63,15 @@ class LogPreparer:
         return index is not None and active_index.is_due(index, state.tail, self._kept_end)
 
     def prepare_next(self, *, zeroed: bool = True) -> None:
-        """Makes the next segment's file at its full length, and brings on disk what the next start would scan for.
-        Called by one background thread, in parallel with appends.
+        """Makes the next segment's file at its full length, brings on disk what the next start would scan for, and
+        gives back the page cache of what is old. Called by one background thread, in parallel with appends.
 
         `zeroed`: its blocks are written, so that later syncs need no allocation; else it is a hole, which costs
         nothing now. Raises StorageError or DiskFullError; the log goes on without (and makes its file at the roll).
         """
         with self.preparing:
             self._keep_indexes()
+            self._drop_pages()
             if self.prepared is None:
                 self.prepared = self._full_length_file(self._state.log / layout.NEXT_SEGMENT, zeroed=zeroed)
 
@@ -82,6 +94,14 @@ class LogPreparer:
                 self._kept_end = kept.tail.end_position
         except OSError as error:
             raise storage_error(state.fs, "keeping", path, error) from error
+
+    def _drop_pages(self) -> None:
+        state = self._state
+        if self.page_cache.is_due():
+            try:
+                self.page_cache.drop_older()
+            except OSError as error:
+                raise storage_error(state.fs, "dropping cached pages of", state.log, error) from error
 
     def _index_now(self) -> active_index.Point | None:
         """A copy of the active segment's index up to the tail; None if there is nothing in it, or not all is known."""

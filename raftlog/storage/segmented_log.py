@@ -43,6 +43,7 @@ class SegmentedLog:
         "append",
         "damage",
         "genesis",
+        "limit_page_cache",
         "needs_next",
         "read_at",
         "read_entries",
@@ -74,6 +75,7 @@ class SegmentedLog:
         self.needs_next = self._preparer.needs_next
         self.read_entries = self._reader.read_entries
         self.read_at = self._reader.read_at
+        self.limit_page_cache = self._preparer.page_cache.begin
         self.time_syncs = self._writer.time_syncs
         self.synced_s: Callable[[], float] = partial(getattr, self._writer, "synced_s")
 

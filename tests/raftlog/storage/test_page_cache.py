@@ -1,0 +1,129 @@
+"""Only the newest bytes of the log stay in the page cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
+from raftlog.frame import make_entry
+from raftlog.storage import page_cache
+from raftlog.storage.fs import FileSystem, OsFileSystem
+from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import EntryType, NodeId
+from tests.support.cached_pages import cached
+
+SEGMENT = 64 * 1024
+STEP = 10_000
+KEPT = 100_000
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "STEP_BYTES", STEP)
+
+
+def new_log(fs: FileSystem, directory: Path) -> SegmentedLog:
+    fs.mkdir(directory)
+    genesis = Genesis(UUID(int=1), 1, SEGMENT, 0, (Voter(NodeId(1), UUID(int=2)),))
+    return SegmentedLog.create(fs, directory, genesis=genesis.entry(), segment_size=SEGMENT)
+
+
+def append(log: SegmentedLog, number: int) -> None:
+    entry = make_entry(
+        log.tail,
+        term=1,
+        entry_type=EntryType.MESSAGES,
+        payload=bytes([number % 251]) * 6000,
+        timestamp_ms=number,
+        group_id=1,
+        segment_size=SEGMENT,
+    )
+    log.append([entry])
+
+
+def grow(log: SegmentedLog, count: int) -> Iterator[int]:
+    """Appends, and prepares as a node does; yields where the log ends."""
+    for number in range(count):
+        append(log, number)
+        if log.needs_next():
+            log.prepare_next(zeroed=False)
+        yield log.tail.end_position
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """(base of the file, up to which position; None for all of it) of each call."""
+    calls: list[tuple[int, int | None]] = []
+
+    def drop_cached(file: MemoryFile, size: int | None) -> None:
+        base = int(file.path.stem)
+        calls.append((base, None if size is None else base + size - LOCAL_HEADER_SIZE))
+
+    monkeypatch.setattr(MemoryFile, "drop_cached", drop_cached)
+    return calls
+
+
+def test_what_is_older_is_dropped_in_steps_over_all_files(dropped: list[tuple[int, int | None]]) -> None:
+    log = new_log(MemoryFileSystem(), Path("/node"))
+    log.limit_page_cache(KEPT)
+    reached = 0
+    for end in grow(log, 80):
+        bases = [segment.base for segment in log.state.segments]
+        for base, stop in dropped:
+            reached = bases[bases.index(base) + 1] if stop is None else stop
+        assert end - KEPT - STEP < reached <= max(0, end - KEPT)
+    whole = [base for base, stop in dropped if stop is None]
+    assert whole == bases[: len(whole)]
+    assert len(whole) >= 4
+
+
+def test_nothing_is_dropped_without_a_limit(dropped: list[tuple[int, int | None]]) -> None:
+    log = new_log(MemoryFileSystem(), Path("/node"))
+    for _ in grow(log, 80):
+        pass
+    assert dropped == []
+
+
+def test_a_limit_leaves_alone_what_was_there_before(dropped: list[tuple[int, int | None]]) -> None:
+    log = new_log(MemoryFileSystem(), Path("/node"))
+    before = list(grow(log, 80))[-1]
+    log.limit_page_cache(KEPT)
+    for _ in grow(log, 10):
+        pass
+    assert dropped
+    assert all(stop is None or stop > before - KEPT for _, stop in dropped)
+    assert dropped[0][0] == max(segment.base for segment in log.state.segments if segment.base <= before - KEPT)
+
+
+def test_files_that_were_trimmed_meanwhile_are_passed_over(dropped: list[tuple[int, int | None]]) -> None:
+    fs = MemoryFileSystem()
+    log = new_log(fs, Path("/node"))
+    log.limit_page_cache(KEPT)
+    for number in range(60):  # nobody prepares
+        append(log, number)
+    log.remove_files(log.trim(200_000))
+    first, second, *_ = log.state.segments
+    assert first.base > 0
+    fs.unlink(first.path)  # as if it went between a look at the segments and the call
+    assert log.needs_next()
+    log.prepare_next(zeroed=False)
+    assert dropped[0][0] == second.base
+
+
+def test_the_pages_of_a_real_file_are_free_and_its_bytes_are_read_again(tmp_path: Path) -> None:
+    log = new_log(OsFileSystem(), tmp_path / "node")
+    log.limit_page_cache(KEPT)
+    ends = list(grow(log, 60))
+    oldest, newest = log.state.segments[0], log.state.segments[-1]
+    assert cached(newest.path, newest.file_offset(ends[-1] - 1))
+    assert not cached(oldest.path, 0)
+    assert not cached(oldest.path, 2 * LOCAL_HEADER_SIZE)
+    entries = log.read_entries(1, 61, 1 << 30)
+    assert [entry.payload[0] for entry in entries] == list(range(60))
+    log.close(clean=True)
