@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from google_crc32c import extend
+
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem
 from statemachine.index_file.index_format import file_name, parse_file_name
@@ -63,11 +65,14 @@ class NewIndexFile:
         self._file = fs.open(self._temporary, create=True)
         self._file.truncate(0)
         self.size = 0
+        self.crc32c = 0
+        """Of all that was written."""
 
     def write(self, data: bytes) -> None:
         """Appends."""
         self._file.pwritev([data], self.size)
         self.size += len(data)
+        self.crc32c = extend(self.crc32c, data)
 
     def commit(self) -> None:
         """Gives the file its name; returns when bytes and name are on disk."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
+
+import google_crc32c
+from google_crc32c import extend
 
 BLOCK = 4096
 """Memory, place and length of a direct transfer are multiples of the disk's block, which is no larger."""
 READ_BYTES = 1 << 20
 """Read at once."""
 PIECE_BYTES = 256 << 10
-"""Handed out at once: little enough that the next piece takes the memory of the last."""
+"""Read at once through the page cache: little enough that the next piece takes the memory of the last."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
@@ -38,8 +42,9 @@ def through_the_cache(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
-def read_from_disk(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes [start, stop) of the file in pieces; fewer if the file ends before. Raises OSError.
+def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple[int, int]:
+    """(CRC-32C of the bytes [start, stop) of the file, continuing `crc`; how many there were: fewer if the file ends
+    before). Raises OSError.
 
     Nobody reads them again soon: they take no page of the cache, and half the processor time.
     """
@@ -47,31 +52,38 @@ def read_from_disk(path: Path, start: int, stop: int) -> Iterator[bytes]:
     try:
         at = start
         if is_direct:
-            for piece in _direct_pieces(fd, start, stop):
-                yield piece
-                at += len(piece)
+            crc, at = _checksum_direct(fd, start, stop, crc)
             through_the_cache(fd)
         while at < stop and (piece := os.pread(fd, min(PIECE_BYTES, stop - at), at)):
-            yield piece
+            crc = extend(crc, piece)
             at += len(piece)
         os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+    return crc, at - start
 
 
-def _direct_pieces(fd: int, start: int, stop: int) -> Iterator[bytes]:
-    """Ends early at the end of the file, and where the file system takes no such reads."""
+def _checksum_direct(fd: int, start: int, stop: int, crc: int) -> tuple[int, int]:
+    """(CRC-32C, where it ends): early at the end of the file, and where the file system takes no such reads."""
     at = start
-    with closing(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE)) as room, memoryview(room) as view:
-        while at < stop and at % BLOCK == 0:
-            try:
-                count = min(os.preadv(fd, [view], at), stop - at)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                return
-            if not count:
-                return
-            for begin in range(0, count, PIECE_BYTES):
-                yield bytes(view[begin : min(begin + PIECE_BYTES, count)])
-            at += count
+    room = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE)
+    while at < stop and at % BLOCK == 0:
+        try:
+            count = min(os.preadv(fd, [room], at), stop - at)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            break
+        if not count:
+            break
+        crc = extend(crc, in_place(room, count))
+        at += count
+    return crc, at
+
+
+def in_place(room: mmap.mmap, size: int) -> bytes:
+    """The first bytes of the memory for a function in C that takes bytes, and not copied: to copy them costs as much
+    as their checksum. What says bytes to the type checker is a view: `room` must not change as long as it is used."""
+    if google_crc32c.implementation != "c":
+        return bytes(memoryview(room)[:size])
+    return cast(bytes, (ctypes.c_char * size).from_buffer(room))

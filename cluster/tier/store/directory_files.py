@@ -21,9 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from google_crc32c import extend
-
-from cluster.tier.store.direct_io import read_from_disk
+from cluster.tier.store.direct_io import checksum_from_disk
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,
@@ -122,14 +120,11 @@ class DirectoryFiles:
 
     def checksum(self, name: str, start: int, stop: int, crc: int) -> int:
         """See ObjectStore.checksum."""
-        at = start
         with self._told(name):
-            for piece in read_from_disk(self.root / name, start, stop):
-                crc = extend(crc, piece)
-                at += len(piece)
-        if at < stop:
-            raise _ends_at(name, at, start, stop)
-        return crc
+            found, count = checksum_from_disk(self.root / name, start, stop, crc)
+        if count < stop - start:
+            raise _ends_at(name, start + count, start, stop)
+        return found
 
     def head(self, name: str) -> ObjectInfo:
         """See ObjectStore.head."""

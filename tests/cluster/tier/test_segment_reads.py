@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
+from cluster.tier.segment_reads import Piece, SegmentReads
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
 
@@ -42,7 +42,7 @@ def check(piece: Piece) -> None:
 def test_a_piece_ends_with_a_frame_and_has_at_least_one() -> None:
     async def run() -> None:
         of = reads()
-        for size_max, end in ((1 << 30, 20), (READ_BYTES, 3), (4 * FRAME, 4), (4 * FRAME + 1, 4), (FRAME - 1, 1)):
+        for size_max, end in ((1 << 30, 20), (1 << 20, 3), (4 * FRAME, 4), (4 * FRAME + 1, 4), (FRAME - 1, 1)):
             piece = await of.piece(0, len(LOG), size_max)
             check(piece)
             assert piece.end == end * FRAME

@@ -16,6 +16,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
+from cluster.tier.index_file import index_lane
 from cluster.tier.index_file.index_directory import IndexDirectory, Span
 from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexUnavailableError
 from cluster.tier.index_file.index_lane import Swept, meta_of
@@ -250,17 +251,44 @@ async def test_no_file_is_built_of_rows_that_are_going(node: Node) -> None:
         assert node.stored(span) == node.of_log(span)
 
 
-async def test_h6_a_damaged_file_is_never_handed_over_and_built_again(node: Node) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_h6_a_damaged_file_is_never_handed_over_and_built_again(node: Node, restarted: bool) -> None:
+    """Whether this process built it, and knows its checksum, or the one before."""
     node.store(100)
     await node.pass_ms(9000)
     span = node.segments()[0]
     whole = node.stored(span)
+    if restarted:
+        node.begin()
     node.fs.open(DATA / "index" / file_name(*span)).pwritev([b"\xff"], 700)
     asked = asyncio.ensure_future(node.files.load(*span))
     await asyncio.sleep(0)
     await node.pass_ms(2000)
     assert await asked == whole == node.stored(span)
     assert node.value("raftmq_index_files_damaged_total") == 1
+
+
+async def test_a_file_that_reads_as_it_was_written_is_not_parsed_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.store(100)
+    await node.pass_ms(9000)
+    span = node.segments()[0]
+    checked: list[int] = []
+
+    def check(size: int) -> Any:
+        checked.append(size)
+        return check_index(size)
+
+    monkeypatch.setattr(index_lane, "check_index", check)
+    for begun in (False, True):
+        if begun:
+            node.begin()  # another process: it knows nothing of the file
+        asked = asyncio.ensure_future(node.files.load(*span))
+        await asyncio.sleep(0)
+        await node.pass_ms(2000)
+        assert await asked == node.stored(span)
+        assert len(checked) == begun
 
 
 async def test_a_file_of_another_log_is_not_handed_over(node: Node) -> None:

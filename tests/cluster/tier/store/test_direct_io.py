@@ -8,9 +8,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
-from cluster.tier.store.direct_io import PIECE_BYTES, READ_BYTES, read_from_disk
+from cluster.tier.store.direct_io import PIECE_BYTES, READ_BYTES, checksum_from_disk
 
 SIZES = [0, 1, 4095, 4096, READ_BYTES, READ_BYTES + 1, 3 * READ_BYTES + 5000]
 
@@ -25,16 +26,21 @@ def file_of(folder: Path, size: int) -> tuple[Path, bytes]:
 @pytest.mark.parametrize("size", SIZES)
 def test_all_of_a_file(tmp_path: Path, size: int) -> None:
     path, data = file_of(tmp_path, size)
-    pieces = list(read_from_disk(path, 0, size))
-    assert b"".join(pieces) == data
-    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
-    assert b"".join(read_from_disk(path, 0, size + 10_000)) == data, "it ends where the file ends"
+    wanted = google_crc32c.value(data), size
+    assert checksum_from_disk(path, 0, size) == wanted
+    assert checksum_from_disk(path, 0, size + 10_000) == wanted, "it ends where the file ends"
+
+
+def test_a_checksum_goes_on_from_another(tmp_path: Path) -> None:
+    path, data = file_of(tmp_path, 2 * PIECE_BYTES)
+    begun, _ = checksum_from_disk(path, 0, PIECE_BYTES)
+    assert checksum_from_disk(path, PIECE_BYTES, len(data), begun) == (google_crc32c.value(data), PIECE_BYTES)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (4096, 4097), (3, 700), (READ_BYTES, 2 * READ_BYTES + 7)])
 def test_a_part_of_a_file(tmp_path: Path, start: int, stop: int) -> None:
     path, data = file_of(tmp_path, 3 * READ_BYTES + 5000)
-    assert b"".join(read_from_disk(path, start, stop)) == data[start:stop]
+    assert checksum_from_disk(path, start, stop) == (google_crc32c.value(data[start:stop]), stop - start)
 
 
 @pytest.mark.parametrize("where", ["open", "read", "second read", "short"])
@@ -61,7 +67,7 @@ def test_a_file_system_that_takes_no_direct_reads_will_do(
 
     monkeypatch.setattr(os, "open", opens)
     monkeypatch.setattr(os, "preadv", preadv)
-    assert b"".join(read_from_disk(path, 0, len(data))) == data
+    assert checksum_from_disk(path, 0, len(data)) == (google_crc32c.value(data), len(data))
     assert calls, "it was tried"
 
 
@@ -74,6 +80,6 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "preadv", broken)
     monkeypatch.setattr(os, "pread", broken)
     with pytest.raises(OSError, match="bad sector"):
-        list(read_from_disk(path, 0, len(data)))
+        checksum_from_disk(path, 0, len(data))
     with pytest.raises(FileNotFoundError):
-        list(read_from_disk(tmp_path / "absent", 0, 1))
+        checksum_from_disk(tmp_path / "absent", 0, 1)
