@@ -5,9 +5,11 @@ read     a topic of GIB (1) gibibytes is read from its first message to its last
          round. Rate, and the growth of the memory of the node that serves (without the pages of files).
 share    a topic that is 1 % of the log is read from the tier: bytes and requests that come from the store, per byte and
          message of the topic.
-produce  512 requests in flight at a cluster without and at one with a tier, in turns. First both keep everything, then
-         both keep 128 MiB on their disks: one trims, the other evicts. `by pairs` is the median of the ratios of
-         neighbours, for machines whose speed changes. What is not in the tier after each round.
+produce  512 requests in flight at a cluster without and at one with a tier, in PAIRS (30) of rounds of PRODUCE_S (2)
+         seconds; a cluster stands still (SIGSTOP) while the other one is measured. First both keep everything, then
+         both keep 128 MiB on their disks: one trims, the other evicts. The mean of the pairs' ratios with its standard
+         error, for machines whose speed changes; pairs in which the host took 4 % or more are left out. The most that
+         was not in the tier after a round.
 growth   bytes of RocksDB on the leader after 1, 2, 4 and 8 gibibytes went into the tier (GROWTH_GIB=8).
 
 ROUNDS=3. With JSON=1 only {"rows": [...]} is printed.
@@ -17,8 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -26,9 +30,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import truediv
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 import psutil
@@ -62,7 +65,10 @@ KEPT_BYTES = 128 << 20
 PATIENCE_S = 300.0
 ONE_PART = 100
 """One message of so many goes to the small topic."""
-PRODUCE_S = float(os.environ.get("PRODUCE_S", "20"))
+PRODUCE_S = float(os.environ.get("PRODUCE_S", "2"))
+PAIRS = int(os.environ.get("PAIRS", "30"))
+STOLEN_MAX = 0.04
+"""Of a round: beyond, the pair says more of the host than of the tier."""
 
 Row = dict[str, Any]
 
@@ -101,6 +107,25 @@ class Nodes:
     def forget(self) -> None:
         """Empties the page cache of the nodes' files and the store's."""
         drop_pages(self.folder)
+
+    def signal(self, number: int) -> None:
+        """To every node."""
+        for node in self._cluster.nodes:
+            assert node.pid is not None
+            os.kill(node.pid, number)
+
+    def wait_sending(self) -> None:
+        """Returns when sends are answered again. It stood still: its leader may be another one."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                send(self, "bench", 0, seconds=0.3)
+            except (OSError, SystemExit):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def down(self) -> None:
         """Ends the nodes."""
@@ -300,36 +325,74 @@ async def _send_exactly(port: int, wanted: dict[str, int]) -> None:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
+class Pair(NamedTuple):
+    """One round of each cluster, next to each other in time."""
+
+    plain: float
+    tiered: float
+    """Messages per second."""
+    stolen: float
+    """The share of the processors that the host took meanwhile, in the worse of the two."""
+    pending: float
+    """MiB that were not in the tier after it."""
+
+
 def produce_rows() -> Iterator[Row]:
     """Without a tier and with one, in turns; the nodes keep everything, or only so much."""
     for keeps_all in (True, False):
         with nodes(tiered=False, keeps_all=keeps_all) as plain, nodes(tiered=True, keeps_all=keeps_all) as tiered:
-            rates, pending = _in_turns(plain, tiered)
-        tier = "uploads" if keeps_all else "uploads and evicts"
-        for is_tier, found in rates.items():
-            yield {
-                "section": "produce",
-                "case": tier if is_tier else f"no tier, {'keeps all' if keeps_all else 'trims'}",
-                "per second": round(median(found)),
-                "ratio": round(median(found) / median(rates[False]), 3),
-                "by pairs": round(median(map(truediv, found, rates[False])), 3),
-                "pending MiB after each round": pending if is_tier else [],
-            }
+            pairs = _in_turns(plain, tiered)
+        quiet = [pair for pair in pairs if pair.stolen < STOLEN_MAX]
+        if len(quiet) < 2:
+            raise SystemExit(
+                f"the host took more than {STOLEN_MAX:.0%} in {len(pairs)} of {len(pairs)} pairs: try later"
+            )
+        logs = [math.log(pair.tiered / pair.plain) for pair in quiet]
+        yield {
+            "section": "produce",
+            "case": "all is kept" if keeps_all else f"{KEPT_BYTES >> 20} MiB are kept",
+            "without a tier": round(median(pair.plain for pair in quiet)),
+            "with it": round(median(pair.tiered for pair in quiet)),
+            "ratio (mean of pairs)": round(math.exp(fmean(logs)), 3),
+            "standard error": round(stdev(logs) / math.sqrt(len(logs)), 3),
+            "median of pairs": round(median(pair.tiered / pair.plain for pair in quiet), 3),
+            "pairs": f"{len(quiet)} of {len(pairs)}",
+            "pending MiB, first and second half": [round(max(part), 1) for part in _halves([p.pending for p in pairs])],
+        }
 
 
-def _in_turns(plain: Nodes, tiered: Nodes) -> tuple[dict[bool, list[float]], list[int]]:
-    """(with a tier? -> messages per second of each round, MiB that were not in the tier then)."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    pending = []
+def _in_turns(plain: Nodes, tiered: Nodes) -> list[Pair]:
     for cluster in (plain, tiered):
         send(cluster, "bench", 0, seconds=3.0)
-    for number in range(ROUNDS):
-        for cluster in (plain, tiered) if number % 2 == 0 else (tiered, plain):
-            rates[cluster.tiered].append(send(cluster, "bench", 0, seconds=PRODUCE_S))
-            if cluster.tiered:
-                pending.append(round(cluster.metrics()["raftmq_tier_pending_bytes"] / (1 << 20)))
-                cluster.wait_tiered()
-    return rates, pending
+        cluster.signal(signal.SIGSTOP)
+    pairs = []
+    try:
+        for number in range(PAIRS):
+            order = (plain, tiered) if number % 2 == 0 else (tiered, plain)
+            found = {cluster.tiered: _round(cluster) for cluster in order}
+            worse = max(found[False][1], found[True][1])
+            pairs.append(Pair(found[False][0], found[True][0], worse, found[True][2]))
+    finally:
+        for cluster in (plain, tiered):
+            cluster.signal(signal.SIGCONT)
+    return pairs
+
+
+def _round(cluster: Nodes) -> tuple[float, float, float]:
+    """(messages per second, share that the host took, MiB pending) of a cluster that stands still before and after."""
+    cluster.signal(signal.SIGCONT)
+    cluster.wait_sending()
+    began = psutil.cpu_times()
+    rate = send(cluster, "bench", 0, seconds=PRODUCE_S)
+    spent = [after - before for before, after in zip(began, psutil.cpu_times(), strict=True)]
+    pending = cluster.metrics()["raftmq_tier_pending_bytes"] / (1 << 20) if cluster.tiered else 0.0
+    cluster.signal(signal.SIGSTOP)
+    return rate, spent[began._fields.index("steal")] / sum(spent), pending
+
+
+def _halves(values: list[float]) -> tuple[list[float], list[float]]:
+    middle = len(values) // 2
+    return values[:middle], values[middle:]
 
 
 def growth_rows() -> Iterator[Row]:
