@@ -6,6 +6,7 @@ the system has given to somebody else since is never signalled.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
@@ -29,6 +30,14 @@ NODE_MODULE = "cluster.node"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
+
+
+@atexit.register
+def _reap() -> None:
+    """Those that ended without anybody asking: the interpreter would warn that they still run."""
+    for child in _children.values():
+        child.poll()
+
 
 _BLOCK = 16
 _reserved: list[int] = []
