@@ -24,6 +24,10 @@ class FailpointFile:
         """See File."""
         return self._inner.pread(size, offset)
 
+    def pread_into(self, room: memoryview, offset: int) -> int:
+        """See File."""
+        return self._inner.pread_into(room, offset)
+
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         """See File."""
         if self._write_point is None:

@@ -39,6 +39,12 @@ class OverlayFile:
         data = b"".join(self._page(page) for page in range(first, last + 1))
         return data[offset - first * self.PAGE : end - first * self.PAGE]
 
+    def pread_into(self, room: memoryview, offset: int) -> int:
+        """See File."""
+        data = self.pread(len(room), offset)
+        room[: len(data)] = data
+        return len(data)
+
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         """See File."""
         data = b"".join(buffers)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from blake3 import blake3
-from google_crc32c import extend
 
 from cluster.runtime.context import NodeContext
 from cluster.tier.lane_calls import LaneCalls
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX
+from raftlog.checksums import crc32c_of
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftlog.storage.segmented_log import SegmentedLog
 from statemachine.tier import SegmentSpan
@@ -92,19 +92,24 @@ class SegmentReads:
         room, at = self._take_room(min(end - base, size_max)), base
         digest, crc = blake3(), 0
         while at < end:
-            left = min(READ_BYTES, size_max - (at - base))
-            if left <= 0:
-                break
-            frames = self._log.read_raw(at, left)
-            if at - base + len(frames) > size_max and at > base:
-                break  # one frame is given even if it is larger
-            digest.update(frames)
-            crc = extend(crc, frames)
-            if at - base + len(frames) > len(room):
-                room.resize(_rounded(at - base + len(frames)))
-            room[at - base : at - base + len(frames)] = frames
-            at += len(frames)
+            offset, left = at - base, size_max - (at - base)
+            count = self._read_into(room, offset, at, min(READ_BYTES, left))
+            if not count:  # a frame that is larger
+                size = self._log.entry_at(at).end - at
+                if size > left and at > base:
+                    break  # one frame is given even if it is larger
+                if offset + size > len(room):
+                    room.resize(_rounded(offset + size))
+                count = self._read_into(room, offset, at, size)
+            with memoryview(room) as whole, whole[offset : offset + count] as frames:
+                digest.update(frames)
+                crc = crc32c_of(frames, crc)
+            at += count
         return Piece(base, at, memoryview(room)[: at - base], digest.digest(), crc)
+
+    def _read_into(self, room: mmap.mmap, offset: int, position: int, size: int) -> int:
+        with memoryview(room) as whole, whole[offset : offset + max(0, size)] as part:
+            return self._log.read_raw_into(position, part)
 
     def _take_room(self, size: int) -> mmap.mmap:
         """At least so many bytes that nobody looks at: a write that was given up may still read the last piece."""

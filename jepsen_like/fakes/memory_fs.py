@@ -151,6 +151,11 @@ class MemoryFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         return bytes(memoryview(self._inode.data)[offset : offset + size])
 
+    def pread_into(self, room: memoryview, offset: int) -> int:
+        data = self.pread(len(room), offset)
+        room[: len(data)] = data
+        return len(data)
+
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         self._check()
         data = b"".join(buffers)

@@ -40,6 +40,9 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes at `offset`; shorter only at the end of the file."""
 
+    def pread_into(self, room: memoryview, offset: int) -> int:
+        """Fills `room` from `offset` on; how many bytes there were: fewer only at the end of the file."""
+
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         """Writes all buffers back to back at `offset`, extending the file if need be."""
 
@@ -122,6 +125,12 @@ class OsFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_into(self, room: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(room) and (count := os.preadv(self._fd, [room[got:]], offset + got)):
+            got += count
+        return got
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         for at in range(0, len(buffers), IOV_MAX):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError, OutOfRangeError, RaftLogError
-from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries
+from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries, headers_in
 from raftlog.storage.damage import DamagedRange
 from raftlog.storage.damage_finder import Extent, first_damage, whole_file
 from raftlog.storage.fs import storage_error, unreadable
@@ -56,6 +56,26 @@ class _Run(NamedTuple):
     stop: int
     end: int
     """Where the segment's last entry ends."""
+
+
+class _Part(NamedTuple):
+    """Entries [low, stop) of one segment, none if `stop` is `low`: their frames are the log's bytes [start, end)."""
+
+    segment: Segment
+    low: int
+    stop: int
+    start: int
+    end: int
+    last_term: int
+
+    def check(self, frames: Sequence[Entry | FrameHeader]) -> None:
+        """Raises FrameError unless these intact frames are those."""
+        if len(frames) != self.stop - self.low or frames[0].index != self.low or frames[0].position != self.start:
+            raise FrameError(
+                f"frames at position {self.start} of {self.segment.path.name} are not entries {self.low}.."
+                f"{self.stop - 1}"
+            )
+        _check_chain(frames, self.last_term)
 
 
 class LogReader:
@@ -144,32 +164,51 @@ class LogReader:
 
     def _read_run(self, run: _Run, bytes_max: int, *, at_least_one: bool) -> tuple[list[Entry], bytes]:
         """As many of them as fit, and the bytes that are their frames."""
-        segment, low, stop, end = run
-        state = self._state
+        part = self._fitting(run, bytes_max, at_least_one=at_least_one)
+        if part.stop <= part.low:
+            return [], b""
+        segment = run.segment
         try:
-            index = state.segment_index(segment)
+            file = segment.file or self._state.open_sealed(segment)
+            frames = file.pread(part.end - part.start, segment.file_offset(part.start))
+        except OSError as error:
+            raise self._failed_read(segment, error) from error
+        entries = list(decode_entries(frames, self._state.group_id))
+        part.check(entries)
+        return entries, frames
+
+    def _read_run_into(self, run: _Run, room: memoryview) -> int:
+        """As many of them as fit, their frames put into `room`; how many bytes these are."""
+        part = self._fitting(run, len(room), at_least_one=False)
+        if part.stop <= part.low:
+            return 0
+        segment, size = run.segment, part.end - part.start
+        try:
+            file = segment.file or self._state.open_sealed(segment)
+            count = file.pread_into(room[:size], segment.file_offset(part.start))
+        except OSError as error:
+            raise self._failed_read(segment, error) from error
+        part.check(list(headers_in(room[:count], self._state.group_id)))
+        return size
+
+    def _fitting(self, run: _Run, bytes_max: int, *, at_least_one: bool) -> _Part:
+        segment, low, stop, end = run
+        try:
+            index = self._state.segment_index(segment)
             start = index.position(low)
             if stop - index.base_index < len(index.offsets):
                 end = index.position(stop)
             if end - start > bytes_max:
                 fitting = index.next_below(start + bytes_max)
                 stop = min(stop, max(fitting, low + 1) if at_least_one else fitting)
-                if stop <= low:
-                    return [], b""
-                if stop - index.base_index < len(index.offsets):
+                if stop > low and stop - index.base_index < len(index.offsets):
                     end = min(end, index.position(stop))
-            last_term = index.term(stop - 1)
-            file = segment.file or state.open_sealed(segment)
-            frames = file.pread(end - start, segment.file_offset(start))
+            last_term = index.term(max(low, stop - 1))
         except IndexError:
             raise FrameError(f"index {low} is not in {segment.path.name}") from None
         except OSError as error:
             raise self._failed_read(segment, error) from error
-        entries = list(decode_entries(frames, state.group_id))
-        if len(entries) != stop - low or entries[0].index != low or entries[0].position != start:
-            raise FrameError(f"frames at position {start} of {segment.path.name} are not entries {low}..{stop - 1}")
-        _check_chain(entries, last_term)
-        return entries, frames
+        return _Part(segment, low, stop, start, end, last_term)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants, and tells
@@ -224,6 +263,17 @@ class LogReader:
 
         Raises OutOfRangeError if no frame begins there, and DamagedLogError if the first is damaged here too.
         """
+        first, high = self._frames_from(position)
+        read = self._read_run
+        return self._looked(first, high, lambda stop: read(self._run(first, stop), size_max, at_least_one=True)[1])
+
+    def read_raw_into(self, position: int, room: memoryview) -> int:
+        """The same, put into `room`, which can be written; how many bytes these are: 0 if the first does not fit."""
+        first, high = self._frames_from(position)
+        return self._looked(first, high, lambda stop: self._read_run_into(self._run(first, stop), room))
+
+    def _frames_from(self, position: int) -> tuple[int, int]:
+        """(the entry whose frame begins there, where those of its segment end). Raises as `read_raw` does."""
         state = self._state
         if not state.first_position <= position < state.tail.end_position:
             raise OutOfRangeError(
@@ -236,9 +286,7 @@ class LogReader:
             raise OutOfRangeError(f"no frame begins at position {position}: entry {first} begins below")
         tail, segments = state.tail, state.segments
         number = bisect_right(segments, position, key=base_position_of)
-        high = segments[number].header.base_index if number < len(segments) else tail.index + 1
-        read = self._read_run
-        return self._looked(first, high, lambda stop: read(self._run(first, stop), size_max, at_least_one=True)[1])
+        return first, segments[number].header.base_index if number < len(segments) else tail.index + 1
 
     def segment_at(self, position: int) -> SegmentSpan:
         """The segment file that holds `position`. Raises OutOfRangeError."""
@@ -358,7 +406,7 @@ class LogReader:
         return state.segment_index(segments[number]).next_below(position)
 
 
-def _check_chain(entries: Sequence[Entry], last_term: int) -> None:
+def _check_chain(entries: Sequence[Entry | FrameHeader], last_term: int) -> None:
     """Raises FrameError unless these intact frames are of one history, the first of them being in its place: a disk
     that wrote to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
 

@@ -159,6 +159,10 @@ class SegmentedLog:
         """See LogReader."""
         return self._reader.read_raw(position, size_max)
 
+    def read_raw_into(self, position: int, room: memoryview) -> int:
+        """See LogReader."""
+        return self._reader.read_raw_into(position, room)
+
     def segment_at(self, position: int) -> SegmentSpan:
         """See LogReader."""
         return self._reader.segment_at(position)

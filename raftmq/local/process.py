@@ -31,13 +31,8 @@ NODE_MODULE = "cluster.node"
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
-
-@atexit.register
-def _reap() -> None:
-    """Those that ended without anybody asking: the interpreter would warn that they still run."""
-    for child in _children.values():
-        child.poll()
-
+atexit.register(lambda: [child.poll() for child in _children.values()])
+"""Those that ended without anybody asking: the interpreter would warn that they still run."""
 
 _BLOCK = 16
 _reserved: list[int] = []

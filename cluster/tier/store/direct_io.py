@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
-import google_crc32c
 from google_crc32c import extend
+
+from raftlog.checksums import crc32c_of
 
 BLOCK = 4096
 """Memory, place and length of a direct transfer are multiples of the disk's block, which is no larger."""
@@ -76,14 +75,7 @@ def _checksum_direct(fd: int, start: int, stop: int, crc: int) -> tuple[int, int
             break
         if not count:
             break
-        crc = extend(crc, in_place(room, count))
+        with memoryview(room) as whole, whole[:count] as piece:
+            crc = crc32c_of(piece, crc)
         at += count
     return crc, at
-
-
-def in_place(room: mmap.mmap, size: int) -> bytes:
-    """The first bytes of the memory for a function in C that takes bytes, and not copied: to copy them costs as much
-    as their checksum. What says bytes to the type checker is a view: `room` must not change as long as it is used."""
-    if google_crc32c.implementation != "c":
-        return bytes(memoryview(room)[:size])
-    return cast(bytes, (ctypes.c_char * size).from_buffer(room))

@@ -6,11 +6,14 @@ import asyncio
 import random
 
 import google_crc32c
+import pytest
 from blake3 import blake3
 
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.tier.segment_reads import Piece, SegmentReads
+from cluster.tier import segment_reads
+from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
+from raftlog.storage.log_reader import EntrySpan
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
 
@@ -21,9 +24,14 @@ LOG = random.Random(5).randbytes(20 * FRAME)
 class _Log:
     """Frames of one size; positions begin at 0."""
 
-    def read_raw(self, position: int, size_max: int) -> bytes:
+    def read_raw_into(self, position: int, room: memoryview) -> int:
         assert position % FRAME == 0
-        return LOG[position : position + max(1, size_max // FRAME) * FRAME]
+        frames = LOG[position : position + len(room) // FRAME * FRAME]
+        room[: len(frames)] = frames
+        return len(frames)
+
+    def entry_at(self, position: int) -> EntrySpan:
+        return EntrySpan(position // FRAME, 1, position, position + FRAME)
 
 
 def reads() -> SegmentReads:
@@ -39,7 +47,11 @@ def check(piece: Piece) -> None:
     assert (piece.blake3, piece.crc32c) == (blake3(piece.data).digest(), google_crc32c.value(bytes(piece.data)))
 
 
-def test_a_piece_ends_with_a_frame_and_has_at_least_one() -> None:
+@pytest.mark.parametrize("read_bytes", [READ_BYTES, FRAME - 1, FRAME, 1 << 20, 1])
+def test_a_piece_ends_with_a_frame_and_has_at_least_one(monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+    """Also where a frame is larger than what is read at once."""
+    monkeypatch.setattr(segment_reads, "READ_BYTES", read_bytes)
+
     async def run() -> None:
         of = reads()
         for size_max, end in ((1 << 30, 20), (1 << 20, 3), (4 * FRAME, 4), (4 * FRAME + 1, 4), (FRAME - 1, 1)):

@@ -64,6 +64,16 @@ def test_reads_and_writes(fs: FileSystem, directory: Path) -> None:
     assert file.pread(100, 0) == b"\0" * 5 + b"abcd"
     assert file.pread(2, 6) == b"bc"
     assert file.pread(10, 100) == b""
+    room = bytearray(b"?" * 6)
+    assert file.pread_into(memoryview(room)[1:5], 4) == 4
+    assert room == b"?\0abc?"
+    assert file.pread_into(memoryview(room), 7) == 2
+    assert room == b"cdabc?", "what is beyond the end of the file stays as it was"
+    assert file.pread_into(memoryview(room), 100) == file.pread_into(memoryview(bytearray()), 0) == 0
+    file.drop_cached(3)
+    file.drop_cached(0)
+    file.drop_cached(None)
+    assert file.pread(100, 5) == b"abcd"
     file.truncate(7)
     file.truncate(10)
     assert file.pread(100, 5) == b"ab\0\0\0"

@@ -89,8 +89,23 @@ def test_a_damaged_frame_is_found_kept_back_and_repaired(replica: Replica, index
         replica.log.read_at(entry.position + 5, 10)
     with pytest.raises(DamagedLogError):
         replica.log.read_raw(entry.position, 10)
+    with pytest.raises(DamagedLogError):
+        replica.log.read_raw_into(entry.position, memoryview(bytearray(10_000)))
     replica.log.repair(found, replica.raw(index, index))
     replica.check()
+
+
+@pytest.mark.parametrize("where", [0, 5, 20, 33, 47, 63, 64, 68])
+def test_damage_that_nobody_knows_is_found_by_a_read_into_memory(replica: Replica, where: int) -> None:
+    """And the sound frames before it are given."""
+    replica.rot(5, where)
+    room = bytearray(10_000)
+    at = replica.entries[4].position
+    count = replica.log.read_raw_into(at, memoryview(room))
+    assert bytes(room[:count]) == replica.raw(4, 4)
+    with pytest.raises(DamagedLogError):
+        replica.log.read_raw_into(at + count, memoryview(room))
+    damage(replica, 5)
 
 
 def test_a_copy_of_other_bytes_changes_nothing(replica: Replica, frames: Frames) -> None:
@@ -151,6 +166,20 @@ def test_raw_frames_are_whole_and_of_one_file(replica: Replica) -> None:
     for position in (1, entries[4].position + 1, log.tail.end_position, -1):
         with pytest.raises(OutOfRangeError):
             log.read_raw(position, 100)
+        with pytest.raises(OutOfRangeError):
+            log.read_raw_into(position, memoryview(bytearray(100)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1063, 1064, 1065, 2 * 1064, 1 << 20])
+@pytest.mark.parametrize("index", [0, 1, 4, 7, 9])
+def test_frames_in_memory_are_those_that_fit(replica: Replica, index: int, size: int) -> None:
+    position = replica.entries[index].position
+    room = bytearray(b"?" * size)
+    count = replica.log.read_raw_into(position, memoryview(room))
+    fitting = replica.log.read_raw(position, size)
+    assert count == (len(fitting) if len(fitting) <= size else 0)
+    assert bytes(room[:count]) == fitting[:count]
+    assert room[count:].count(b"?") == size - count, "nothing beside them is touched"
 
 
 def test_a_checksum_that_does_not_match_is_looked_into(replica: Replica) -> None:

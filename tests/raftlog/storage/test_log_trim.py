@@ -315,7 +315,7 @@ def test_GENESIS_that_is_damaged_everywhere_is_not_trimmed(trimmed: Trimmed) -> 
     assert trimmed.fs.exists(paths[0])
 
 
-@pytest.mark.parametrize("how", ["entries", "bytes", "raw", "place", "report"])
+@pytest.mark.parametrize("how", ["entries", "bytes", "raw", "raw into", "place", "report"])
 def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str) -> None:
     """The reader has looked up the file; when it opens it, or its index, the file is gone."""
     log = trimmed.open()
@@ -332,13 +332,14 @@ def test_who_reads_while_it_is_trimmed_gets_no_damage(trimmed: Trimmed, how: str
 
     log.state.load_sealed(log.state.segments[1])
     log.state.open_sealed = gone(real_open)  # type: ignore[assignment]
-    if how in ("raw", "place", "report"):
+    if how in ("raw", "raw into", "place", "report"):
         log.state.load_sealed = gone(real_load)  # type: ignore[assignment]
         real_load.cache_clear()
     reads: dict[str, Callable[[], object]] = {
         "entries": lambda: log.read_entries(6, 8, 1 << 20),
         "bytes": lambda: log.read_at(entry.position, entry.size),
         "raw": lambda: log.read_raw(entry.position, 1),
+        "raw into": lambda: log.read_raw_into(entry.position, memoryview(bytearray(1 << 16))),
         "place": lambda: log.position_of(6),
         "report": lambda: log.report_damage(entry.position, entry.size),
     }

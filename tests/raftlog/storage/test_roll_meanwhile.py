@@ -88,7 +88,7 @@ def test_a_repair_keeps_the_file_of_a_roll_beside_it(filled: Any) -> None:
 
 
 @pytest.mark.parametrize("after", ["segments", "tail"])
-@pytest.mark.parametrize("what", ["segment_at", "read_entries", "read_raw", "find_damage"])
+@pytest.mark.parametrize("what", ["segment_at", "read_entries", "read_raw", "read_raw_into", "find_damage"])
 def test_a_reader_sees_the_log_as_it_was_or_as_it_is(filled: Any, after: str, what: str) -> None:
     _, log, entries, roll = filled
     reader = LogReader(HookedState(log.state, after, roll))  # type: ignore[arg-type]
@@ -100,6 +100,10 @@ def test_a_reader_sees_the_log_as_it_was_or_as_it_is(filled: Any, after: str, wh
             assert reader.read_entries(4, 7, 1 << 20) == entries[4:7]
         case "read_raw":
             assert reader.read_raw(last.position, 1 << 20) == last.header + last.payload
+        case "read_raw_into":
+            room = bytearray(len(last.header + last.payload))
+            assert reader.read_raw_into(last.position, memoryview(room)) == len(room)
+            assert room == last.header + last.payload
         case "find_damage":
             assert reader.find_damage(6, 10) is None
     assert roll.done
