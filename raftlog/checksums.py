@@ -6,8 +6,9 @@ import ctypes
 
 import google_crc32c
 
-IN_PLACE_FROM = 16 << 10
-"""Bytes from which it is worth to make a view that the library takes."""
+BLOCK_BYTES = 64 << 10
+"""Lent at once: a type of ctypes for each size would be garbage for the collector."""
+_Block = ctypes.c_char * BLOCK_BYTES
 _IN_C = google_crc32c.implementation == "c"
 """Its twin in Python takes bytes only."""
 
@@ -17,9 +18,8 @@ def crc32c_of(view: memoryview, crc: int = 0) -> int:
 
     The library takes bytes, or what lends its memory as bytes do: an array of ctypes, but no memoryview.
     """
-    size = len(view)
-    if size < IN_PLACE_FROM or not _IN_C:
-        found: int = google_crc32c.extend(crc, bytes(view))
-    else:
-        found = google_crc32c.extend(crc, (ctypes.c_char * size).from_buffer(view))
-    return found
+    at, end = 0, len(view)
+    while _IN_C and at + BLOCK_BYTES <= end:
+        crc = google_crc32c.extend(crc, _Block.from_buffer(view, at))
+        at += BLOCK_BYTES
+    return google_crc32c.extend(crc, bytes(view[at:])) if at < end else crc

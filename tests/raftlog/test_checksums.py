@@ -8,9 +8,9 @@ import google_crc32c
 import pytest
 
 from raftlog import checksums
-from raftlog.checksums import IN_PLACE_FROM, crc32c_of
+from raftlog.checksums import BLOCK_BYTES, crc32c_of
 
-SIZES = [0, 1, 100, IN_PLACE_FROM - 1, IN_PLACE_FROM, IN_PLACE_FROM + 1, 3 * IN_PLACE_FROM]
+SIZES = [0, 1, 100, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES]
 
 
 @pytest.mark.parametrize("in_c", [True, False])
@@ -24,7 +24,7 @@ def test_it_is_that_of_the_bytes(monkeypatch: pytest.MonkeyPatch, size: int, in_
 
 
 def test_the_memory_is_free_afterwards() -> None:
-    room = bytearray(IN_PLACE_FROM)
+    room = bytearray(BLOCK_BYTES)
     with memoryview(room) as view:
         crc32c_of(view)
     room.extend(b"longer")
