@@ -11,7 +11,7 @@ from raftlog.storage.page_cache import STEP_BYTES
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
-from tests.support.cached_pages import cached
+from tests.support.cached_pages import cached_share
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
@@ -29,11 +29,11 @@ def test_a_node_with_a_limit_of_a_mebibyte(tmp_path: Path, monkeypatch: pytest.M
         (oldest,) = (local.nodes[0].config_path.parent / "data").rglob("00000000000000000000.seg")
         with connect(local.servers) as mq, mq.producer(timeout_s=30) as producer:
             producer.send("t", BODY)
-            assert cached(oldest, len(BODY) // 2)
+            assert cached_share(oldest, len(BODY)) > 0.9
             for _ in range((KEPT_BYTES + 2 * STEP_BYTES) // len(BODY)):
                 producer.send("t", BODY)
             deadline = time.monotonic() + 30
-            while cached(oldest, len(BODY) // 2):
+            while cached_share(oldest, len(BODY)) > 0.5:
                 assert time.monotonic() < deadline, "the oldest pages are still in memory"
                 time.sleep(0.05)
             with mq.consumer("g", "t", max_wait_s=20) as consumer:
