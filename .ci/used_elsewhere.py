@@ -12,6 +12,7 @@ _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
 _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
 _.body_cut  # cluster/admin/messages.py
+_.xxh3  # cluster/tier/manifest_format.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/topics.py
 _.would_remove  # cluster/admin/backup.py
 _.damaged_bytes, _.finished_ms  # cluster/repair

@@ -26,9 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from google_crc32c import value as crc32c
-
-from raftlog.checksums import crc32c_of
+from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType, LogTail
 
@@ -195,8 +193,8 @@ class FrameHeader:
 
 
 def headers_in(room: memoryview, group_id: int | None = None) -> Iterator[FrameHeader]:
-    """The headers of back-to-back frames in memory that can be written, both CRCs of each checked: no payload is
-    copied. Raises FrameError as `decode_entries` does."""
+    """The headers of back-to-back frames, both CRCs of each checked: no payload is copied. Raises FrameError as
+    `decode_entries` does."""
     at = 0
     end = len(room)
     while at < end:
@@ -204,7 +202,7 @@ def headers_in(room: memoryview, group_id: int | None = None) -> Iterator[FrameH
         stop = at + header.frame_length
         if stop > end:
             raise FrameError(f"frame at byte {at} needs {header.frame_length} bytes, {end - at} are there")
-        if crc32c_of(room[at + HEADER_SIZE : stop]) != header.payload_crc:
+        if crc32c(room[at + HEADER_SIZE : stop]) != header.payload_crc:
             raise header.wrong_payload()
         yield header
         at = stop

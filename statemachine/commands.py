@@ -32,7 +32,7 @@ with a result. Only a command that a client sent may be answered with an error; 
   from level 5 on
     tier_state      base, state, term, span or nil, parts or nil      the segment at that position comes into that state
                     (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
-                    [[name, size, blake3, crc32c], ...], with UPLOADED
+                    [[name, size, digest, crc32c], ...], with UPLOADED
     the level also stands for a TRIM that evicts (trim.py)
   from level 6 on; the level also stands for messages that are staged (staged_writes.py)
     open_attempt    name, write, now_ms      an attempt at that write; value: its number

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
+from raftlog.checksums import crc32c
 from statemachine.kv import KVCorruptError
 
 BLOCK_SIZE = 32768

@@ -15,9 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from google_crc32c import extend
-from google_crc32c import value as crc32c
-
+from raftlog.checksums import crc32c
 from raftlog.types import EntryType
 from statemachine import keys
 from statemachine.digest import counts
@@ -84,8 +82,8 @@ class RunningSums:
 
 def row_sum(family: str, key: bytes, value: bytes) -> int:
     """What one row adds, 64 bits."""
-    of_key: int = extend(_SEEDS[family], key)
-    of_row: int = extend(of_key, value)
+    of_key: int = crc32c(key, _SEEDS[family])
+    of_row: int = crc32c(value, of_key)
     return (of_row + 1) * ((of_row ^ of_key) + 1)
 
 
@@ -112,12 +110,12 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
             if family == META and not counts(family, key):
                 continue
             before = known[key] if key in known else kv.get(family, key)
-            of_key: int = extend(seed, key)  # `row_sum` of both, here because every entry changes a dozen rows
+            of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
             if before is not None:
-                of_row: int = extend(of_key, before)
+                of_row: int = crc32c(before, of_key)
                 change -= (of_row + 1) * ((of_row ^ of_key) + 1)
             if value is not None:
-                of_row = extend(of_key, value)
+                of_row = crc32c(value, of_key)
                 change += (of_row + 1) * ((of_row ^ of_key) + 1)
         found.append((family, change))
     for family, gone in stage.removed(kv):

@@ -33,7 +33,8 @@ from statemachine.stage import Stage
 PARTS_MAX = 64
 """Objects of one segment: 64 MiB each, and its index."""
 NAME_LENGTH_MAX = 200
-BLAKE3_SIZE = 32
+DIGEST_SIZES = (16, 32)
+"""XXH3 with 128 bits; a SHA-256 in commands and rows that an earlier build wrote."""
 LOG_PREFIX = "log/"
 """Begins the name of a part that holds frames; together these hold the segment."""
 
@@ -67,8 +68,8 @@ class TierPart(NamedTuple):
     name: str
     """Below the cluster's prefix."""
     size: int
-    blake3: bytes
-    """Of its content; in rows that an earlier build wrote, a SHA-256."""
+    digest: bytes
+    """Of its content: XXH3, 128 bits, big-endian. See DIGEST_SIZES."""
     crc32c: int
 
 
@@ -237,7 +238,7 @@ class TierSegments:
 
 def encode(row: TierSegment) -> bytes:
     """The value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms],
-    [[name, size, blake3, crc32c], ...]]."""
+    [[name, size, digest, crc32c], ...]]."""
     packed: bytes = msgpack.packb([int(row.state), row.term, list(row.span), [list(part) for part in row.parts]])
     return packed
 
@@ -276,11 +277,11 @@ def _check_each(parts: Sequence[Any]) -> Iterator[TierPart]:
     for part in parts:
         if type(part) is not list or len(part) != len(TierPart._fields):
             raise InvalidCommandError(f"a part is [{', '.join(TierPart._fields)}], not {part!r}")
-        name, size, blake3, crc32c = part
+        name, size, digest, crc32c = part
         if not 0 < len(checked_str(name, "name")) <= NAME_LENGTH_MAX:
             raise InvalidCommandError(f"a part's name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
-        if type(blake3) is not bytes or len(blake3) != BLAKE3_SIZE:
-            raise InvalidCommandError(f"a part's blake3 has {BLAKE3_SIZE} bytes")
+        if type(digest) is not bytes or len(digest) not in DIGEST_SIZES:
+            raise InvalidCommandError("a part's digest has 16 bytes")
         yield TierPart(
-            name, checked_int(size, "size", 1, keys.U64_MAX), blake3, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
+            name, checked_int(size, "size", 1, keys.U64_MAX), digest, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)
         )

@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-import google_crc32c
-
 from cluster.admin.call import Answer, Call, comes_true
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
@@ -26,6 +24,7 @@ from cluster.repair.consistency_views import (
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.state.recovery_views import damage_views
 from cluster.state.scrub import ScrubView
+from raftlog.checksums import crc32c
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
 from raftlog.storage.segmented_log import SegmentedLog
 
@@ -133,7 +132,7 @@ def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes:
     found: list[str | None] = []
     for at in range(position, end_position, chunk_bytes):
         try:
-            found.append(f"{google_crc32c.value(log.read_at(at, min(chunk_bytes, end_position - at))):08x}")
+            found.append(f"{crc32c(log.read_at(at, min(chunk_bytes, end_position - at))):08x}")
         except RaftLogError:
             found.append(None)
     return found

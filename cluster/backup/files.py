@@ -7,9 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from google_crc32c import extend
-
 from cluster.errors import ExitCode, LocalError
+from raftlog.checksums import crc32c
 from raftlog.errors import out_of_space
 
 CHUNK = 1 << 20
@@ -36,7 +35,7 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
             if not data:
                 break
             write_all(writer.fileno(), data)
-            crc = extend(crc, data)
+            crc = crc32c(data, crc)
             total += len(data)
         os.fsync(writer.fileno())
     if size is not None and total < size:
@@ -52,7 +51,7 @@ def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
         reader.seek(len(page))
         while size and (data := reader.read(min(CHUNK, size))):
             write_all(writer.fileno(), data)
-            crc = extend(crc, data)
+            crc = crc32c(data, crc)
             size -= len(data)
         os.fsync(writer.fileno())
     return crc
@@ -75,7 +74,7 @@ def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
             data = file.read(CHUNK if stop is None else min(CHUNK, stop - start - total))
             if not data:
                 break
-            crc = extend(crc, data)
+            crc = crc32c(data, crc)
             total += len(data)
     return total, crc
 

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from google_crc32c import extend
-
 from cluster.backup.manifest import SegmentRecord
+from raftlog.checksums import crc32c
 from raftlog.frame import check_follows, tail_after
 from raftlog.storage.layout import segment_name
 from raftlog.storage.segment import encode_header
@@ -41,7 +40,7 @@ class LogFiles:
         self._file.write(entry.header)
         self._file.write(entry.payload)
         last = self.records[-1]
-        crc = extend(extend(last.crc32c, entry.header), entry.payload)
+        crc = crc32c(entry.payload, crc32c(entry.header, last.crc32c))
         self.records[-1] = SegmentRecord(last.base_position, after.end_position, after.index, after.header_crc, crc)
         self.tail = after
 

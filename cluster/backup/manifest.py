@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from cluster.errors import ExitCode, LocalError
 from cluster.wire.json_text import MALFORMED
+from raftlog.checksums import crc32c
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import extend
-
 from cluster.backup.files import CHUNK, drop_cache
 from cluster.backup.manifest import SegmentRecord
+from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage import layout, log_first
@@ -122,7 +121,7 @@ class _Frames:
             file.seek(LOCAL_HEADER_SIZE)
             while size and (data := file.read(min(CHUNK, size))):
                 size -= len(data)
-                self.crc = extend(self.crc, data)
+                self.crc = crc32c(data, self.crc)
                 yield data
 
     def _take(self, size: int) -> bytes:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-import google_crc32c
-
 from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
+from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
 from statemachine.keys import U64_MAX
@@ -131,7 +130,7 @@ def _stored_at(node: Services, position: int) -> Stored:
 
 def _intact(stored: Stored, item: QueueItem) -> Stored:
     """Raises UnreadableError."""
-    if item.crc32c != google_crc32c.value(stored.data):
+    if item.crc32c != crc32c(stored.data):
         raise UnreadableError(f"the message at position {item.position} does not match its checksum")
     return stored
 

@@ -9,16 +9,13 @@ import struct
 from itertools import accumulate, compress, pairwise
 from operator import ne
 
-import google_crc32c
-
 from cluster.kernel import twin
+from raftlog.checksums import crc32c
 
 _POSITION = struct.Struct(">Q24x")
 POSITION_SIZE = struct.Struct(">QI20x")
 _SIZE_CRC = struct.Struct(">8xII16x")
 """Of a packed item (`statemachine.payload.ITEM`)."""
-
-_crc32c = google_crc32c.value
 
 
 def position_of(items: bytes, number: int = 0) -> int:
@@ -53,7 +50,7 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     else:
         starts = [at - first for (at,) in _POSITION.iter_unpack(items)]
         pieces = [block[at : at + size] if at >= 0 else b"" for at, size in zip(starts, sizes, strict=True)]
-    found = tuple(map(_crc32c, pieces))
+    found = tuple(map(crc32c, pieces))
     if found == checksums and sum(map(len, pieces)) == total:
         count = len(pieces)
     else:

@@ -18,13 +18,12 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport qsort
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import logging
 import struct
 
-from google_crc32c import value as crc32c
+from raftlog.checksums import crc32c
 
 from cluster.wire.java_hash import java_hash
 from raftlog.crc import crc32
@@ -1745,9 +1744,43 @@ def split_properties(bytes data not None, const int64_t[::1] at, const int64_t[:
 # --- index files ------------------------------------------------------------------------------------------------------
 
 
-cdef int _order(const void* one, const void* other) noexcept nogil:
-    cdef uint64_t left = (<const uint64_t*>one)[0], right = (<const uint64_t*>other)[0]
-    return (left > right) - (left < right)
+cdef const uint64_t* _sort(uint64_t* rows, uint64_t* room, Py_ssize_t count) noexcept nogil:
+    """Sorts `count` numbers, byte by byte from the lowest to the highest. Returns where they lie then: in `rows`, or in
+    `room`, which is as large. The lower half needs no look if it ascends already among numbers with one highest byte,
+    as positions in a bucket do."""
+    cdef Py_ssize_t counts[8][256]
+    cdef Py_ssize_t* places
+    cdef Py_ssize_t i, value, start, many
+    cdef uint64_t* other
+    cdef uint32_t lows[256]
+    cdef int byte, first = 4
+    memset(counts, 0, sizeof(counts))
+    memset(lows, 0, sizeof(lows))
+    for i in range(count):
+        for byte in range(4, 8):
+            counts[byte][(rows[i] >> (8 * byte)) & 0xFF] += 1
+        if <uint32_t>rows[i] < lows[rows[i] >> 56]:
+            first = 0
+        lows[rows[i] >> 56] = <uint32_t>rows[i]
+    if not first:
+        for i in range(count):
+            for byte in range(4):
+                counts[byte][(rows[i] >> (8 * byte)) & 0xFF] += 1
+    for byte in range(first, 8):
+        places = counts[byte]
+        start = 0
+        for value in range(256):
+            many = places[value]
+            places[value] = start
+            start += many
+        for i in range(count):
+            value = (rows[i] >> (8 * byte)) & 0xFF
+            room[places[value]] = rows[i]
+            places[value] += 1
+        other = rows
+        rows = room
+        room = other
+    return rows
 
 
 def sorted_rows(bytes records not None, uint64_t base):
@@ -1759,13 +1792,14 @@ def sorted_rows(bytes records not None, uint64_t base):
     cdef const uint8_t* at = records
     cdef uint8_t* out = <uint8_t*>PyBytes_AS_STRING(made)
     cdef uint32_t low = <uint32_t>base
-    cdef uint64_t* rows = <uint64_t*>PyMem_Malloc(count * 8)
+    cdef uint64_t* rows = <uint64_t*>PyMem_Malloc(2 * count * 8)
+    cdef const uint64_t* found
     if rows is NULL:
         raise MemoryError()
     for i in range(count):
         rows[i] = (<uint64_t>get32(at + 8 * i) << 32) | <uint32_t>(get32(at + 8 * i + 4) - low)
-    qsort(rows, count, 8, _order)
+    found = _sort(rows, rows + count, count)
     for i in range(count):
-        put64(out + 8 * i, rows[i])
+        put64(out + 8 * i, found[i])
     PyMem_Free(rows)
     return made

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
-from google_crc32c import extend
-
 from cluster.repair.asking import Blocking, Fetches, ask
 from cluster.repair.fetch import PIECE, STATE
 from cluster.runtime.environment import Rows
@@ -21,6 +19,7 @@ from cluster.state import manifest as manifests
 from cluster.state.checkpoints import mark_of
 from cluster.state.file_crc import file_crc
 from cluster.state.manifest import CheckpointFile, Manifest
+from raftlog.checksums import crc32c
 from raftlog.storage.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 from statemachine import sums
@@ -134,7 +133,7 @@ class CheckpointCopy:
             if not data:
                 break
             await self._blocking(target.pwritev, [data], at)
-            crc = extend(crc, data)
+            crc = crc32c(data, crc)
             at += len(data)
             self._progress(len(data))
         return at, crc

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from cluster.kernel import twin
 from cluster.replication.message_head import MessageHead, NamedAs, Schedule, topic_field
 from cluster.replication.message_keys import KEYS_MARK, key_words
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
+from raftlog.checksums import crc32c
 from raftlog.crc import crc32
 from statemachine.commands import Command, pack, unpack
 from statemachine.message_index import RECORD, key_hash

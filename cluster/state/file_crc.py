@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from google_crc32c import extend
-
+from raftlog.checksums import crc32c
 from raftlog.storage.fs import FileSystem
 
 _READ_BYTES = 256 * 1024
@@ -17,7 +16,7 @@ def file_crc(fs: FileSystem, path: Path) -> tuple[int, int]:
     file = fs.open(path)
     size = crc = 0
     while data := file.pread(_READ_BYTES, size):
-        crc = extend(crc, data)
+        crc = crc32c(data, crc)
         size += len(data)
     file.close()
     return size, crc

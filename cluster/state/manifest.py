@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgpack
-from google_crc32c import value as crc32c
 
+from raftlog.checksums import crc32c
 from raftlog.storage.sealed_map import seal, unseal
 from statemachine.broker_state import AppliedMark
 

@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from google_crc32c import value as crc32c
-
 from cluster.state import suspect, tables
 from cluster.state.checkpoints import Checkpoints, stored_sums
 from cluster.state.file_crc import file_crc
+from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import FileSystem, read_file

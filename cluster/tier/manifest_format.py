@@ -28,8 +28,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     size: int
-    blake3: str = ""
-    """Of its content. An earlier build wrote `sha256`; size and CRC-32C are what is compared."""
+    xxh3: str = ""
+    """XXH3 of its content, 128 bits. An earlier build wrote `sha256`; size and CRC-32C are what is compared."""
     crc32c: int
 
 
@@ -126,7 +126,7 @@ class _Schema(msgspec.Struct):
 def segment_of(row: TierSegment) -> Segment:
     """What a manifest says of a row."""
     span = row.span
-    parts = [Part(name=p.name, size=p.size, blake3=p.blake3.hex(), crc32c=p.crc32c) for p in row.parts]
+    parts = [Part(name=p.name, size=p.size, xxh3=p.digest.hex(), crc32c=p.crc32c) for p in row.parts]
     return Segment(
         base=row.base,
         end=span.end,

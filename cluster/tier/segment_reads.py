@@ -9,12 +9,12 @@ import mmap
 from contextlib import suppress
 from typing import NamedTuple
 
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
 from cluster.tier.lane_calls import LaneCalls
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX
-from raftlog.checksums import crc32c_of
+from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftlog.storage.segmented_log import SegmentedLog
 from statemachine.tier import SegmentSpan
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     base: int
     end: int
     data: memoryview
-    blake3: bytes
+    digest: bytes
     crc32c: int
 
 
@@ -90,7 +90,7 @@ class SegmentReads:
 
     def _read(self, base: int, end: int, size_max: int) -> Piece:
         room, at = self._take_room(min(end - base, size_max)), base
-        digest, crc = blake3(), 0
+        digest, crc = xxh3_128(), 0
         while at < end:
             offset, left = at - base, size_max - (at - base)
             count = self._read_into(room, offset, at, min(READ_BYTES, left))
@@ -103,7 +103,7 @@ class SegmentReads:
                 count = self._read_into(room, offset, at, size)
             with memoryview(room) as whole, whole[offset : offset + count] as frames:
                 digest.update(frames)
-                crc = crc32c_of(frames, crc)
+                crc = crc32c(frames, crc)
             at += count
         return Piece(base, at, memoryview(room)[: at - base], digest.digest(), crc)
 

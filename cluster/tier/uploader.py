@@ -39,7 +39,7 @@ class Made(NamedTuple):
     base: int
     end: int
     data: Data
-    blake3: bytes
+    digest: bytes
     crc32c: int
 
 
@@ -126,7 +126,7 @@ class Uploader:
         return tuple(parts)
 
     async def _put(self, made: Made, avoid: set[str]) -> TierPart:
-        name = PartName(made.folder, made.base, made.end, made.blake3.hex()[:16])
+        name = PartName(made.folder, made.base, made.end, made.digest.hex()[:16])
         while str(name) in avoid:
             name = name._replace(copy=name.copy + 1)
         size = len(made.data)
@@ -137,7 +137,7 @@ class Uploader:
             logger.info("tier: %s exists: an earlier attempt wrote it, and it is read back like any other", name)
         else:
             self._metrics.written(made.folder, size)
-        return TierPart(str(name), size, made.blake3, made.crc32c)
+        return TierPart(str(name), size, made.digest, made.crc32c)
 
     # --- reading back ------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from weakref import WeakSet
 
 import msgpack
-from google_crc32c import value as crc32c
 
+from raftlog.checksums import crc32c
 from raftlog.storage.fs import FileSystem, read_file, write_file
 from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 

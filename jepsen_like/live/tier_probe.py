@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from raftmq.local.waiting import until
 
@@ -155,7 +155,7 @@ class TierProbe:
             for part in (*segment["parts"], *segment["index"]):
                 listed.add(part["name"])
                 path = folder / part["name"]
-                if not path.exists() or blake3(path.read_bytes()).hexdigest() != part["blake3"]:
+                if not path.exists() or xxh3_128(path.read_bytes()).hexdigest() != part["xxh3"]:
                     yield f"{part['name']} is not there, or not right"
         stored = {str(path.relative_to(folder)) for kind in ("log", "index") for path in (folder / kind).iterdir()}
         for name in sorted(stored - listed):

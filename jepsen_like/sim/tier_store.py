@@ -11,12 +11,11 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from google_crc32c import extend
-
 from cluster.tier.store.errors import AlreadyExists, StoreError, Throttled, Unreachable
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored
 from jepsen_like.sim.loop import SimLoop
+from raftlog.checksums import crc32c
 
 T = TypeVar("T")
 
@@ -109,7 +108,7 @@ class SimStore:
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
         """As `ObjectStore.checksum`."""
-        found: int = extend(crc, await self.get_range(name, start, stop))
+        found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     async def head(self, name: str) -> ObjectInfo:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
+from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
 from raftlog.storage.damage import DamagedRange

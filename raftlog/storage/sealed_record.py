@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from google_crc32c import value as crc32c
-
+from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError
 
 _HEAD = struct.Struct(">II")

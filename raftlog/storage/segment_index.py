@@ -23,8 +23,7 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
+from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.storage.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import EntryType, LogTail

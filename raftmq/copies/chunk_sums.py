@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from google_crc32c import extend
-
+from raftlog.checksums import crc32c
 from raftmq.copies.log_copy import CopyError, LogCopy, Place, Segment
 from raftmq.copies.log_entries import READ_BYTES, SegmentEnds, ends_of
 
@@ -58,7 +57,7 @@ class _Tap:
             border = min(start + len(data), (at // CHUNK_BYTES + 1) * CHUNK_BYTES)
             name = at // CHUNK_BYTES
             chunk = self._sums.get(name, Chunk(at, 0, 0))
-            crc = extend(chunk.crc32c, data[at - start : border - start])
+            crc = crc32c(data[at - start : border - start], chunk.crc32c)
             self._sums[name] = Chunk(chunk.position, chunk.size + border - at, crc)
             at = border
         self._at = at

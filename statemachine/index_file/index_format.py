@@ -136,7 +136,7 @@ def pack_keys(rows: Sequence[int]) -> bytes:
 
 def file_name(base: int, end: int) -> str:
     """Name of the file of the log from `base` to `end`, in DATA/index and below index/ in a store (there with the
-    first 16 digits of the BLAKE3 before the suffix)."""
+    first 16 digits of the XXH3 before the suffix)."""
     return f"{base:020d}-{end:020d}{SUFFIX}"
 
 

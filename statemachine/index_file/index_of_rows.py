@@ -21,6 +21,8 @@ from statemachine.kv import CQ, INDEX, KV
 from statemachine.message_index import RECORD
 from statemachine.payload import ITEM
 
+SORTED_BYTES = 16 << 10
+"""Records that are sorted in one step, at least, unless they are the last: 2,048 of them."""
 LOOKS = 3
 """A block is merged once: the second look finds it, unless the queue was trimmed."""
 MERGED = 1
@@ -115,8 +117,8 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
 
 
 def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[bytes]:
-    """The rows of the closed bucket's keys, packed and sorted: by the first byte of their hash, so that the parts
-    ascend."""
+    """The rows of the closed bucket's keys, packed and sorted: all that begin with some bytes of the hash, then all
+    with the next ones, so that the parts ascend."""
     partition, records = -1, bytearray()
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
         if len(key) == keys.INDEX_BUCKET_KEY_SIZE:
@@ -126,7 +128,7 @@ def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[byte
         kind, number = key[8], key[9]
         if kind != MERGED:
             raise InvariantViolationError(f"the index of the log from {base} to {end} has records of single entries")
-        if number != partition and records:
+        if number != partition and len(records) >= SORTED_BYTES:
             yield sort(bytes(records), base)
             records = bytearray()
         partition = number

@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-import google_crc32c
-
+from raftlog.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,
     BLOCK_SIZE,
@@ -83,7 +82,7 @@ def open_index(size: int) -> Steps[IndexFile]:
     if footer_length + TRAILER_SIZE > len(tail):
         tail = yield from _read(size - TRAILER_SIZE - footer_length, footer_length + TRAILER_SIZE)
     footer = tail[-TRAILER_SIZE - footer_length : -TRAILER_SIZE]
-    if google_crc32c.value(footer) != footer_crc:
+    if crc32c(footer) != footer_crc:
         raise IndexFileError("the footer does not match its CRC")
     meta, sections = _footer(footer, size - TRAILER_SIZE - footer_length)
     return IndexFile(meta, sections)
@@ -176,7 +175,7 @@ class IndexFile:
         data = yield from _read(blocks[0].at, sum(block.length for block in blocks))
         at = 0
         for number, block in enumerate(blocks, first):
-            if google_crc32c.value(data[at : at + block.length]) != block.crc32c:
+            if crc32c(data[at : at + block.length]) != block.crc32c:
                 where = f"{block.length} bytes at {block.at}"
                 raise IndexFileError(f"block {number} of the section {name.decode()}, {where}, does not match its CRC")
             at += block.length
@@ -193,9 +192,7 @@ def _read(at: int, length: int) -> Steps[bytes]:
 def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
     """(length, CRC) of the footer."""
     covered = trailer[: TRAILER_FORM.size]
-    if trailer[-len(MAGIC) :] != MAGIC or U32.unpack_from(trailer, TRAILER_FORM.size)[0] != google_crc32c.value(
-        covered
-    ):
+    if trailer[-len(MAGIC) :] != MAGIC or U32.unpack_from(trailer, TRAILER_FORM.size)[0] != crc32c(covered):
         raise IndexFileError("the end is not that of an index file: it is cut or damaged")
     footer_length, footer_crc, file_length, version = TRAILER_FORM.unpack(covered)
     if version != VERSION:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import google_crc32c
-
+from raftlog.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,
     BLOCK_SIZE,
@@ -81,8 +80,8 @@ class IndexWriter:
         meta = meta._replace(messages=self._messages, queues=len(self._runs), keys=self._keys.length // ROW_SIZES[KEYS])
         footer = b"".join([pack_meta(meta), *self._sections, *self._blocks])
         length = self._at + len(footer) + TRAILER_SIZE
-        trailer = TRAILER_FORM.pack(len(footer), google_crc32c.value(footer), length, VERSION)
-        self._put(footer + trailer + U32.pack(google_crc32c.value(trailer)) + MAGIC)
+        trailer = TRAILER_FORM.pack(len(footer), crc32c(footer), length, VERSION)
+        self._put(footer + trailer + U32.pack(crc32c(trailer)) + MAGIC)
         return meta
 
     def _end_queues(self) -> None:
@@ -116,24 +115,31 @@ class _SectionWriter:
         self.length = 0
         self._put = put
         self._lowest = lowest
-        self._open = bytearray()
+        self._open: list[bytes] = []
+        self._open_size = 0
         self._blocks: list[bytes] = []
 
     def add(self, rows: bytes) -> None:
-        self._open += rows
-        while len(self._open) >= BLOCK_SIZE:
-            self._block(bytes(self._open[:BLOCK_SIZE]))
-            del self._open[:BLOCK_SIZE]
+        self._open.append(rows)
+        self._open_size += len(rows)
+        if self._open_size >= BLOCK_SIZE:
+            self._cut(self._open_size - self._open_size % BLOCK_SIZE)
 
     def close(self) -> list[bytes]:
-        if self._open:
-            self._block(bytes(self._open))
-            self._open.clear()
+        self._cut(self._open_size)
         return self._blocks
+
+    def _cut(self, size: int) -> None:
+        """Makes blocks of the first `size` bytes that are open."""
+        data = b"".join(self._open)
+        for start in range(0, size, BLOCK_SIZE):
+            self._block(data[start : min(start + BLOCK_SIZE, size)])
+        self._open = [data[size:]]
+        self._open_size -= size
 
     def _block(self, data: bytes) -> None:
         lowest = self._lowest(data, self.length)
-        self._blocks.append(BLOCK_FORM.pack(lowest, len(data), google_crc32c.value(data)))
+        self._blocks.append(BLOCK_FORM.pack(lowest, len(data), crc32c(data)))
         self._put(data)
         self.length += len(data)
 

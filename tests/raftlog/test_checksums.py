@@ -1,30 +1,81 @@
-"""CRC-32C of memory that is not copied is that of its bytes."""
+"""CRC-32C is the one of RFC 3720, of any memory, and leaves the interpreter to other threads."""
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import random
+import threading
 
 import google_crc32c
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from raftlog import checksums
-from raftlog.checksums import BLOCK_BYTES, crc32c_of
+from raftlog.checksums import crc32c
 
-SIZES = [0, 1, 100, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES]
+SIZES = [0, 1, 7, 8, 63, 64, 255, 4096, 65_537, 1_000_003]
 
 
-@pytest.mark.parametrize("in_c", [True, False])
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_vectors(data: bytes, crc: int) -> None:
+    assert crc32c(data) == crc
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_it_is_that_of_the_bytes(monkeypatch: pytest.MonkeyPatch, size: int, in_c: bool) -> None:
-    monkeypatch.setattr(checksums, "_IN_C", in_c and google_crc32c.implementation == "c")
-    data = random.Random(size).randbytes(size + 20)
-    view = memoryview(bytearray(data))[7 : 7 + size]
-    assert crc32c_of(view) == google_crc32c.value(data[7 : 7 + size])
-    assert crc32c_of(view, 77) == google_crc32c.extend(77, data[7 : 7 + size])
+def test_every_length_and_place_as_another_library_has_it(size: int) -> None:
+    data = random.Random(size).randbytes(size + 70)
+    for start in (0, 1, 7, 33, 64):
+        part = data[start : start + size]
+        wanted = google_crc32c.value(part)
+        view = memoryview(data)[start : start + size]
+        assert crc32c(part) == crc32c(bytearray(part)) == crc32c(view) == wanted
+        assert crc32c(memoryview(bytearray(data))[start : start + size]) == wanted
+        assert crc32c(view, 77) == google_crc32c.extend(77, part)
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
+def test_pieces_count_as_the_whole(data: bytes, cuts: list[int]) -> None:
+    crc = 0
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, stop in itertools.pairwise(places):
+        crc = crc32c(data[start:stop], crc)
+    assert crc == google_crc32c.value(data)
 
 
 def test_the_memory_is_free_afterwards() -> None:
-    room = bytearray(BLOCK_BYTES)
+    room = bytearray(1 << 20)
     with memoryview(room) as view:
-        crc32c_of(view)
+        crc32c(view)
     room.extend(b"longer")
+
+
+def test_other_threads_run_meanwhile() -> None:
+    """A checksum of 64 MiB must not hold an event loop."""
+    room = mmap.mmap(-1, 64 << 20)
+    wanted = crc32c(room)
+    found: list[int] = []
+    begun = threading.Event()
+
+    def look() -> None:
+        begun.set()
+        found.extend(crc32c(room) for _ in range(200))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert begun.wait(10)
+    counted = 0
+    while not found:  # as soon as the first is done, this thread has counted
+        counted += 1
+    thread.join()
+    assert set(found) == {wanted}
+    assert counted > 100

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 import google_crc32c
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data
@@ -116,7 +116,7 @@ class TierKit:
         return b"".join(pieces)
 
     def _put(self, folder: str, base: int, end: int, data: bytes, suffix: str) -> TierPart:
-        digest = blake3(data)
+        digest = xxh3_128(data)
         name = f"{folder}/{base:020d}-{end:020d}.{digest.hexdigest()[:16]}.{suffix}"
         self.store.overwrite(f"{FOLDER}/{name}", data)
         return TierPart(name, len(data), digest.digest(), google_crc32c.value(data))

@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
-
 from cluster.runtime.call_threads import CallThreads
+from raftlog.checksums import crc32c
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ class RangeCache:
             return
         self._number += 1
         number = self._number
-        checksums = tuple(google_crc32c.value(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
+        checksums = tuple(crc32c(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
         try:
             await self._threads.call(_write, self._path(number), data)
         except OSError as error:
@@ -223,6 +222,6 @@ def _read(path: Path, begin: int, end: int, checksums: tuple[int, ...]) -> bytes
         data = file.read((last + 1 - first) * CHUNK)
     for number in range(first, last + 1):
         at = (number - first) * CHUNK
-        if google_crc32c.value(data[at : at + CHUNK]) != checksums[number]:
+        if crc32c(data[at : at + CHUNK]) != checksums[number]:
             raise ValueError(f"chunk {number} of {path} does not match its CRC")
     return data[begin - first * CHUNK : end - first * CHUNK]

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
 from cluster.tier.file_set.stored_files import PART_BYTES, StoredFile, StoredPart
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore, checksum_of
+from raftlog.checksums import crc32c
 
 COPIES_MAX = 4
 """Names tried for one part in a row."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from cluster.wire.json_text import MALFORMED
+from raftlog.checksums import crc32c
 
 SCHEMA = 1
 PART_BYTES = 16 << 20

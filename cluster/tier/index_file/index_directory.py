@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import extend
-
+from raftlog.checksums import crc32c
 from raftlog.storage import layout
 from raftlog.storage.fs import File, FileSystem
 from statemachine.index_file.index_format import file_name, parse_file_name
@@ -72,7 +71,7 @@ class NewIndexFile:
         """Appends."""
         self._file.pwritev([data], self.size)
         self.size += len(data)
-        self.crc32c = extend(self.crc32c, data)
+        self.crc32c = crc32c(data, self.crc32c)
 
     def commit(self) -> None:
         """Gives the file its name; returns when bytes and name are on disk."""

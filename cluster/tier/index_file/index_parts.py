@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import google_crc32c
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from cluster.tier.index_file.index_files import IndexFiles
 from cluster.tier.object_names import INDEX
 from cluster.tier.uploader import Made
+from raftlog.checksums import crc32c
 from statemachine.tier import SegmentSpan
 
 
@@ -22,4 +22,4 @@ class LocalIndexParts:
     async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
         """See `IndexParts`: one part, built first if the node has no file yet."""
         data = await self._files.load(base, span.end)
-        yield Made(INDEX, base, span.end, data, blake3(data).digest(), google_crc32c.value(data))
+        yield Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from google_crc32c import extend
-
 from cluster.tier.store.errors import BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
+from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.frame import decode_entries
 from raftlog.storage.genesis import Genesis
@@ -43,11 +42,11 @@ class IndexOfTier:
                 data = (await self._store.get(f"{self._folder}/{each.name}", each.size)).data
             except (NotFound, BadAnswer):
                 return None
-            if extend(0, bytes(data)) != each.crc32c:
+            if crc32c(bytes(data)) != each.crc32c:
                 return None
             frames += data
         made = await asyncio.get_running_loop().run_in_executor(None, self._make, row, bytes(frames))
-        is_it = made is not None and len(made) == part.size and extend(0, made) == part.crc32c
+        is_it = made is not None and len(made) == part.size and crc32c(made) == part.crc32c
         return made if is_it else None
 
     def _make(self, row: TierSegment, frames: bytes) -> bytes | None:

@@ -16,11 +16,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from google_crc32c import extend
-
 from cluster.tier.scrub.survey import Survey, survey
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, READ_BACK_BYTES, ObjectInfo, ObjectStore
+from raftlog.checksums import crc32c
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment
 
 logger = logging.getLogger(__name__)
@@ -202,7 +201,7 @@ class Scrubber:
         """Where the content came from, "" if nobody has it."""
         for source in self._sources:
             data = await source.make(row, part)
-            if data is None or len(data) != part.size or extend(0, data) != part.crc32c:
+            if data is None or len(data) != part.size or crc32c(data) != part.crc32c:
                 continue
             if not self._leads():
                 raise LeaderChangedError

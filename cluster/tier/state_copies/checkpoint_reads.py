@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, cast
 
-from google_crc32c import extend
-
 from cluster.runtime.context import NodeContext
 from cluster.state.checkpoints import Checkpoint
 from cluster.state.manifest import CheckpointFile
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.file_set.set_writer import Chunk, FileSource, chunk_of
 from cluster.tier.lane_calls import LaneCalls
+from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
 from raftlog.storage.fs import FileSystem
 from raftlog.storage.genesis_copy import read_copy
@@ -90,7 +89,7 @@ class CheckpointReads:
                 data = opened.pread(size, start)
             finally:
                 opened.close()
-            crc = extend(crc if start else 0, data)
+            crc = crc32c(data, crc if start else 0)
             if len(data) != size or (start + size == file.size and crc != file.crc32c):
                 raise DamagedCheckpointError(f"{path} is not what its manifest says")
             return chunk_of(data)

@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from google_crc32c import extend
-
 from cluster.tier.store.cloud_errors import store_error
 from cluster.tier.store.errors import BadAnswer, NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from raftlog.checksums import crc32c
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -77,7 +76,7 @@ class CloudStore:
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
         """As `ObjectStore.checksum`."""
-        found: int = extend(crc, await self.get_range(name, start, stop))
+        found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     async def head(self, name: str) -> ObjectInfo:

@@ -9,9 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from google_crc32c import extend
-
-from raftlog.checksums import crc32c_of
+from raftlog.checksums import crc32c
 
 BLOCK = 4096
 """Memory, place and length of a direct transfer are multiples of the disk's block, which is no larger."""
@@ -54,7 +52,7 @@ def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple
             crc, at = _checksum_direct(fd, start, stop, crc)
             through_the_cache(fd)
         while at < stop and (piece := os.pread(fd, min(PIECE_BYTES, stop - at), at)):
-            crc = extend(crc, piece)
+            crc = crc32c(piece, crc)
             at += len(piece)
         os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
     finally:
@@ -76,6 +74,6 @@ def _checksum_direct(fd: int, start: int, stop: int, crc: int) -> tuple[int, int
         if not count:
             break
         with memoryview(room) as whole, whole[:count] as piece:
-            crc = crc32c_of(piece, crc)
+            crc = crc32c(piece, crc)
         at += count
     return crc, at

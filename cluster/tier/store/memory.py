@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from google_crc32c import extend
-
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from raftlog.checksums import crc32c
 
 
 class MemoryStore:
@@ -64,7 +63,7 @@ class MemoryStore:
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
         """As `ObjectStore.checksum`."""
-        found: int = extend(crc, await self.get_range(name, start, stop))
+        found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     def _read(self, name: str) -> bytes:

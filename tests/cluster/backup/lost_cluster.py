@@ -7,7 +7,7 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from cluster.backup.manifest import hex_sums
 from cluster.tier.file_set.set_writer import Chunk, FileSource, SetWriter, chunk_of
@@ -106,7 +106,7 @@ class Lost:
                     continue
                 data = b"".join(entry.header + entry.payload for entry in self.entries[low:high])
                 base, stop = self.entries[low].position, self.entries[high - 1].end_position
-                name = PartName(LOG, base, stop, blake3(data).hexdigest()[:16])
+                name = PartName(LOG, base, stop, xxh3_128(data).hexdigest()[:16])
                 path = self.folder / (cluster_id or self.cluster_id) / str(name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)

@@ -35,3 +35,18 @@ def test_both_give_the_same(both_kernels: Callable[[str], Pair], records: list[t
     data = b"".join(RECORD.pack(*each) for each in records)
     native, python = both_kernels("sorted_rows")
     assert native(data, base) == python(data, base)
+
+
+HASHES = st.sampled_from([5, 5 << 24, 6 << 24, 0xFFFFFFFF])
+
+
+@given(records=st.lists(st.tuples(HASHES, U32), max_size=40), ascending=st.booleans())
+def test_equal_keys_ascend_by_position(
+    both_kernels: Callable[[str], Pair], records: list[tuple[int, int]], *, ascending: bool
+) -> None:
+    if ascending:  # as in a bucket: no byte of the positions is looked at
+        records.sort(key=lambda record: record[1])
+    native, python = both_kernels("sorted_rows")
+    found = native(b"".join(RECORD.pack(*each) for each in records), 0)
+    assert found == python(b"".join(RECORD.pack(*each) for each in records), 0)
+    assert list(RECORD.iter_unpack(found)) == sorted(records)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from jepsen_like.live.keyed_messages import KeyedMessages
 from jepsen_like.live.tier_probe import TierProbe
@@ -46,7 +46,7 @@ def nodes(tmp_path: Path) -> Nodes:
         for kind in ("log", "index"):
             data = f"{kind} {number}".encode()
             (folder / kind / str(number)).write_bytes(data)
-            parts[kind] = [{"name": f"{kind}/{number}", "blake3": blake3(data).hexdigest()}]
+            parts[kind] = [{"name": f"{kind}/{number}", "xxh3": xxh3_128(data).hexdigest()}]
         base, end = number * SEGMENT, (number + 1) * SEGMENT
         segments.append({"base": base, "end": end, "parts": parts["log"], "index": parts["index"]})
         names = [f"log/{number}", f"index/{number}"]
