@@ -18,40 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.bench_disk_floor import Floor
-from bench.peers import failover, fetch, plots, report, rounds
-from bench.peers.etcd import Etcd
-from bench.peers.nats import Nats
+from bench.peers import cut, failover, fetch, known, plots, report, rounds
 from bench.peers.processes import ended_at_exit
-from bench.peers.pysyncobj import PySyncObj
-from bench.peers.raftmq import RaftMQ
-from bench.peers.rocketmq import TUNED, DLedger
 from bench.peers.rounds import Field
-from bench.peers.system import System, Unavailable
+from bench.peers.system import HERE, Unavailable
 from bench.tables import console
 
-SYSTEMS: dict[str, Callable[[], System]] = {
-    "raftmq": RaftMQ,
-    "dledger": partial(DLedger, "dledger", {}),
-    "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
-    "etcd": partial(Etcd, "etcd", fetch.ETCD),
-    "nats-lazy": partial(Nats, "nats-lazy", fetch.NATS),
-    "pysyncobj": PySyncObj,
-}
-OLDER: dict[str, Callable[[], System]] = {
-    "etcd-3.4": partial(Etcd, "etcd-3.4", fetch.ETCD_3_4),
-    "nats-2.9": partial(Nats, "nats-2.9", fetch.NATS_2_9),
-}
-"""Releases of years ago, measured only when SYSTEMS names them."""
-ALL = SYSTEMS | OLDER
 DISK_BYTES = 40 << 30
-FAILOVER = ("raftmq", "etcd", "dledger")
 
 
 def chosen() -> list[str]:
-    """The systems that the environment names, or all of SYSTEMS."""
-    names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(SYSTEMS)
-    if unknown := [name for name in names if name not in ALL]:
-        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(ALL)}")
+    """The systems that the environment names, or those of known.DEFAULT."""
+    names = [name for name in os.environ.get("SYSTEMS", "").split(",") if name] or list(known.DEFAULT)
+    if unknown := [name for name in names if name not in known.ALL]:
+        raise SystemExit(f"SYSTEMS: {', '.join(unknown)} is none of {', '.join(known.ALL)}")
     return names
 
 
@@ -61,7 +41,8 @@ def get(names: list[str], tell: Callable[[str], None]) -> tuple[list[Field], dic
     for name in names:
         tell(f"getting {name}")
         try:
-            fields.append(Field(ALL[name](), float(os.environ.get("WARM_S") or 0)))
+            system = known.CUTTABLE[name](HERE) if name in known.CUTTABLE else known.LOCAL[name]()
+            fields.append(Field(system, float(os.environ.get("WARM_S") or 0)))
         except (Unavailable, OSError) as error:
             missing[name] = str(error)
             tell(f"{name}: {error}")
@@ -75,18 +56,22 @@ def start(fields: list[Field], place: Path, tell: Callable[[str], None]) -> None
         rounds.attempt(field, partial(field.start, place / field.name), tell)
 
 
-def fail_over(fields: list[Field], times: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The last part of a run; the systems that it needs no more are ended before. A failure is a row of its own."""
+def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The last part of a run; the systems that it needs no more are ended before. A failure is a row of its own.
+
+    The network is cut last, when no system runs any more: each is started anew below `place`, in namespaces.
+    """
     found: list[dict[str, Any]] = []
     for field in fields:
-        if field.name not in FAILOVER or not times:
+        if field.name not in known.FAILOVER or not times:
             field.system.stop()
     for field in fields:
-        if field.name in FAILOVER and times and not field.failed:
+        if field.name in known.FAILOVER and times and not field.failed:
             if rounds.attempt(field, field.resume, tell):
-                found += failover.repeated(field.system, times, tell)
+                found += failover.repeated(field.system, times, failover.of_processes(field.system), tell)
             field.system.stop()
-    return found
+    names = [field.name for field in fields if field.name in known.FAILOVER and times and not field.failed]
+    return found + [cut.measured(name, times, place / f"{name}-cut", tell) for name in names]
 
 
 def main() -> None:
@@ -109,7 +94,7 @@ def main() -> None:
         floor = Floor(place)
         start(fields, place, tell)
         rounds.play(fields, number, seconds, floor, tell)
-        found = fail_over(fields, times, tell)
+        found = fail_over(fields, times, place, tell)
         settings = {"rounds": number, "seconds_per_row": seconds, "load_average": os.getloadavg()}
         result = report.document(fields, missing, found, floor.medians(), settings)
     if quiet:

@@ -14,7 +14,7 @@ from bench.peers import fetch
 from bench.peers.group import Group
 from bench.peers.grpc import UnaryCalls
 from bench.peers.loads import body
-from bench.peers.system import HOST, NODES, Generator, Load, Node, NoLeader, Traits
+from bench.peers.system import HERE, NODES, Generator, Load, Node, NoLeader, Places, Traits
 from raftmq.local.process import free_base_port
 
 READY_S = 60.0
@@ -25,8 +25,8 @@ PUT, TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
 class Etcd(Group):
     """See `bench.peers.system.System`."""
 
-    def __init__(self, name: str, release: fetch.GoPeer) -> None:
-        super().__init__()
+    def __init__(self, name: str, release: fetch.GoPeer, places: Places = HERE) -> None:
+        super().__init__(places)
         self.traits = Traits(name, f"etcd {release.version}", "majority fdatasync", warm_s=5.0, batches=True)
         self._binary = fetch.built(release)
         self._base = 0
@@ -34,7 +34,10 @@ class Etcd(Group):
     def start(self, directory: Path) -> None:
         """Waits until a member leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
-        self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
+        self._nodes = [
+            Node(number, self._base + number, self._start(number), self.places.nodes[number].host)
+            for number in range(NODES)
+        ]
         self._await_leader(READY_S)
 
     def leader(self) -> Node:
@@ -43,7 +46,7 @@ class Etcd(Group):
         for node in self._nodes:
             if node.pid in alive:
                 try:
-                    told = _status(node.port)
+                    told = _status(node.host, node.port)
                 except OSError:
                     continue
                 if told.get("leader") == told["header"]["member_id"]:
@@ -57,8 +60,10 @@ class Etcd(Group):
         return UnaryCalls(load, TXN, lambda place: transaction(place, load.size, load.batch))
 
     def _start(self, number: int) -> int:
-        client, peer = (f"http://{HOST}:{self._base + offset + number}" for offset in (0, NODES))
-        members = ",".join(f"n{each}=http://{HOST}:{self._base + NODES + each}" for each in range(NODES))
+        host, enter = self.places.nodes[number]
+        client, peer = (f"http://{host}:{self._base + offset + number}" for offset in (0, NODES))
+        places = enumerate(self.places.nodes)
+        members = ",".join(f"n{each}=http://{place.host}:{self._base + NODES + each}" for each, place in places)
         flags = {
             "name": f"n{number}",
             "data-dir": self._home / f"n{number}",
@@ -70,7 +75,7 @@ class Etcd(Group):
             "quota-backend-bytes": QUOTA_BYTES,
             "log-level": "error",
         }
-        command = [str(self._binary), *(f"--{name}={value}" for name, value in flags.items())]
+        command = [*enter, str(self._binary), *(f"--{name}={value}" for name, value in flags.items())]
         return self.processes.start(command, self._home / f"n{number}.log")
 
 
@@ -99,8 +104,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _status(port: int) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+def _status(host: str, port: int) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
         connection.request("POST", "/v3/maintenance/status", b"{}", {"Content-Type": "application/json"})
         answer = connection.getresponse()

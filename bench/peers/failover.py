@@ -1,4 +1,5 @@
-"""How long no send is acknowledged when the leader of a loaded cluster is killed (kill -9) or hangs (SIGSTOP).
+"""How long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs (SIGSTOP) or, in
+`bench.peers.cut`, loses its network.
 
 The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S a new connection to each
 other node sends one message; the first that is acknowledged ends the measurement. Timeouts are the system's own.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import uvloop
 
@@ -16,8 +18,6 @@ from bench.peers import loads
 from bench.peers.rounds import wait_for_leader
 from bench.peers.system import Load, Node, System
 
-KILL, STOP = "kill -9", "SIGSTOP"
-FAULTS = (KILL, STOP)
 PROBE_EVERY_S = 0.01
 PATIENCE_S = 60.0
 """Without an acknowledged send for so long, there is no failover."""
@@ -26,7 +26,34 @@ CALM_S = 5.0
 LOADED_S = 1.5
 
 
-def once(system: System, fault: str) -> float:
+class Fault(NamedTuple):
+    """What befalls a leader, and what brings it back."""
+
+    name: str
+    strike: Callable[[Node], None]
+    heal: Callable[[Node], None]
+
+
+def of_processes(system: System) -> list[Fault]:
+    """What can be done to the process of a node."""
+
+    def start_again(node: Node) -> None:
+        system.processes.reap(node.pid)
+        system.restart(node)
+
+    def kill(node: Node) -> None:
+        system.processes.kill(node.pid)
+
+    def pause(node: Node) -> None:
+        system.processes.pause(node.pid)
+
+    def resume(node: Node) -> None:
+        system.processes.resume(node.pid)
+
+    return [Fault("kill -9", kill, start_again), Fault("SIGSTOP", pause, resume)]
+
+
+def once(system: System, fault: Fault) -> float:
     """One fault under load: seconds to the first acknowledged send at another node. All nodes run again afterwards.
 
     Raises OSError (TimeoutError if no send was acknowledged), NoLeader if no leader was there before or after.
@@ -36,11 +63,7 @@ def once(system: System, fault: str) -> float:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_struck(system, leader, fault))
     finally:
-        if fault == KILL:
-            system.processes.reap(leader.pid)
-            system.restart(leader)
-        else:
-            system.processes.resume(leader.pid)
+        fault.heal(leader)
         wait_until_back(system, leader.number)
         time.sleep(CALM_S)
         wait_for_leader(system)
@@ -55,14 +78,16 @@ def wait_until_back(system: System, number: int) -> None:
         time.sleep(0.2)
 
 
-def repeated(system: System, times: int, tell: Callable[[str], None]) -> list[dict[str, object]]:
+def repeated(
+    system: System, times: int, faults: Sequence[Fault], tell: Callable[[str], None]
+) -> list[dict[str, object]]:
     """Every fault that many times. The first failure ends it: "error" then says why, beside what was measured."""
     found: list[dict[str, object]] = []
-    for fault in FAULTS:
+    for fault in faults:
         seconds: list[float] = []
-        found.append({"system": system.traits.name, "fault": fault, "seconds": seconds})
+        found.append({"system": system.traits.name, "fault": fault.name, "seconds": seconds})
         for number in range(times):
-            tell(f"failover {number + 1} of {times}: {system.traits.name}, {fault}")
+            tell(f"failover {number + 1} of {times}: {system.traits.name}, {fault.name}")
             try:
                 seconds.append(round(once(system, fault), 3))
             except Exception as error:  # noqa: BLE001 - as in rounds.attempt
@@ -72,18 +97,15 @@ def repeated(system: System, times: int, tell: Callable[[str], None]) -> list[di
     return found
 
 
-async def _struck(system: System, leader: Node, fault: str) -> float:
+async def _struck(system: System, leader: Node, fault: Fault) -> float:
     """Puts the leader under load, strikes, and looks for the next one; returns the seconds between the two."""
     others = [node for node in system.nodes if node != leader]
     async with loads.running(system, leader, Load(1024, 1, 512, PATIENCE_S)) as generator:
         await asyncio.sleep(LOADED_S)
         if not generator.acked:
-            raise ConnectionError(f"nothing was acknowledged before the {fault}")
+            raise ConnectionError(f"nothing was acknowledged before the {fault.name}")
         began = time.monotonic()
-        if fault == KILL:
-            system.processes.kill(leader.pid)
-        else:
-            system.processes.pause(leader.pid)
+        fault.strike(leader)
         return await first_acknowledged(system, others) - began
 
 

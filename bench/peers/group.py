@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers.processes import Processes
-from bench.peers.system import Node, NoLeader
+from bench.peers.system import HERE, Node, NoLeader, Places
 
 
 class Group(ABC):
     """The nodes of a `bench.peers.system.System`, each a process that joins by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places = HERE) -> None:
+        self.places = places
         self.processes = Processes()
         self._home = Path()
         self._nodes: list[Node] = []

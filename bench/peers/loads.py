@@ -14,7 +14,7 @@ from typing import cast
 
 import uvloop
 
-from bench.peers.system import HOST, Generator, Load, Node, System
+from bench.peers.system import Generator, Load, Node, System
 from raftmq.commands import bench_load
 from raftmq.commands.bench_load import Result
 
@@ -72,7 +72,7 @@ async def running(system: System, node: Node, load: Load) -> AsyncIterator[Gener
     generator.done.add_done_callback(_retrieve)
     # The generators are protocols; `Generator` names only what is read from them.
     make = partial(cast, asyncio.Protocol, generator)
-    transport, _ = await asyncio.get_running_loop().create_connection(make, HOST, node.port)
+    transport, _ = await asyncio.get_running_loop().create_connection(make, node.host, node.port)
     try:
         yield generator
     finally:

@@ -4,75 +4,88 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.processes import Processes
-from bench.peers.system import NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
-from cluster.config.local_layout import ClusterFile, NodeRecord, read_cluster, write_cluster
-from cluster.config.node_files import plan_nodes, write_configs
+from bench.peers.group import Group
+from bench.peers.system import HERE, NODES, TOPIC, Generator, Load, Node, NoLeader, Places, Traits
+from cluster.config.local_layout import NodeRecord
+from cluster.config.node_files import HOST, plan_nodes, write_configs
 from cluster.errors import LocalError
 from raftmq.commands import bench_load
-from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, free_base_port
+from raftmq.local.status import ClusterView, NodeView, fetch_status
+
+READY_S = 30.0
 
 
-class RaftMQ:
+class RaftMQ(Group):
     """See `bench.peers.system.System`."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places = HERE) -> None:
+        super().__init__(places)
         self.traits = Traits("raftmq", version("raftmq"), "majority fdatasync", warm_s=3.0, batches=True)
-        self.processes = Processes()
-        self._cluster = LocalCluster(Path())
+        self._planned: list[NodeRecord] = []
 
     def start(self, directory: Path) -> None:
-        """What `raftmq up` does, but the processes are ours. Raises NoLeader with what `raftmq up` would have said."""
-        self._cluster = LocalCluster(directory)
+        """What `raftmq up` does, but the processes are ours. Raises NoLeader."""
+        self._home = directory
         try:
-            planned = plan_nodes(directory, NODES, free_base_port(4 * NODES))
-            write_configs(planned)
-            create_data_dirs([node.config_path for node in planned], os.environ)
-            write_cluster(directory, ClusterFile(planned))
-            for node in planned:
-                self._start(node)
-            self._cluster.wait_ready()
+            self._planned = plan_nodes(directory, NODES, free_base_port(4 * NODES))
+            write_configs(self._planned)
+            for number in range(NODES):
+                self._move(number)
+            create_data_dirs([node.config_path for node in self._planned], os.environ)
         except LocalError as error:
             raise NoLeader(str(error)) from error
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """From cluster.json."""
-        return [_node(record) for record in self._cluster.nodes]
+        self._nodes = [
+            Node(number, record.broker_port, self._start(number), self.places.nodes[number].host)
+            for number, record in enumerate(self._planned)
+        ]
+        until = time.monotonic() + READY_S
+        while not self._view().ready:
+            if time.monotonic() > until or self.processes.ended():
+                raise NoLeader(f"raftmq is not ready; see {self._planned[0].log}")
+            time.sleep(0.1)
 
     def leader(self) -> Node:
         """The node that leads the highest term and takes writes."""
-        view = self._cluster.view()
-        for record in self._cluster.nodes:
-            if record.id == view.leader and view.writes_open:
-                return _node(record)
-        raise NoLeader("no node of raftmq takes writes")
+        view = self._view()
+        if view.leader is None or not view.writes_open:
+            raise NoLeader("no node of raftmq takes writes")
+        return self._nodes[view.leader - 1]
 
     def generator(self, load: Load) -> Generator:
         """RocketMQ frames."""
         return bench_load.Load(TOPIC, load.size, load.batch, load.in_flight, load.seconds)
 
-    def restart(self, node: Node) -> None:
-        """Starts the node's process; it joins by itself."""
-        self._start(self._cluster.nodes[node.number])
+    def _view(self) -> ClusterView:
+        hosts = [place.host for place in self.places.nodes]
+        return ClusterView(
+            [
+                NodeView(record, True, fetch_status(record.admin_port, host=host))
+                for record, host in zip(self._planned, hosts, strict=True)
+            ]
+        )
 
-    def stop(self) -> None:
-        """Ends the nodes."""
-        self.processes.end()
+    def _start(self, number: int) -> int:
+        """Starts a node as `raftmq.local.process.start_node` does."""
+        record = self._planned[number]
+        node = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
+        return self.processes.start([*self.places.nodes[number].enter, *node], Path(record.log))
 
-    def _start(self, node: NodeRecord) -> None:
-        """Starts a node as `raftmq.local.process.start_node` does, and writes its pid into cluster.json."""
-        command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(node.config_path)]
-        pid = self.processes.start(command, Path(node.log))
-        data = self._cluster.data
-        write_cluster(data, read_cluster(data).with_pid(node.id, pid))
-
-
-def _node(record: NodeRecord) -> Node:
-    return Node(record.id - 1, record.broker_port, record.pid or 0)
+    def _move(self, number: int) -> None:
+        """Has a node's file say the addresses of the places, if they are not all on loopback."""
+        if self.places == HERE:
+            return
+        file = self._planned[number].config_path
+        text, own = file.read_text(), self.places.nodes[number].host
+        for section in ("[peer]", "[admin]", "[[listeners]]"):
+            text = text.replace(f"{section}\n", f'{section}\nbind = "{own}"\n')
+        for record, place in zip(self._planned, self.places.nodes, strict=True):
+            text = text.replace(f"id = {record.id}\nport =", f'id = {record.id}\nhost = "{place.host}"\nport =')
+            for port in record.ports.values():
+                text = text.replace(f'"{HOST}:{port}"', f'"{place.host}:{port}"')
+        file.write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.peers import fetch, loads
 from bench.peers.group import Group
-from bench.peers.system import HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Traits
+from bench.peers.system import HERE, HOST, NODES, TOPIC, Generator, Load, Node, NoLeader, Place, Places, Traits
 from raftmq.commands import bench_load
 from raftmq.local.process import free_base_port
 
@@ -44,9 +44,9 @@ _LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
 class DLedger(Group):
     """See `bench.peers.system.System`."""
 
-    def __init__(self, name: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, name: str, settings: Mapping[str, str], places: Places = HERE) -> None:
         """`settings`: lines of broker.conf beside those that a DLedger group must have."""
-        super().__init__()
+        super().__init__(places)
         self.traits = Traits(
             name,
             f"RocketMQ {fetch.ROCKETMQ}",
@@ -67,7 +67,10 @@ class DLedger(Group):
         for name in ("broker", "namesrv", "tools"):
             (directory / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
         self._start_namesrv()
-        self._nodes = [Node(number, self._port(number, 2), self._start(number)) for number in range(NODES)]
+        self._nodes = [
+            Node(number, self._port(number, 2), self._start(number), self.places.nodes[number].host)
+            for number in range(NODES)
+        ]
         try:
             self._await_leader(READY_S, 0.5)
         except NoLeader:
@@ -92,18 +95,18 @@ class DLedger(Group):
         conf = self._home / "namesrv.conf"
         kv, stored = self._home / "kv.json", self._home / "namesrv.stored"
         conf.write_text(f"listenPort={self._base}\nkvConfigPath={kv}\nconfigStorePath={stored}\n")
-        self._start_java("namesrv", _NAMESRV_HEAP, "org.apache.rocketmq.namesrv.NamesrvStartup", conf)
+        self._start_java("namesrv", _NAMESRV_HEAP, "org.apache.rocketmq.namesrv.NamesrvStartup", conf, Place(HOST))
 
     def _start(self, number: int) -> int:
-        store = self._home / f"n{number}"
+        store, place = self._home / f"n{number}", self.places.nodes[number]
         store.mkdir(exist_ok=True)
-        peers = ";".join(f"n{each}-{HOST}:{self._port(each, 4)}" for each in range(NODES))
+        peers = ";".join(f"n{each}-{host}:{self._port(each, 4)}" for each, (host, _) in enumerate(self.places.nodes))
         settings = {
             "brokerClusterName": "RaftCluster",
             "brokerName": GROUP,
-            "brokerIP1": HOST,
+            "brokerIP1": place.host,
             "listenPort": self._port(number, 2),
-            "namesrvAddr": f"{HOST}:{self._base}",
+            "namesrvAddr": f"{self.places.hub}:{self._base}",
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
             "enableDLegerCommitLog": "true",
@@ -115,12 +118,14 @@ class DLedger(Group):
         }
         conf = self._home / f"broker-n{number}.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return self._start_java(f"broker-n{number}", _BROKER_HEAP, "org.apache.rocketmq.broker.BrokerStartup", conf)
+        return self._start_java(
+            f"broker-n{number}", _BROKER_HEAP, "org.apache.rocketmq.broker.BrokerStartup", conf, place
+        )
 
-    def _start_java(self, name: str, heap: str, main: str, conf: Path) -> int:
+    def _start_java(self, name: str, heap: str, main: str, conf: Path, place: Place) -> int:
         home = [f"-Duser.home={self._home}", f"-Drocketmq.home.dir={self._home}"]
         command = [self._java, f"-Xms{heap}", f"-Xmx{heap}", *_JVM, *home, "-cp", f"{self._jars}/*", main, "-c", conf]
-        return self.processes.start([str(part) for part in command], self._home / f"{name}.log")
+        return self.processes.start([*place.enter, *(str(part) for part in command)], self._home / f"{name}.log")
 
     def _last_words(self) -> str:
         lines = [line for log in sorted(self._home.glob("*.log")) for line in log.read_text().splitlines()[-2:]]

@@ -32,11 +32,30 @@ class Load(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a system: its number from 0, the port of its clients, the pid of its process."""
+    """A node of a system: its number from 0, the port of its clients, the pid of its process, and where it is."""
 
     number: int
     port: int
     pid: int
+    host: str = HOST
+
+
+class Place(NamedTuple):
+    """Where a node is: its address, and the command that starts another one there; empty for here."""
+
+    host: str
+    enter: tuple[str, ...] = ()
+
+
+class Places(NamedTuple):
+    """Of the nodes of a system, and the address at which they reach what the benchmark itself starts."""
+
+    nodes: tuple[Place, ...]
+    hub: str
+
+
+HERE = Places((Place(HOST),) * NODES, HOST)
+"""All on this machine's loopback."""
 
 
 class Generator(Protocol):

@@ -118,7 +118,7 @@ async def test_a_send_is_taken_or_not(word: str, is_taken: bool) -> None:
 def test_what_was_measured_before_a_failure_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[Any] = [0.25, 0.5, NoLeader("none came")]
 
-    def once(system: object, fault: str) -> float:
+    def once(system: object, fault: failover.Fault) -> float:
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -126,7 +126,7 @@ def test_what_was_measured_before_a_failure_stays(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(failover, "once", once)
     told: list[str] = []
-    assert failover.repeated(SYSTEM, 2, told.append) == [
+    assert failover.repeated(SYSTEM, 2, failover.of_processes(SYSTEM), told.append) == [
         {"system": "fake", "fault": "kill -9", "seconds": [0.25, 0.5]},
         {"system": "fake", "fault": "SIGSTOP", "seconds": [], "error": "NoLeader: none came"},
     ]

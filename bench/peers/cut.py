@@ -1,0 +1,76 @@
+"""How long no send is acknowledged when the leader's network is cut: `bench.peers.failover`, nodes in namespaces.
+
+`measured` starts this module as a process of its own in a namespace (`bench.peers.network`); it prints one row as JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.peers import failover, known
+from bench.peers.network import ENTER, Network
+from bench.peers.processes import ended_at_exit
+from bench.peers.rounds import Field
+from bench.peers.system import Node
+
+NAME = "cut network"
+WARM_S = 15.0
+"""Of load before the first fault, at most: what is measured is no throughput."""
+_PR_SET_PDEATHSIG = 1
+_ROOT = Path(__file__).parents[2]
+
+
+def measured(name: str, times: int, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """A row as `failover.repeated` makes them, for one system; "error" if there can be no namespaces here."""
+    tell(f"failover: {name}, {NAME}")
+    folder.mkdir(parents=True)
+    command = [*ENTER, sys.executable, "-m", "bench.peers.cut", name, str(times), str(folder), str(os.getpid())]
+    try:
+        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError) as error:
+        return {"system": name, "fault": NAME, "seconds": [], "error": f"no network namespaces: {error}"}
+    return row
+
+
+def cable(network: Network) -> failover.Fault:
+    """The leader's cable is pulled, and plugged in again."""
+
+    def pull(leader: Node) -> None:
+        network.cut(leader.number)
+
+    def plug(leader: Node) -> None:
+        network.mend(leader.number)
+
+    return failover.Fault(NAME, pull, plug)
+
+
+def main(name: str, times: int, folder: Path, parent: int) -> None:
+    """In the namespace: starts the system, cuts its leaders off, prints the row."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        return  # it ended before we asked to be told
+
+    def tell(what: str) -> None:
+        print(f"          {what}", file=sys.stderr, flush=True)
+
+    with ended_at_exit():
+        network = Network(folder)
+        field = Field(known.CUTTABLE[name](network.places))
+        field.warm_s = min(field.warm_s, WARM_S)
+        field.start(folder / "data")
+        field.resume()
+        [row] = failover.repeated(field.system, times, [cable(network)], tell)
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

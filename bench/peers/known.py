@@ -1,0 +1,33 @@
+"""The systems by name. Each is made with the places of its nodes (`bench.peers.system.HERE` if all are on loopback)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from bench.peers import fetch
+from bench.peers.etcd import Etcd
+from bench.peers.nats import Nats
+from bench.peers.pysyncobj import PySyncObj
+from bench.peers.raftmq import RaftMQ
+from bench.peers.rocketmq import TUNED, DLedger
+from bench.peers.system import Places, System
+
+CUTTABLE: dict[str, Callable[[Places], System]] = {
+    "raftmq": RaftMQ,
+    "dledger": partial(DLedger, "dledger", {}),
+    "dledger-tuned": partial(DLedger, "dledger-tuned", TUNED),
+    "etcd": partial(Etcd, "etcd", fetch.ETCD),
+    "etcd-3.4": partial(Etcd, "etcd-3.4", fetch.ETCD_3_4),
+}
+"""Those whose nodes can be in networks of their own."""
+LOCAL: dict[str, Callable[[], System]] = {
+    "nats-lazy": partial(Nats, "nats-lazy", fetch.NATS),
+    "pysyncobj": PySyncObj,
+    "nats-2.9": partial(Nats, "nats-2.9", fetch.NATS_2_9),
+}
+DEFAULT = ("raftmq", "dledger", "dledger-tuned", "etcd", "nats-lazy", "pysyncobj")
+ALL = (*DEFAULT, "etcd-3.4", "nats-2.9")
+"""The last two are releases of years ago, measured only when they are named."""
+FAILOVER = ("raftmq", "etcd", "dledger")
+"""Those whose leaders are struck."""
