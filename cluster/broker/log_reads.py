@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cluster.broker.services import Services
-from cluster.broker.stored_bodies import POSITION_SIZE, body_of, position_of, span_of
+from cluster.broker.stored_bodies import POSITION_SIZE, body_of, extent_of, position_of
 from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem
@@ -26,18 +26,21 @@ class Log(Protocol):
         """See `Services`."""
 
 
-def read_body(services: Log, items: bytes, *, told: int = logging.ERROR) -> tuple[bytes, int]:
+def read_body(
+    services: Log, items: bytes, extent: tuple[int, int] | None = None, *, told: int = logging.ERROR
+) -> tuple[bytes, int]:
     """The stored messages of the packed `items`, one behind the other, and how many these are: up to the first whose
     bytes do not match its CRC even when read again. What cannot be read is logged at the level `told`.
 
-    One read for those that lie close together.
+    One read for those that lie close together. `extent`: that of the items, if the caller knows it.
     """
-    if span_of(items) <= GAP_BYTES * (len(items) // ITEM.size):
-        return _read_run(services, items, told)
+    first, span = extent or extent_of(items)
+    if span <= GAP_BYTES * (len(items) // ITEM.size):
+        return _read_run(services, items, first, span, told)
     parts: list[bytes] = []
     count = 0
     for run in _runs(items):
-        part, intact = _read_run(services, run, told)
+        part, intact = _read_run(services, run, *extent_of(run), told)
         parts.append(part)
         count += intact
         if intact * ITEM.size < len(run):
@@ -79,10 +82,9 @@ def _runs(items: bytes) -> Iterator[bytes]:
     yield items[begin * ITEM.size :]
 
 
-def _read_run(services: Log, items: bytes, told: int) -> tuple[bytes, int]:
-    first = position_of(items)
+def _read_run(services: Log, items: bytes, first: int, span: int, told: int) -> tuple[bytes, int]:
     try:
-        block = services.read_log(first, span_of(items))
+        block = services.read_log(first, span)
     except (StorageError, OutOfRangeError):
         block = b""  # one by one then: what can be read is served
     body, count = body_of(items, block, first)

@@ -63,6 +63,11 @@ class OldPulls:
         """Of the pull's queue, in the tier too."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id)
 
+    def first_beside(self, pull: Pull, low: int) -> int:
+        """The same, where the queue's rows are known to begin at `low`."""
+        state = self._services.state
+        return low if state.kept.position >= evicted_position(state) else self.first_offset(pull)
+
     def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
         """Has the pull answered by one of the three if its offset is kept; `low` is where the rows of this node begin.
 

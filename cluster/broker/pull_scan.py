@@ -14,8 +14,9 @@ from typing import NamedTuple
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.log_reads import read_body, read_intact
 from cluster.broker.pull import Pull
+from cluster.broker.recent_blocks import RecentBlocks
 from cluster.broker.services import Services
-from cluster.broker.stored_bodies import position_of, span_of
+from cluster.broker.stored_bodies import extent_of, position_of
 from cluster.wire.message_format import parse_properties, stored_properties
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem, unpack_items
@@ -65,19 +66,24 @@ class Chosen(NamedTuple):
     """Where to go on."""
     offsets: Sequence[int]
     """Of the items."""
+    extent: tuple[int, int]
+    """Of the items (`stored_bodies.extent_of`)."""
 
 
-def choose(services: Services, pull: Pull, high: int) -> Chosen:
+def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
     """By rows: the items to send, within the pull's limits but at least one if any matches, and where to go on."""
     assert not isinstance(pull.wanted, SqlFilter)
     if pull.wanted is not None:
-        return _choose_tags(services, pull, pull.wanted, high)
+        return _choose_tags(rows, pull, pull.wanted, high)
     first = pull.offset
-    items = services.state.fetch_packed(pull.topic_id, pull.queue_id, first, min(pull.messages_max, high - first))
-    if span_of(items) > pull.bytes_max:  # else they have fewer bytes as well
+    end = min(first + pull.messages_max, high)
+    items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
+    extent = extent_of(items)
+    if extent[1] > pull.bytes_max:  # else they have fewer bytes as well
         items = items[: ITEM.size * _fitting(items, pull.bytes_max)]
+        extent = extent_of(items)
     end = first + len(items) // ITEM.size
-    return Chosen(items, end, range(first, end))
+    return Chosen(items, end, range(first, end), extent)
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
@@ -86,33 +92,37 @@ def _fitting(items: bytes, bytes_max: int) -> int:
     return max(1, bisect_right(ends, bytes_max))
 
 
-def _choose_tags(services: Services, pull: Pull, tags: frozenset[int], high: int) -> Chosen:
-    fetch = services.state.fetch_packed
+def _choose_tags(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Chosen:
     parts: list[bytes] = []
     offsets: list[int] = []
     total = 0
     at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
     while at < stop:
-        window = fetch(pull.topic_id, pull.queue_id, at, min(SCAN_WINDOW - at % SCAN_WINDOW, stop - at))
+        window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % SCAN_WINDOW + SCAN_WINDOW, stop), high)
         if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
         for number in [number for number, (tag,) in enumerate(_TAG.iter_unpack(window)) if tag in tags]:
             item = window[number * ITEM.size : (number + 1) * ITEM.size]
             total += _SIZE.unpack(item)[0]
             if total > pull.bytes_max and parts:
-                return Chosen(b"".join(parts), at + number, offsets)
+                return _chosen(parts, at + number, offsets)
             parts.append(item)
             offsets.append(at + number)
             if len(parts) == pull.messages_max:
-                return Chosen(b"".join(parts), at + number + 1, offsets)
+                return _chosen(parts, at + number + 1, offsets)
         at += len(window) // ITEM.size
-    return Chosen(b"".join(parts), at, offsets)
+    return _chosen(parts, at, offsets)
+
+
+def _chosen(parts: list[bytes], next_offset: int, offsets: list[int]) -> Chosen:
+    items = b"".join(parts)
+    return Chosen(items, next_offset, offsets, extent_of(items))
 
 
 def read(services: Services, chosen: Chosen) -> Found:
     """What was chosen, up to the first that cannot be read intact."""
     items = chosen.items
-    body, count = read_body(services, items)
+    body, count = read_body(services, items, chosen.extent)
     if count * ITEM.size == len(items):
         return Found(count, body, chosen.next_offset, position_of(items, count - 1))
     bad = unpack_items(items[count * ITEM.size : (count + 1) * ITEM.size], chosen.offsets[count])[0]

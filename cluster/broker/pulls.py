@@ -21,14 +21,15 @@ from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
 from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.read_levels import ReadLevels
+from cluster.broker.recent_blocks import RecentBlocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
-from cluster.broker.stored_bodies import position_of
 from cluster.broker.subscription import MessageFilter, message_filter
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from statemachine.query import QueueItem
 
 if TYPE_CHECKING:
+    from statemachine.groups import GroupConfig
     from statemachine.offset_resets import OffsetReset
     from statemachine.topics import TopicConfig
 
@@ -63,6 +64,7 @@ class Pulls:
         self._reads = reads
         self._old = OldPulls(services, old, levels)
         self._has_tier = levels is not None
+        self._rows = RecentBlocks(services.state)
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
@@ -86,8 +88,9 @@ class Pulls:
         if topic is None:
             self._wait_for_topic(puller, wish, tries)
             return None
-        self._check_readable(wish, topic)
-        pull = Pull(puller, wish, topic, self._wanted(wish))
+        group = self._services.state.groups.get(wish.group)
+        _check_readable(wish, topic, group)
+        pull = Pull(puller, wish, topic, self._wanted(wish, group))
         if not tries:  # later commits of its connection may be here already when it comes round again
             self._commit(puller.client, wish, topic)
         return pull
@@ -99,18 +102,7 @@ class Pulls:
         if not puller.client.closed:
             self._services.call_later(TOPIC_RETRY_MS, lambda: self._start(puller, wish, tries + 1))
 
-    def _check_readable(self, wish: PullWish, topic: TopicConfig) -> None:
-        if not topic.perm & PERM_READ:
-            raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
-        if not 0 <= wish.queue_id < topic.read_queues:
-            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
-            raise Refused(Reason.INVALID, remark)
-        config = self._services.state.groups.get(wish.group)
-        if config is not None and not config.consume_enable:
-            remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
-            raise Refused(Reason.NO_PERMISSION, remark)
-
-    def _wanted(self, wish: PullWish) -> MessageFilter:
+    def _wanted(self, wish: PullWish, config: GroupConfig | None) -> MessageFilter:
         """The filter of the wish itself, else of the group's newest subscription. Raises Refused.
 
         None where that is older than the consumer's and the client compares the tags itself: it would be told that it
@@ -121,7 +113,6 @@ class Pulls:
         group, topic = wish.group, wish.topic
         row = self._members.subscription(group, topic)
         newest = None if row is None else row[1:]
-        config = self._services.state.groups.get(group)
         stored = None if config is None else config.subscriptions.get(topic)
         if stored is not None and (newest is None or stored[2] > newest[2]):
             newest = stored
@@ -204,7 +195,7 @@ class Pulls:
         if found.unread is not None:
             self._reply_before(pull, found, found.unread)
         elif found.messages:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found)
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found, (low, high))
         elif pull.held and found.next_offset == high:
             pull.offset = found.next_offset
             return False
@@ -290,8 +281,8 @@ class Pulls:
             if first and pull.puller.elsewhere(first[0].position):
                 return None
             return search(services, pull, wanted, high)
-        chosen = choose(services, pull, high)
-        if chosen.items and pull.puller.elsewhere(position_of(chosen.items)):
+        chosen = choose(self._rows, pull, high)
+        if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
             return None
         return read(services, chosen) if chosen.items else Found(0, b"", chosen.next_offset)
 
@@ -342,13 +333,28 @@ class Pulls:
         remark: str,
         next_offset: int,
         found: Found = NOTHING,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
-        state = self._services.state
+        """`bounds`: those of the queue's rows here, if they have just been looked up."""
         suggested = LEADER
         labels: dict[str, str] = {}
         if self._reads is not None:
             suggested = self._reads.suggest(pull.group, pull.queue_id, found.last_position)
             self._reads.label(labels)
-        low, high = self._old.first_offset(pull), state.max_offset(pull.topic_id, pull.queue_id)
-        answer = PullAnswer(outcome, remark, next_offset, low, high, suggested, labels, found.body, found.messages)
+        if bounds is None:
+            first, high = self._old.first_offset(pull), self._services.state.max_offset(pull.topic_id, pull.queue_id)
+        else:
+            first, high = self._old.first_beside(pull, bounds[0]), bounds[1]
+        answer = PullAnswer(outcome, remark, next_offset, first, high, suggested, labels, found.body, found.messages)
         pull.puller.answered(answer)
+
+
+def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | None) -> None:
+    if not topic.perm & PERM_READ:
+        raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+    if not 0 <= wish.queue_id < topic.read_queues:
+        remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+        raise Refused(Reason.INVALID, remark)
+    if group is not None and not group.consume_enable:
+        remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
+        raise Refused(Reason.NO_PERMISSION, remark)

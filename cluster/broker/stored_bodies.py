@@ -24,13 +24,13 @@ def position_of(items: bytes, number: int = 0) -> int:
     return position
 
 
-def span_of(items: bytes) -> int:
-    """Bytes of the log from the first of packed items to the end of the last; 0 without any."""
+def extent_of(items: bytes) -> tuple[int, int]:
+    """(where the first of packed items lies, bytes of the log from there to the end of the last); zeros without any."""
     if not items:
-        return 0
+        return 0, 0
+    first: int = _POSITION.unpack_from(items)[0]
     last, size = POSITION_SIZE.unpack_from(items, len(items) - POSITION_SIZE.size)
-    end: int = last + size
-    return end - position_of(items)
+    return first, last + size - first
 
 
 @twin
@@ -43,8 +43,9 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     if not items:
         return b"", 0
     sizes, checksums = zip(*_SIZE_CRC.iter_unpack(items), strict=True)
-    begin, total = position_of(items) - first, sum(sizes)
-    adjacent = begin >= 0 and span_of(items) == total
+    at_first, span = extent_of(items)
+    begin, total = at_first - first, sum(sizes)
+    adjacent = begin >= 0 and span == total
     if adjacent:  # where they are follows from their sizes alone, so what is checked is what is given
         pieces = [block[at:end] for at, end in pairwise(accumulate(sizes, initial=begin))]
     else:

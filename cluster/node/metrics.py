@@ -34,7 +34,7 @@ from cluster.node.broker_metrics import BrokerMetrics
 from cluster.node.dead_letter_metrics import DeadLetterMetrics
 from cluster.node.ha_metrics import HaMetrics
 from cluster.node.request_metrics import RequestMetrics
-from cluster.node.tallies import Spread, Tally
+from cluster.node.tallies import Spread, Tallies, Tally
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.metrics import RepairMetrics
@@ -67,7 +67,6 @@ class NodeMetrics:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self._leader_seen: int = 0
-        self._in: dict[str, tuple[Counter, Counter]] = {}
         self._define_build()
         self._define_raft()
         self._define_lanes()
@@ -95,8 +94,6 @@ class NodeMetrics:
         self._bytes_taken = self._bytes_given = 0
         """Of all topics, deleted ones too."""
         self._loop_lag_s = 0.0
-        self._out: dict[str, tuple[Counter, Counter]] = {}
-        self._pulled: dict[str, Counter] = {}
 
     # --- fed per batch ---------------------------------------------------------------------------------------------
 
@@ -134,17 +131,13 @@ class NodeMetrics:
         """Messages of one topic were acknowledged; once per topic and entry."""
         self.messages_taken += messages
         self._bytes_taken += size_bytes
-        count, size = self._in.get(topic) or self._children(self._in, self._messages_in, self._throughput_in, topic)
-        count.inc(messages)
-        size.inc(size_bytes)
+        _add(self._messages_in.values, self._throughput_in.values, topic, messages, size_bytes)
 
     def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
         """A pull was answered with messages."""
         self.messages_given += messages
         self._bytes_given += size_bytes
-        count, size = self._out.get(topic) or self._children(self._out, self._messages_out, self._throughput_out, topic)
-        count.inc(messages)
-        size.inc(size_bytes)
+        _add(self._messages_out.values, self._throughput_out.values, topic, messages, size_bytes)
 
     def topic_sizes(self, sizes: Mapping[str, int]) -> None:
         """Topic -> bytes of its messages in this node's log; the largest TOPICS_MAX are shown."""
@@ -155,18 +148,12 @@ class NodeMetrics:
 
     def _stored_in(self) -> Iterator[tuple[str, float]]:
         """(topic, messages acknowledged) of every topic that has a series."""
-        for name, (count, _) in self._in.items():
-            yield name, next(iter(count.collect())).samples[0].value
+        yield from self._messages_in.values.items()
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""
-        for children, counters in (
-            (self._in, (self._messages_in, self._throughput_in)),
-            (self._out, (self._messages_out, self._throughput_out)),
-        ):
-            if children.pop(topic, None):
-                for counter in counters:
-                    counter.remove(topic)
+        for tallies in (self._messages_in, self._throughput_in, self._messages_out, self._throughput_out):
+            tallies.values.pop(topic, None)
 
     def refused(self, reason: str) -> None:
         """A request was refused before anything was proposed; `reason` is one of a few short texts."""
@@ -178,10 +165,8 @@ class NodeMetrics:
 
     def pulled(self, outcome: str) -> None:
         """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
-        counter = self._pulled.get(outcome)
-        if counter is None:
-            counter = self._pulled[outcome] = self._pulls.labels(outcome)
-        counter.inc()
+        counts = self._pulls.values
+        counts[outcome] = counts.get(outcome, 0) + 1
 
     def queried(self, kind: str, outcome: str) -> None:
         """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""
@@ -368,12 +353,14 @@ class NodeMetrics:
         self._codes_refused = counter(
             "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"
         )
-        self._pulls = counter("raftmq_pulls", "Pulls answered", "outcome")
+        self._pulls = self._tallies("raftmq_pulls", "Pulls answered", "outcome")
         self._queries = counter("raftmq_queries", "Queries of single messages answered", "kind", "outcome")
-        self._messages_in = counter("rocketmq_messages_in", "Messages acknowledged", "topic")
-        self._throughput_in = counter("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
-        self._messages_out = counter("rocketmq_messages_out", "Messages delivered to consumers", "topic")
-        self._throughput_out = counter("rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic")
+        self._messages_in = self._tallies("rocketmq_messages_in", "Messages acknowledged", "topic")
+        self._throughput_in = self._tallies("rocketmq_throughput_in", "Bytes of messages acknowledged", "topic")
+        self._messages_out = self._tallies("rocketmq_messages_out", "Messages delivered to consumers", "topic")
+        self._throughput_out = self._tallies(
+            "rocketmq_throughput_out", "Bytes of messages delivered to consumers", "topic"
+        )
         self._topic_bytes = gauge(
             "raftmq_topic_bytes",
             "Bytes of the topic's messages in this node's log, about (the largest topics)",
@@ -407,12 +394,13 @@ class NodeMetrics:
     def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:
         return Spread(name, text, bounds, self.registry)
 
-    def _children(
-        self, cache: dict[str, tuple[Counter, Counter]], count: Counter, size: Counter, topic: str
-    ) -> tuple[Counter, Counter]:
-        """The pair for a topic, kept so that a batch costs no label lookup."""
-        pair = cache[topic] = (count.labels(topic), size.labels(topic))
-        return pair
+    def _tallies(self, name: str, text: str, label: str) -> Tallies:
+        return Tallies(name, text, label, self.registry)
+
+
+def _add(counts: dict[str, int], sizes: dict[str, int], topic: str, messages: int, size_bytes: int) -> None:
+    counts[topic] = counts.get(topic, 0) + messages
+    sizes[topic] = sizes.get(topic, 0) + size_bytes
 
 
 class LoopLagSampler:

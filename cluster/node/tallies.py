@@ -38,6 +38,25 @@ class Tally:
         yield CounterMetricFamily(self._name, self._text, self._value)
 
 
+class Tallies:
+    """Counters by one label. Only the event loop adds and reads."""
+
+    __slots__ = ("_label", "_name", "_text", "values")
+
+    def __init__(self, name: str, text: str, label: str, registry: CollectorRegistry) -> None:
+        self._name, self._text, self._label = name, text, label
+        self.values: dict[str, int] = {}
+        """By the value of the label."""
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
+        for value, count in self.values.items():
+            family.add_metric((value,), count)
+        yield family
+
+
 class Spread:
     """A histogram. Only the event loop adds and reads."""
 

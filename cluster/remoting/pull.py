@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from cluster.broker.pull import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.pulls import Pulls
@@ -12,7 +14,9 @@ from cluster.broker.subscription import Expression
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.fields import integer, integers, text
 from cluster.remoting.request import Connection, Handler, Request
+from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
 
 if TYPE_CHECKING:
     from cluster.remoting.request_figures import RequestFigures
@@ -40,6 +44,9 @@ _FIGURES: dict[PullOutcome, str] = {
     PullOutcome.BUSY: "refused",
 }
 """The `outcome` of the metric."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 
 Elsewhere = Callable[[Request, int], bool]
 """Has another node answer where this one lacks the log at a position (`cluster.remoting.router.Router.elsewhere`)."""
@@ -96,8 +103,7 @@ class PullReply:
     @property
     def kept_bytes(self) -> int:
         """See `Puller`."""
-        ext = sum([len(name) + len(value) for name, value in self._request.ext.items()])
-        return ext + len(self._request.body)
+        return len(self._request.ext_json) + len(self._request.body)
 
     def hold(self) -> None:
         """See `Puller`."""
@@ -135,37 +141,91 @@ class PullReply:
         refuse(self._request, refused)
 
 
+class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The ext fields of a pull (PullMessageRequestHeader), read at once. Numbers are texts (Java, Go) or numbers (C++).
+
+    What does not fit, or has fields that are not here, is read one by one: that says what is wrong.
+    """
+
+    consumerGroup: Name
+    topic: Name
+    queueId: Signed64
+    queueOffset: Signed64
+    maxMsgNums: Signed64
+    sysFlag: Signed64
+    commitOffset: Signed64 = -1
+    suspendTimeoutMillis: Signed64 = 0
+    subscription: str | None = None
+    subVersion: Signed64 = 0
+    expressionType: str | None = None
+    maxMsgBytes: Signed64 = BYTES_DEFAULT
+    requestSource: object = None
+    proxyFrowardClientId: object = None
+    bname: object = None
+    lo: object = None
+    ns: object = None
+    nsd: object = None
+    oway: object = None
+
+
+_decode = msgspec.json.Decoder(PullFields, strict=False).decode
+
+
 def decode_pull(request: Request) -> PullWish:
-    """The request's fields. Raises Refused (29)."""
+    """The request's fields. Raises Refused (29), or CodecError."""
+    try:
+        fields = _decode(request.ext_json)
+    except MALFORMED:
+        fields = read_one_by_one(request)
+    flags = fields.sysFlag
+    own = flags & FLAG_SUBSCRIPTION
+    forwarded = request.connection.forwarded
+    return PullWish(
+        fields.consumerGroup,
+        fields.topic,
+        fields.queueId,
+        fields.queueOffset,
+        fields.maxMsgNums,
+        fields.maxMsgBytes,
+        # The node that holds the connection waits for an answer no longer than for that of a send.
+        fields.suspendTimeoutMillis if flags & FLAG_SUSPEND and not forwarded else 0,
+        # Not when another node held it: later commits of its connection may be here already.
+        fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
+        Expression(fields.expressionType, fields.subscription) if own else None,
+        0 if own else fields.subVersion,
+        compares_tags(request, fields.expressionType, flags),
+    )
+
+
+def read_one_by_one(request: Request) -> PullFields:
+    """The same, with a reason for a field that is missing or wrong. Raises Refused (29), or CodecError."""
+    ext = request.ext
     group, topic = text(request, "consumerGroup"), text(request, "topic")
     queue_id, flags, offset, messages_max = integers(request, "queueId", "sysFlag", "queueOffset", "maxMsgNums")
-    own = bool(flags & FLAG_SUBSCRIPTION)
-    # Not when another node held it: later commits of its connection may be here already.
-    commits = flags & FLAG_COMMIT_OFFSET and not request.connection.forwarded
-    # The node that holds the connection waits for an answer no longer than for that of a send.
-    suspends = flags & FLAG_SUSPEND and not request.connection.forwarded
-    return PullWish(
+    return PullFields(
         group,
         topic,
         queue_id,
         offset,
         messages_max,
+        flags,
+        integer(request, "commitOffset", -1) if flags & FLAG_COMMIT_OFFSET else -1,
+        integer(request, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0,
+        ext.get("subscription"),
+        0 if flags & FLAG_SUBSCRIPTION else integer(request, "subVersion", 0),
+        ext.get("expressionType"),
         integer(request, "maxMsgBytes", BYTES_DEFAULT),
-        integer(request, "suspendTimeoutMillis", 0) if suspends else 0,
-        integer(request, "commitOffset", -1) if commits else -1,
-        Expression(request.ext.get("expressionType"), request.ext.get("subscription")) if own else None,
-        0 if own else integer(request, "subVersion", 0),
-        compares_tags(request, flags),
     )
 
 
-def compares_tags(request: Request, flags: int) -> bool:
+def compares_tags(request: Request, expression_type: str | None, flags: int) -> bool:
     """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
 
     Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
     nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
     (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
     """
-    if flags & FLAG_CLASS_FILTER or request.ext.get("expressionType") not in (None, "", "TAG"):
+    if flags & FLAG_CLASS_FILTER or expression_type not in (None, "", "TAG"):
         return False
-    return request.language == "CPP" or (request.language == "JAVA" and request.version >= V4_0_0)
+    language = request.language
+    return language == "CPP" or (language == "JAVA" and request.version >= V4_0_0)

@@ -69,7 +69,7 @@ class RefusedCodes:
             remark += f"; {INSTEAD[request.code]}" if request.code in INSTEAD else ""
         self._log(request, code, language, name)
         # What waits is an answer, not a request of up to 16 MiB.
-        request.ext, request.body = {}, b""
+        request.drop()
         delay_ms = self._delay_ms(request.connection, code)
         if not delay_ms or not self._wait(request, remark, delay_ms):
             request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.frame import Frame
 from cluster.runtime.room import Share
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_head, ext_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_head, ext_of
 from cluster.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -27,30 +27,27 @@ class RemotingRequest:
     __slots__ = (
         "_answered",
         "_arrived_s",
+        "_ext",
+        "_header",
         "_promised",
         "_serialize_type",
         "_slow",
         "body",
         "code",
         "connection",
-        "ext",
         "flag",
-        "language",
         "opaque",
         "received",
-        "version",
     )
 
-    def __init__(self, frame: Frame, slow: SlowRequests | None = None) -> None:
-        """Raises CodecError if the ext fields are not an object of values."""
-        header = frame.header
+    def __init__(self, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> None:
+        """Raises CodecError if the ext fields are not an object of values; with `reads_ext` off, `ext` does."""
+        self._header = header = frame.header
         self.connection = frame.path
         self.code = header.code
         self.opaque = header.opaque
         self.flag = header.flag
-        self.version = header.version
-        self.language = str(header.language)[:LANGUAGE_MAX]
-        self.ext = ext_of(header)
+        self._ext = ext_of(header) if reads_ext else None
         self.body = frame.body
         self.received: Frame | None = None
         """The request as received, where another node may have to answer."""
@@ -59,6 +56,28 @@ class RemotingRequest:
         self._promised: Share | None = None
         self._slow = slow
         self._arrived_s = 0.0 if slow is None else slow.clock_s()
+
+    @property
+    def version(self) -> int:
+        """See `services.Request`."""
+        return self._header.version
+
+    @property
+    def language(self) -> str:
+        """See `services.Request`."""
+        return str(self._header.language)[:LANGUAGE_MAX]
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """See `services.Request`."""
+        if self._ext is None:
+            self._ext = ext_of(self._header)
+        return self._ext
+
+    @property
+    def ext_json(self) -> bytes:
+        """See `services.Request`."""
+        return self._header.extFields
 
     @property
     def client(self) -> tuple[str, int]:
@@ -72,6 +91,12 @@ class RemotingRequest:
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """See `services.Request`."""
         return self.connection.room_for(size, again)
+
+    def drop(self) -> None:
+        """See `services.Request`."""
+        header = self._header
+        self._header = Header(header.code, header.opaque, header.flag, header.version, header.language)
+        self._ext, self.body = {}, b""
 
     def promise(self, size: int) -> None:
         """See `services.Request`."""

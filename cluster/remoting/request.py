@@ -31,10 +31,23 @@ class Request(Protocol):
     code: int
     opaque: int
     flag: int
-    version: int
-    language: str
-    ext: dict[str, str]
     body: bytes
+
+    @property
+    def version(self) -> int:
+        """Of the client's protocol (MQVersion's ordinal)."""
+
+    @property
+    def language(self) -> str:
+        """That the client reports."""
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """The ext fields. Raises CodecError if they are not an object of values."""
+
+    @property
+    def ext_json(self) -> bytes:
+        """The same as they came: JSON that nobody has checked."""
 
     @property
     def connection(self) -> Connection:
@@ -49,6 +62,9 @@ class Request(Protocol):
 
     def hold(self) -> None:
         """It waits for something to happen, as a long poll does: nobody wonders how long that takes."""
+
+    def drop(self) -> None:
+        """Its ext fields and body are needed no more: only its answer is kept."""
 
     def promise(self, size: int) -> None:
         """Holds room for an answer that is made later, until it is given; 0 gives the room back."""

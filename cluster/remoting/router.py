@@ -199,6 +199,12 @@ class Router(Dispatch):
                 frame = name_committers(frame, self._members)
             self._forward(frame)
             return
+        if code in PULLS:
+            request = RemotingRequest(frame, self._proposals.figures.slow, reads_ext=False)
+            if self._log_begins() or self._state.has_resets:
+                request.received = frame
+            self._handle(request)
+            return
         request = RemotingRequest(frame, self._proposals.figures.slow)
         if code in FROM_ROWS and self._fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
@@ -206,8 +212,7 @@ class Router(Dispatch):
         if code in FROM_ROWS and self._log_begins() and not self._proposals.open:
             self._forward(frame)
             return
-        partial = code in PULLS and (self._log_begins() or self._state.has_resets)
-        if code in COME_BACK or partial:
+        if code in COME_BACK:
             request.received = frame
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(frame)

@@ -355,10 +355,14 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """See `ReplyPath`. A large body is not copied on its way to the socket."""
         if len(body) <= COUNTED_BYTES:
             self.write(head + body)
-        else:
-            self.write(head)
-            self.write(body)
+        elif not self.closed:
+            if not self._out:
+                self._loop.call_soon(self._flush)
+            self._out += (head, body)
             self._out_is_large = True
+            self._unsent.hold(self._unsent.held + len(head) + len(body))
+            if self._is_over():
+                self._halt()
 
     def write_all(self, data: bytes) -> None:
         """The same for the answers of a whole entry, back to back: they are not held back for more, which would cost

@@ -57,7 +57,10 @@ class Answered(Protocol):
     """A request that was answered, as `remoting.remoting_request` keeps it."""
 
     code: int
-    ext: dict[str, str]
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """Its ext fields."""
 
     @property
     def client(self) -> tuple[str, int]:

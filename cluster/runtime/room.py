@@ -84,7 +84,9 @@ class Room:
         served = self._root._serves
         room: Room | None = self
         while room is not None:
-            if (room.waiting and not served) or not room._has(more):
+            if (room.waiting and not served) or (
+                room.taken and room.taken + more > room.size
+            ):  # as `_has`: often asked
                 return room
             room = room.parent
         return None

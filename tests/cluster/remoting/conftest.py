@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
+import msgspec
 import pytest
 
 from cluster.broker.client_relay import ClientRelay
@@ -129,6 +130,13 @@ class FakeRequest:
 
     def hold(self) -> None:
         self.held = True
+
+    @property
+    def ext_json(self) -> bytes:
+        return msgspec.json.encode(self.ext)
+
+    def drop(self) -> None:
+        self.ext, self.body = {}, b""
 
     def promise(self, size: int) -> None:
         self.promised = size
