@@ -27,20 +27,20 @@ class Log(Protocol):
 
 
 def read_body(
-    services: Log, items: bytes, extent: tuple[int, int] | None = None, *, told: int = logging.ERROR
+    services: Log, items: bytes, extent: tuple[int, int, int] | None = None, *, told: int = logging.ERROR
 ) -> tuple[bytes, int]:
     """The stored messages of the packed `items`, one behind the other, and how many these are: up to the first whose
     bytes do not match its CRC even when read again. What cannot be read is logged at the level `told`.
 
     One read for those that lie close together. `extent`: that of the items, if the caller knows it.
     """
-    first, span = extent or extent_of(items)
+    first, span, _ = extent or extent_of(items)
     if span <= GAP_BYTES * (len(items) // ITEM.size):
         return _read_run(services, items, first, span, told)
     parts: list[bytes] = []
     count = 0
     for run in _runs(items):
-        part, intact = _read_run(services, run, *extent_of(run), told)
+        part, intact = _read_run(services, run, *extent_of(run)[:2], told)
         parts.append(part)
         count += intact
         if intact * ITEM.size < len(run):

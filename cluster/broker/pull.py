@@ -37,7 +37,7 @@ class PullWish(NamedTuple):
     """Which messages; None: those that the group's newest subscription names."""
     subscription_version: int
     """The consumer's clock when it subscribed, if there is no `expression`."""
-    compares_tags: bool
+    compares_tags: Callable[[], bool]
     """The client drops what does not fit its tags by itself."""
 
 

@@ -16,7 +16,7 @@ from cluster.broker.log_reads import read_body, read_intact
 from cluster.broker.pull import Pull
 from cluster.broker.recent_blocks import RecentBlocks
 from cluster.broker.services import Services
-from cluster.broker.stored_bodies import extent_of, position_of
+from cluster.broker.stored_bodies import extent_of
 from cluster.wire.message_format import parse_properties, stored_properties
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem, unpack_items
@@ -66,7 +66,7 @@ class Chosen(NamedTuple):
     """Where to go on."""
     offsets: Sequence[int]
     """Of the items."""
-    extent: tuple[int, int]
+    extent: tuple[int, int, int]
     """Of the items (`stored_bodies.extent_of`)."""
 
 
@@ -124,7 +124,7 @@ def read(services: Services, chosen: Chosen) -> Found:
     items = chosen.items
     body, count = read_body(services, items, chosen.extent)
     if count * ITEM.size == len(items):
-        return Found(count, body, chosen.next_offset, position_of(items, count - 1))
+        return Found(count, body, chosen.next_offset, chosen.extent[2])
     bad = unpack_items(items[count * ITEM.size : (count + 1) * ITEM.size], chosen.offsets[count])[0]
     return Found(count, body, bad.queue_offset, unread=bad)
 

@@ -69,11 +69,8 @@ class Pulls:
 
     # --- a wish comes in ---
 
-    def pull(self, puller: Puller, wish: PullWish) -> None:
-        """Answers the puller, now or later."""
-        self._start(puller, wish, tries=0)
-
-    def _start(self, puller: Puller, wish: PullWish, tries: int) -> None:
+    def pull(self, puller: Puller, wish: PullWish, tries: int = 0) -> None:
+        """Answers the puller, now or later. `tries`: how often it has waited for its topic."""
         try:
             pull = self._accept(puller, wish, tries)
         except Refused as refused:
@@ -91,7 +88,9 @@ class Pulls:
         group = self._services.state.groups.get(wish.group)
         _check_readable(wish, topic, group)
         pull = Pull(puller, wish, topic, self._wanted(wish, group))
-        if not tries:  # later commits of its connection may be here already when it comes round again
+        if (
+            wish.commit_offset >= 0 and not tries
+        ):  # later commits of its connection may be here already when it comes round again
             self._commit(puller.client, wish, topic)
         return pull
 
@@ -100,7 +99,7 @@ class Pulls:
         if self._services.writes_open() or tries == TOPIC_TRIES:
             raise no_topic(wish.topic)
         if not puller.client.closed:
-            self._services.call_later(TOPIC_RETRY_MS, lambda: self._start(puller, wish, tries + 1))
+            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
 
     def _wanted(self, wish: PullWish, config: GroupConfig | None) -> MessageFilter:
         """The filter of the wish itself, else of the group's newest subscription. Raises Refused.
@@ -121,7 +120,7 @@ class Pulls:
             raise Refused(Reason.NO_SUBSCRIPTION, remark)
         expression_type, sub_string, version = newest
         if version < wish.subscription_version:
-            if wish.compares_tags:
+            if wish.compares_tags():
                 return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
@@ -130,7 +129,7 @@ class Pulls:
     def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
         services, group = self._services, wish.group
-        if wish.commit_offset < 0 or not services.writes_open() or not services.knows_group(group):
+        if not services.writes_open() or not services.knows_group(group):
             return
         queue = topic.id, wish.queue_id
         if other_holder(services, group, queue, lambda: self._members.clients_of(client, group)) is None:

@@ -24,13 +24,14 @@ def position_of(items: bytes, number: int = 0) -> int:
     return position
 
 
-def extent_of(items: bytes) -> tuple[int, int]:
-    """(where the first of packed items lies, bytes of the log from there to the end of the last); zeros without any."""
+def extent_of(items: bytes) -> tuple[int, int, int]:
+    """(where the first of packed items lies, bytes of the log from there to the end of the last, where the last lies);
+    zeros without any."""
     if not items:
-        return 0, 0
+        return 0, 0, 0
     first: int = _POSITION.unpack_from(items)[0]
     last, size = POSITION_SIZE.unpack_from(items, len(items) - POSITION_SIZE.size)
-    return first, last + size - first
+    return first, last + size - first, last
 
 
 @twin
@@ -43,7 +44,7 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
     if not items:
         return b"", 0
     sizes, checksums = zip(*_SIZE_CRC.iter_unpack(items), strict=True)
-    at_first, span = extent_of(items)
+    at_first, span, _ = extent_of(items)
     begin, total = at_first - first, sum(sizes)
     adjacent = begin >= 0 and span == total
     if adjacent:  # where they are follows from their sizes alone, so what is checked is what is given

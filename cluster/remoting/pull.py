@@ -11,7 +11,7 @@ from cluster.broker.pull import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.pulls import Pulls
 from cluster.broker.refusal import Refused
 from cluster.broker.subscription import Expression
-from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.answers import refuse
 from cluster.remoting.fields import integer, integers, text
 from cluster.remoting.request import Connection, Handler, Request
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
@@ -68,11 +68,14 @@ class PullRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; none of these is forwarded as a whole."""
-        handler = refusing(self._pull)
-        return {RequestCode.PULL_MESSAGE: handler, RequestCode.LITE_PULL_MESSAGE: handler}
+        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
     def _pull(self, request: Request) -> None:
-        wish = decode_pull(request)
+        try:
+            wish = decode_pull(request)
+        except Refused as refused:
+            refuse(request, refused)
+            return
         self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._to_leader, self._metrics), wish)
 
 
@@ -193,7 +196,7 @@ def decode_pull(request: Request) -> PullWish:
         fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
         Expression(fields.expressionType, fields.subscription) if own else None,
         0 if own else fields.subVersion,
-        compares_tags(request, fields.expressionType, flags),
+        lambda: compares_tags(request, fields.expressionType, flags),
     )
 
 

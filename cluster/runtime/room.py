@@ -54,7 +54,14 @@ class Room:
 
     def fits(self, more: int) -> bool:
         """Whether `more` may be taken now, here and in every room around. Who waits already goes first."""
-        return self._lacking(more) is None
+        served = self._root._serves
+        room: Room | None = self
+        while room is not None:
+            # As `_lacking`, without a call: this is asked for each pull.
+            if (room.waiting and not served) or (room.taken and room.taken + more > room.size):
+                return False
+            room = room.parent
+        return True
 
     def wait(self, more: int, again: Callable[[], None]) -> Waiter:
         """Calls `again` once, in a later turn, when `more` fits into the room that lacks it now, in order of asking.
@@ -84,9 +91,7 @@ class Room:
         served = self._root._serves
         room: Room | None = self
         while room is not None:
-            if (room.waiting and not served) or (
-                room.taken and room.taken + more > room.size
-            ):  # as `_has`: often asked
+            if (room.waiting and not served) or not room._has(more):
                 return room
             room = room.parent
         return None

@@ -218,7 +218,9 @@ class LogReader:
         """
         state = self._state
         segments = state.segments
-        number = bisect_right(segments, position, key=base_position_of) - 1
+        number = len(segments) - 1
+        if position < segments[number].base:
+            number = bisect_right(segments, position, key=base_position_of) - 1
         if number < 0 or size < 0 or position + size > state.tail.end_position:
             raise OutOfRangeError(
                 f"bytes {position}..{position + size} are not all in the log, which has "

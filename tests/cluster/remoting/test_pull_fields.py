@@ -22,12 +22,13 @@ def request_of(ext: dict[str, str]) -> FakeRequest:
     return FakeRequest(FakeConnection(), 11, ext, b"", oneway=False)
 
 
-def told(ext: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> Any:
+def told(ext: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> object:
     with monkeypatch.context() as patched:
         if not at_once:
             patched.setattr(pulls, "_decode", lambda _: (_ for _ in ()).throw(msgspec.ValidationError("as asked")))
         try:
-            return decode_pull(request_of(ext))
+            wish = decode_pull(request_of(ext))
+            return wish.compares_tags(), wish[:-1]
         except Refused as refused:
             return refused.reason, refused.remark
 
