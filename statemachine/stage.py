@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from statemachine.kv import FAMILIES, KV, Batch, Op
+from statemachine.kv import FAMILIES, KV, Batch
 
 
 class Stage:
@@ -84,8 +84,7 @@ class Stage:
             batch.delete_range(family, start, end)
         ops = batch.ops
         for family, rows in self.rows.items():
-            for key, value in rows.items():
-                ops.append(Op(family, key, value, None))
+            ops += [(family, key, value, None) for key, value in rows.items()]
         return batch
 
     def _in_removed_range(self, family: str, key: bytes) -> bool:

@@ -814,6 +814,7 @@ cdef class PlainBatches:
 @cython.final
 cdef class Intake(PlainBatches):
     cdef object proposals, append, retries, slot_of, origin_of
+    cdef bint has_retries
     cdef dict plain, session_max
     cdef int64_t connection_max, node_max, body_max
     cdef uint8_t* scratch
@@ -856,6 +857,7 @@ cdef class Intake(PlainBatches):
         if highest is None or highest >= session.next_sequence:
             return at
         now = self.proposals.now_ms
+        self.has_retries = len(self.retries) > 0  # once for all sends of a read: none of them adds one
         room = min(self.connection_max - inflight, self.node_max - node)
         try:
             while at < count:
@@ -934,7 +936,7 @@ cdef class Intake(PlainBatches):
             properties, key = b"", b""
         else:
             properties = self._properties(self.scratch, h.properties_len)
-            if properties is None or (len(self.retries) and self.retries.holds(slot.name, self.key)):
+            if properties is None or (self.has_retries and self.retries.holds(slot.name, self.key)):
                 return None
             key, tag = self.key, self.tag
         if queue_id < 0:

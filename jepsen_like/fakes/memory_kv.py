@@ -136,7 +136,7 @@ class MemoryKV:
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
         self._open(FAMILIES[0])
-        targets = [self._open(op.family) for op in batch.ops]
+        targets = [self._open(family) for family, *_ in batch.ops]
         for target, (_, key, value, end) in zip(targets, batch.ops, strict=True):
             if value is not None:
                 target.put(key, value)

@@ -48,4 +48,4 @@ def test_unput_leaves_out_what_was_never_written() -> None:
     stage.put(CQ, b"new", b"1")
     stage.unput(CQ, b"new")
     stage.unput(CQ, b"old")
-    assert [(op.key, op.value) for op in stage.batch().ops] == [(b"old", None)]
+    assert [(key, value) for _, key, value, _ in stage.batch().ops] == [(b"old", None)]

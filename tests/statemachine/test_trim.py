@@ -388,4 +388,4 @@ def test_queues_that_lose_nothing_are_not_written(log: Any) -> None:
     state = applied(log, kv)
     state.apply([log.trim(later)])
     state.apply([log.trim(later)])
-    assert not [op for op in kv.ops if op.family == CQ], "the second time there is nothing to do"
+    assert not [op for op in kv.ops if op[0] == CQ], "the second time there is nothing to do"
