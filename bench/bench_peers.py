@@ -71,7 +71,8 @@ def fail_over(fields: list[Field], times: int, place: Path, tell: Callable[[str]
                 found += failover.repeated(field.system, times, failover.of_processes(field.system), tell)
             field.system.stop()
     names = [field.name for field in fields if field.name in known.FAILOVER and times and not field.failed]
-    return found + [cut.measured(name, times, place / f"{name}-cut", tell) for name in names]
+    found += [cut.measured(name, times, place / f"{name}-cut", tell) for name in names]
+    return sorted(found, key=lambda row: known.FAILOVER.index(row["system"]))
 
 
 def main() -> None:
