@@ -84,7 +84,8 @@ class Stage:
             batch.delete_range(family, start, end)
         ops = batch.ops
         for family, rows in self.rows.items():
-            ops += [(family, key, value, None) for key, value in rows.items()]
+            for key, value in rows.items():
+                ops.append((family, key, value, None))
         return batch
 
     def _in_removed_range(self, family: str, key: bytes) -> bool:
