@@ -30,13 +30,8 @@ _.loss_window_entries_max, _.loss_window_bytes_max, _.loss_window_messages, _.lo
 _.lost_messages, _.lost_entries
 _.secret_key  # cluster/members/views.py
 _.seconds_per_row  # raftmq/commands/bench_modes.py
-_.requestSource  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.proxyFrowardClientId  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.bname  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.lo  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.ns  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.nsd  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
-_.oway  # cluster/remoting/pull.py: a field of clients that is taken and means nothing here
+# cluster/remoting/pull.py: fields of clients that are taken and mean nothing here
+_.requestSource, _.proxyFrowardClientId, _.bname, _.lo, _.ns, _.nsd, _.oway
 _.used_percent  # cluster/retention/disk_space.py
 _.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -17,27 +16,27 @@ from typing import Any
 
 from bench.peers import failover, known
 from bench.peers.network import ENTER, Network
-from bench.peers.processes import ended_at_exit
+from bench.peers.processes import die_with_parent, ended_at_exit
 from bench.peers.rounds import Field
 from bench.peers.system import Node
 
 NAME = "cut network"
 WARM_S = 15.0
 """Of load before the first fault, at most: what is measured is no throughput."""
-_PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).parents[2]
 
 
 def measured(name: str, times: int, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """A row as `failover.repeated` makes them, for one system; "error" if there can be no namespaces here."""
+    """A row as `failover.repeated` makes them, for one system; "error" if its process failed."""
     tell(f"failover: {name}, {NAME}")
     folder.mkdir(parents=True)
     command = [*ENTER, sys.executable, "-m", "bench.peers.cut", name, str(times), str(folder), str(os.getpid())]
     try:
-        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, ValueError, IndexError) as error:
-        return {"system": name, "fault": NAME, "seconds": [], "error": f"no network namespaces: {error}"}
+        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        row: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = f"{error}; the output above says more, unshare(1), nsenter(1) and ip(8) are needed"
+        return {"system": name, "fault": NAME, "seconds": [], "error": why}
     return row
 
 
@@ -55,7 +54,7 @@ def cable(network: Network) -> failover.Fault:
 
 def main(name: str, times: int, folder: Path, parent: int) -> None:
     """In the namespace: starts the system, cuts its leaders off, prints the row."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         return  # it ended before we asked to be told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.peers.processes import Processes
@@ -36,6 +36,13 @@ class Group(ABC):
     def stop(self) -> None:
         """See System."""
         self.processes.end()
+
+    def _start_all(self, port_of: Callable[[int], int]) -> None:
+        """Starts every node; `port_of`: number -> port of its clients."""
+        self._nodes = [
+            Node(number, port_of(number), self._start(number), place.host)
+            for number, place in enumerate(self.places.nodes)
+        ]
 
     @abstractmethod
     def _start(self, number: int) -> int:

@@ -49,7 +49,7 @@ class Processes:
                 env={**os.environ, **(environment or {})},
                 cwd=log.parent,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._children[child.pid] = child
         self._known[child.pid] = psutil.Process(child.pid)
@@ -146,8 +146,9 @@ def _exit(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Has the kernel signal this process when the thread that started it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _ticks_of(pid: int) -> int:

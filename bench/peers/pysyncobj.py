@@ -36,7 +36,7 @@ class PySyncObj(Group):
     def start(self, directory: Path) -> None:
         """Waits until a node leads, READY_S at most. Raises NoLeader."""
         self._home, self._base = directory, free_base_port(2 * NODES)
-        self._nodes = [Node(number, self._base + number, self._start(number)) for number in range(NODES)]
+        self._start_all(lambda number: self._base + number)
         self._await_leader(READY_S)
 
     def leader(self) -> Node:

@@ -40,10 +40,7 @@ class RaftMQ(Group):
             create_data_dirs([node.config_path for node in self._planned], os.environ)
         except LocalError as error:
             raise NoLeader(str(error)) from error
-        self._nodes = [
-            Node(number, record.broker_port, self._start(number), self.places.nodes[number].host)
-            for number, record in enumerate(self._planned)
-        ]
+        self._start_all(lambda number: self._planned[number].broker_port)
         until = time.monotonic() + READY_S
         while not self._view().ready:
             if time.monotonic() > until or self.processes.ended():

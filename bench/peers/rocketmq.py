@@ -67,10 +67,7 @@ class DLedger(Group):
         for name in ("broker", "namesrv", "tools"):
             (directory / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
         self._start_namesrv()
-        self._nodes = [
-            Node(number, self._port(number, 2), self._start(number), self.places.nodes[number].host)
-            for number in range(NODES)
-        ]
+        self._start_all(lambda number: self._port(number, 2))
         try:
             self._await_leader(READY_S, 0.5)
         except NoLeader:

@@ -41,10 +41,10 @@ def evicted_position(state: BrokerState) -> int:
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 
 
-def first_offset(state: BrokerState, topic_id: int, queue_id: int) -> int:
-    """The first offset of the queue that is kept, here or in the tier."""
+def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | None = None) -> int:
+    """The first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if that is known."""
     if state.kept.position >= evicted_position(state):  # nothing is evicted
-        return state.min_offset(topic_id, queue_id)
+        return state.min_offset(topic_id, queue_id) if low is None else low
     return state.kept_offset(topic_id, queue_id)
 
 
@@ -59,14 +59,9 @@ class OldPulls:
         self._messages = messages
         self._levels = levels
 
-    def first_offset(self, pull: Pull) -> int:
-        """Of the pull's queue, in the tier too."""
-        return first_offset(self._services.state, pull.topic_id, pull.queue_id)
-
-    def first_beside(self, pull: Pull, low: int) -> int:
-        """The same, where the queue's rows are known to begin at `low`."""
-        state = self._services.state
-        return low if state.kept.position >= evicted_position(state) else self.first_offset(pull)
+    def first_offset(self, pull: Pull, low: int | None = None) -> int:
+        """Of the pull's queue, in the tier too. `low`: where its rows here begin, if that has just been looked up."""
+        return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
     def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
         """Has the pull answered by one of the three if its offset is kept; `low` is where the rows of this node begin.

@@ -88,9 +88,8 @@ class Pulls:
         group = self._services.state.groups.get(wish.group)
         _check_readable(wish, topic, group)
         pull = Pull(puller, wish, topic, self._wanted(wish, group))
-        if (
-            wish.commit_offset >= 0 and not tries
-        ):  # later commits of its connection may be here already when it comes round again
+        # Not when it comes round again: later commits of its connection may be here already.
+        if wish.commit_offset >= 0 and not tries:
             self._commit(puller.client, wish, topic)
         return pull
 
@@ -343,7 +342,7 @@ class Pulls:
         if bounds is None:
             first, high = self._old.first_offset(pull), self._services.state.max_offset(pull.topic_id, pull.queue_id)
         else:
-            first, high = self._old.first_beside(pull, bounds[0]), bounds[1]
+            first, high = self._old.first_offset(pull, bounds[0]), bounds[1]
         answer = PullAnswer(outcome, remark, next_offset, first, high, suggested, labels, found.body, found.messages)
         pull.puller.answered(answer)
 

@@ -341,26 +341,24 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Queues bytes; all of this loop iteration are sent in one write."""
-        if self.closed:
-            return
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(data)
-        if len(data) > COUNTED_BYTES:
-            self._unsent.hold(self._unsent.held + len(data))
-            if self._is_over():
-                self._halt()
+        self._queue((data,), len(data))
 
     def write_parts(self, head: bytes, body: bytes) -> None:
         """See `ReplyPath`. A large body is not copied on its way to the socket."""
         if len(body) <= COUNTED_BYTES:
             self.write(head + body)
-        elif not self.closed:
-            if not self._out:
-                self._loop.call_soon(self._flush)
-            self._out += (head, body)
+        else:
             self._out_is_large = True
-            self._unsent.hold(self._unsent.held + len(head) + len(body))
+            self._queue((head, body), len(head) + len(body))
+
+    def _queue(self, parts: tuple[bytes, ...], size: int) -> None:
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += parts
+        if size > COUNTED_BYTES:
+            self._unsent.hold(self._unsent.held + size)
             if self._is_over():
                 self._halt()
 

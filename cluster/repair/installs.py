@@ -104,8 +104,7 @@ class Installs:
 
     def log_begins(self) -> int:
         """Position below which this node lacks log that others have; 0 if it lacks none."""
-        first = self._log.first_position
-        return first if first > self._storage.state.trim_position else 0
+        return self._log.first_position if self._backfill.missing else 0
 
     def view(self) -> InstallView:
         """For the status."""

@@ -54,14 +54,7 @@ class Room:
 
     def fits(self, more: int) -> bool:
         """Whether `more` may be taken now, here and in every room around. Who waits already goes first."""
-        served = self._root._serves
-        room: Room | None = self
-        while room is not None:
-            # As `_lacking`, without a call: this is asked for each pull.
-            if (room.waiting and not served) or (room.taken and room.taken + more > room.size):
-                return False
-            room = room.parent
-        return True
+        return self._lacking(more) is None
 
     def wait(self, more: int, again: Callable[[], None]) -> Waiter:
         """Calls `again` once, in a later turn, when `more` fits into the room that lacks it now, in order of asking.
