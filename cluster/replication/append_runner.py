@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.append_lane import MARK, Persisted, PersistJob
+from cluster.replication.stall_budget import StallBudget
 from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import FLAG_ROLL
 
@@ -30,35 +31,25 @@ SCORE_MAX = 32
 SCORE_INLINE = 16
 """Quick drains score 1, slow ones cost SCORE_COST; from this score on the loop drains: two thirds must be quick."""
 SCORE_COST = 2
-STALL_SHARE = 0.02
-"""Of the time, what stalls may take from the loop beyond SLOW_S each."""
-STALL_BURST_S = 0.010
-"""And at once, before the lane does all work again."""
 
 
 class DiskPace:
     """Whether the disk is quick enough to wait for it on the event loop.
 
     Two rules. Most drains of late were quick, wherever they ran; nothing is known at first, so the first ones run on
-    the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And stalls are
-    paid from a budget of STALL_SHARE of the time and at most STALL_BURST_S: what a drain on the loop takes beyond
-    SLOW_S is taken from it, and while it is overdrawn the lane has the work. So a disk that hangs for a second holds
-    the loop once, and then not again for 50 s; no rule could cut that one short.
+    the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And what drains
+    on the loop take beyond SLOW_S is paid from a `StallBudget`.
     """
 
-    __slots__ = ("_budget_s", "_paid_s", "_score")
+    __slots__ = ("_score", "_stalls")
 
     def __init__(self) -> None:
         self._score = 0
-        self._budget_s = STALL_BURST_S
-        self._paid_s = 0.0
-        """When the budget was brought up to date last."""
+        self._stalls = StallBudget(SLOW_S)
 
     def quick(self, now_s: float) -> bool:
         """Whether the next drain may run on the loop."""
-        if self._score < SCORE_INLINE:
-            return False
-        return self._budget_s >= 0 or self._budget_s + (now_s - self._paid_s) * STALL_SHARE >= 0
+        return self._score >= SCORE_INLINE and not self._stalls.overdrawn(now_s)
 
     def note(self, seconds: float) -> None:
         """A drain with a sync took so long."""
@@ -70,12 +61,7 @@ class DiskPace:
     def note_inline(self, seconds: float, now_s: float) -> bool:
         """A drain on the loop took so long, and ended now; True if it was a stall."""
         self.note(seconds)
-        if seconds <= SLOW_S:
-            return False
-        saved_s = self._budget_s + (now_s - self._paid_s) * STALL_SHARE
-        self._budget_s = min(STALL_BURST_S, saved_s) - (seconds - SLOW_S)
-        self._paid_s = now_s
-        return True
+        return self._stalls.pay(seconds, now_s)
 
 
 class Pace(Protocol):

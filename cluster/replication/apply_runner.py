@@ -2,8 +2,8 @@
 
 Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of applying a
 small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs here.
-If an inline run takes long nevertheless, because buffers are full, all runs go to the lane for a minute, so that a slow
-disk costs the loop at most one pause.
+If inline runs take long nevertheless, because buffers are full, the lane has all runs until the loop has done other work
+for long enough (`StallBudget`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from cluster.replication.apply_lane import Applied
+from cluster.replication.stall_budget import StallBudget
 from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
 
@@ -19,8 +20,7 @@ INLINE_BYTES_MAX = 128 * 1024
 """A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
 `append_runner`)."""
 SLOW_S = 0.010
-"""After an inline run that took longer, runs go to the lane for a minute."""
-LANE_ONLY_S = 60.0
+"""An inline run that takes longer is a stall. The longest ones of a busy machine, which wait for a core, take less."""
 
 
 class ApplyRunner:
@@ -42,12 +42,12 @@ class ApplyRunner:
         self._on_lane = 0
         """Entries given to the thread and not reported yet. Invariant: 0 whenever the loop applies inline, so that two
         threads never drain the lane."""
-        self._lane_until = 0.0
+        self._stalls = StallBudget(SLOW_S)
         self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
 
     def submit(self, job: list[Entry]) -> None:
         """Applies the run, here or on the lane."""
-        if self._on_lane or not self._is_small(job) or self._loop.time() < self._lane_until:
+        if self._on_lane or not self._is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)
             return
@@ -56,8 +56,7 @@ class ApplyRunner:
         except Exception as error:  # noqa: BLE001 - as on the lane: whatever it is, the node must hear of it
             self._on_failure(error)
             return
-        if done.seconds > SLOW_S:
-            self._lane_until = self._loop.time() + LANE_ONLY_S
+        self._stalls.pay(done.seconds, self._loop.time() + done.seconds)
         self._on_done(done)
 
     def close(self) -> None:
