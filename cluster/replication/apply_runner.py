@@ -2,8 +2,8 @@
 
 Passing a run to the lane and back costs two thread switches and a loop iteration, several times the cost of applying a
 small one (docs/performance.md). A small run is therefore applied inline if the lane is idle. RocksDB never syncs here.
-If inline runs take long nevertheless, because buffers are full, the lane has all runs until the loop has done other work
-for long enough (`StallBudget`).
+If inline runs take long nevertheless, because buffers are full, the lane has all runs until that time is paid for
+(`StallBudget`).
 """
 
 from __future__ import annotations
