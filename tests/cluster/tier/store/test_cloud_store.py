@@ -72,8 +72,7 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-async def broken(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broken]:
-    monkeypatch.setattr(opening, "REQUEST_S", 1)
+async def broken(endpoint: str, tmp_path: Path) -> AsyncIterator[Broken]:
     async with BreakingProxy(endpoint) as proxy:
         store = open_store(f"s3://{BUCKET}/{uuid4().hex}", s3_server.options(proxy.endpoint, tmp_path))
         await store.create("a", bytes(1000))
@@ -155,10 +154,15 @@ async def test_an_error_in_a_successful_listing_looks_like_an_empty_folder(broke
     assert [info async for info in broken.store.list()] == []
 
 
-async def test_a_server_that_hangs_is_unreachable(broken: Broken) -> None:
+async def test_a_server_that_hangs_is_unreachable(
+    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken.proxy.breaks = lambda request, answer: None
+    monkeypatch.setattr(opening, "REQUEST_S", 1)
+    impatient = open_store(f"s3://{BUCKET}/hangs", s3_server.options(broken.proxy.endpoint, tmp_path))
     with pytest.raises(Unreachable, match="no answer in time"):
-        await broken.store.head("a")
+        await impatient.head("a")
+    await impatient.close()
 
 
 async def test_a_write_whose_answer_is_lost_was_carried_out(broken: Broken) -> None:
