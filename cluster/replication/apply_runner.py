@@ -20,7 +20,7 @@ INLINE_BYTES_MAX = 128 * 1024
 """A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
 `append_runner`)."""
 SLOW_S = 0.010
-"""An inline run that takes longer is a stall. The longest ones of a busy machine, which wait for a core, take less."""
+"""An inline run that takes longer is a stall, whether it waited for a disk or for a core."""
 
 
 class ApplyRunner:

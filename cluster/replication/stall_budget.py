@@ -12,8 +12,8 @@ class StallBudget:
     """What stalls take is paid from a budget of STALL_SHARE of the time and at most STALL_BURST_S.
 
     While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second holds the loop once, and then
-    not again for 50 s; no rule could cut that one short. A process that waited some milliseconds for a core, as all do
-    on a busy machine, is back on the loop at once.
+    not again for 50 s; no rule could cut that one short. Work that waited some milliseconds for a core, as all does on
+    a busy machine, stays on the loop.
     """
 
     __slots__ = ("_left_s", "_paid_s", "_slow_s")
@@ -27,13 +27,15 @@ class StallBudget:
 
     def overdrawn(self, now_s: float) -> bool:
         """Whether the next piece of work belongs on the thread."""
-        return self._left_s < 0 and self._left_s + (now_s - self._paid_s) * STALL_SHARE < 0
+        return self._left_s < 0 and self._saved(now_s) < 0
 
     def pay(self, seconds: float, now_s: float) -> bool:
         """Work on the loop took so long, and ended now; True if it was a stall."""
         if seconds <= self._slow_s:
             return False
-        saved_s = self._left_s + (now_s - self._paid_s) * STALL_SHARE
-        self._left_s = min(STALL_BURST_S, saved_s) - (seconds - self._slow_s)
+        self._left_s = min(STALL_BURST_S, self._saved(now_s)) - (seconds - self._slow_s)
         self._paid_s = now_s
         return True
+
+    def _saved(self, now_s: float) -> float:
+        return self._left_s + (now_s - self._paid_s) * STALL_SHARE
