@@ -2,7 +2,8 @@
 frame that it has begun. It is closed, and what it held is there for others. A slow client stays connected as long as it
 makes progress.
 
-Only connections that have something unfinished are looked at, twice a second.
+Only connections that have something unfinished are looked at, twice a second. A look that comes late means that this
+node stood still, and then no client could move: that time counts for none of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 500
-LATE_MS = 4 * LOOK_MS
-"""When this node itself stood still for so long, no client could make progress: all limits start again."""
 
 
 class _Progress:
@@ -30,6 +29,11 @@ class _Progress:
     def __init__(self, connection: RemotingConnection, now_ms: int) -> None:
         self.received, self.since_ms = connection.received, now_ms
         self.taken, self.taken_ms = connection.handed - connection.unsent_bytes, now_ms
+
+    def pardon(self, ms: int) -> None:
+        """So much of the time was this node's own."""
+        self.since_ms += ms
+        self.taken_ms += ms
 
 
 class Patience:
@@ -55,19 +59,21 @@ class Patience:
         """A chore: closes connections without progress for too long."""
         if now_ms - self._looked_ms < LOOK_MS:
             return
-        late = now_ms - self._looked_ms > LATE_MS
+        late_ms = now_ms - self._looked_ms - LOOK_MS
         self._looked_ms = now_ms
         for connection, progress in list(self._watched.items()):
             if connection.is_slow:
                 connection.count_unsent()
             if not (connection.is_slow or connection.is_unfinished):
                 del self._watched[connection]
-            elif progress is None or late:
+            elif progress is None:
                 connection.finished = False
                 self._watched[connection] = _Progress(connection, now_ms)
-            elif why := self._stands(connection, progress, now_ms):
-                logger.warning("%s:%d %s, connection closed", *connection.peer_address, why)
-                connection.abort()
+            else:
+                progress.pardon(late_ms)
+                if why := self._stands(connection, progress, now_ms):
+                    logger.warning("%s:%d %s, connection closed", *connection.peer_address, why)
+                    connection.abort()
 
     def _stands(self, connection: RemotingConnection, progress: _Progress, now_ms: int) -> str:
         """Why the connection is to be closed; "" if it moves, or has time."""

@@ -174,6 +174,9 @@ class Three:
 
 
 def bodies(node: Node, topic: str) -> list[bytes]:
+    """None yet from a node that has not applied the topic."""
+    if topic not in node.state.topics:
+        return []
     topic_id = node.state.topics[topic].id
     items = node.state.fetch(topic_id, 0, 0, node.state.max_offset(topic_id, 0))
     return [decode_message(node.services.read_log(item.position, item.size))[0].body for item in items]

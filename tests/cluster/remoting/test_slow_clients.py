@@ -237,7 +237,7 @@ async def test_lists_and_lookups_wait_for_room_too(start: Start) -> None:
 
 
 async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> None:
-    node = await start(stalled_ms=700)
+    node = await start(stalled_ms=1500)  # the system's buffers take a good part of a second to move again
     await fill(node)
     idle, slow = await Client.to(node), await Client.to(node)
     for client in (idle, slow):
@@ -245,12 +245,12 @@ async def test_who_takes_nothing_is_closed_and_who_moves_lives(start: Start) -> 
             client.pull(opaque)
     taken = 0
     while len(node.router.connections) > 1:
-        taken += len(await slow.reader.read(32 * KIB))
+        taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
     assert await idle.is_closed()
     assert node.router.rooms.unsent.taken <= LIMITS["connection_unsent_bytes_max"] + SLACK
     for _ in range(50):
-        taken += len(await slow.reader.read(32 * KIB))
+        taken += len(await slow.reader.read(64 * KIB))
         await asyncio.sleep(0.02)
     assert len(node.router.connections) == 1
     slow.writer.close()
