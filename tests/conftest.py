@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,8 +14,14 @@ from xdist.scheduler import LoadFileScheduling
 
 from cluster import kernel
 
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared machine")  # how long an example takes says nothing about the product
+EXAMPLES = 50
+"""Of a property that names no number. Every run draws others."""
+
+# How long an example takes says nothing about the product.
+settings.register_profile(
+    "shared machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared machine")
 
 _TESTS = Path(__file__).parent
 _REST = "rest"
@@ -130,6 +137,12 @@ class NamedTests:
         narrowed = option.keyword or option.deselect or option.ignore or option.ignore_glob or option.maxfail
         narrowed = narrowed or option.collectonly or getattr(option, "lf", False) or getattr(option, "stepwise", False)
         return not narrowed and config.args_source is pytest.Config.ArgsSource.TESTPATHS and _PAGE.exists()
+
+
+def pytest_collection_finish() -> None:
+    """What ten thousand collected tests are made of stays until the end: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -63,7 +63,7 @@ def hold_two_disks(live_cluster: Any, held: tuple[int, int], hold_s: float) -> N
 def test_nothing_is_acknowledged_while_two_disks_are_held(
     live_cluster: Any, all_released: None, held: tuple[int, int]
 ) -> None:
-    hold_two_disks(live_cluster, held, 3.0)
+    hold_two_disks(live_cluster, held, 2.0)
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""One cluster and one Spark session for the whole folder: starting Spark takes longer than all else here."""
+"""One cluster and one Spark session for the whole folder: starting Spark takes longer than all else here.
+
+They end with the folder's last test: four idle processes would take their part of the processor from all that follows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Half of what these JVMs would take goes into compiling code for speed that a minute of tests never gets to use."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def short_lived_java() -> Iterator[None]:
     """For the session here and for those of commands; a user's JVM is left as Java has it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -32,7 +35,7 @@ def short_lived_java() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Three nodes; what the option `servers` is given."""
     live = LocalCluster(tmp_path_factory.mktemp("spark") / "data")
@@ -42,19 +45,19 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     live.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Copies of the log of another node, which is gone."""
     return leave(tmp_path_factory.mktemp("left"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mq(servers: str) -> Iterator[raftmq.Client]:
     with raftmq.connect(servers) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two workers; it finds the source by itself, nothing is registered."""
     warehouse = str(tmp_path_factory.mktemp("warehouse"))

@@ -30,6 +30,13 @@ def test_the_yardstick_takes_time() -> None:
     assert 0 < slowness(2) < 1000
 
 
+def test_a_clock_that_stands_still_says_nothing_about_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([4_000_000, 0, 0, 0, 0, 4_000_000])
+    monkeypatch.setattr(python_speed, "time_ns", lambda work: next(times))
+    assert slowness(3) == 0
+    assert finding(0) == ""
+
+
 def test_only_a_slow_python_is_named() -> None:
     assert finding(SLOW - 0.01) == ""
     said = finding(3.44)
