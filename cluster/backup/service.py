@@ -41,6 +41,8 @@ OVERDUE, FAILED = "backup_overdue", "backup_failed"
 WATCH_S = 5.0
 WORKER_END_S = 5.0
 """How long a worker may take to remove what it began."""
+KILLED_S = 1.0
+"""The same for one that was killed; in vain if the system itself waits for the target."""
 LEASE, LEASE_MS = "a backup", 24 * 3_600_000
 LINE_MAX = 64 << 20
 """The last line of the worker has the manifest in it."""
@@ -322,10 +324,22 @@ class Backups:
 
 async def _ended(worker: asyncio.subprocess.Process) -> None:
     """Waits a limited time for the worker: a target that hangs holds its process, and must not hold the node."""
-    try:
-        async with asyncio.timeout(WORKER_END_S):
-            await worker.wait()
-    except TimeoutError:
-        logger.warning("process %d, which made a backup, does not end: the backup target hangs", worker.pid)
-        with contextlib.suppress(ProcessLookupError):
-            worker.kill()
+    if await _ends_within(worker, WORKER_END_S):
+        return
+    logger.warning(
+        "process %d, which made a backup, takes more than %.0f s to end and is killed: the backup target hangs, or "
+        "this machine has no CPU time left for it",
+        worker.pid,
+        WORKER_END_S,
+    )
+    with contextlib.suppress(ProcessLookupError):
+        worker.kill()
+    await _ends_within(worker, KILLED_S)
+
+
+async def _ends_within(worker: asyncio.subprocess.Process, seconds: float) -> bool:
+    """Without `asyncio.timeout`: in a task that is being cancelled, that of Python 3.11.2 raises no TimeoutError."""
+    waiting = asyncio.ensure_future(worker.wait())
+    ended, _ = await asyncio.wait([waiting], timeout=seconds)
+    waiting.cancel()
+    return bool(ended)

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from cluster.backup import service
 from cluster.backup.create import Request
 from cluster.backup.remote import STAGING, verify_backup
 from cluster.backup.service import Backups
@@ -27,6 +28,7 @@ from raftlog.storage.identity import Identity
 from raftlog.types import NodeId
 from statemachine.kv import KVError
 from statemachine.rocks import RocksKV
+from tests.support.patience import PATIENCE_S
 
 
 class Clock:
@@ -133,23 +135,33 @@ async def test_a_worker_that_ends_without_a_word(
     assert node.raised == ["backup_failed"]
 
 
-async def test_a_node_that_stops_ends_its_worker(make: Callable[..., Node], tmp_path: Path, monkeypatch: Any) -> None:
+PAUSED = 'print(\'{"stage": "log"}\', flush=True); signal.pause()'
+DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSED}"
+
+
+@pytest.mark.parametrize(("script", "code"), [(PAUSED, -signal.SIGTERM), (DEAF, -signal.SIGKILL)])
+async def test_a_node_that_stops_ends_its_worker(
+    make: Callable[..., Node], tmp_path: Path, monkeypatch: Any, script: str, code: int
+) -> None:
+    """One that does not end in time is killed, and waited for: nothing of it is left."""
     node = make()
     start = asyncio.create_subprocess_exec
     workers = []
 
     async def other(*_: Any, **options: Any) -> Any:
-        script = 'import signal, sys; print(\'{"stage": "log"}\', flush=True); signal.pause()'
-        workers.append(await start(sys.executable, "-c", script, **options))
+        workers.append(await start(sys.executable, "-c", f"import signal; {script}", **options))
         return workers[0]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
+    if code == -signal.SIGKILL:
+        monkeypatch.setattr(service, "WORKER_END_S", 0.1)
+        monkeypatch.setattr(service, "KILLED_S", PATIENCE_S)
     node._make_checkpoint = lambda: None  # type: ignore[method-assign]
     attempt = node.begin(str(tmp_path / "to"))
     while attempt.stage != "log":
         await asyncio.sleep(0.005)
     await node.close()
-    assert workers[0].returncode == -15
+    assert workers[0].returncode == code
     assert (attempt.state, attempt.error[1]) == ("failed", "the node is stopping")  # type: ignore[index]
 
 
