@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from cluster.config.config import Config
 from cluster.errors import ExitCode, LocalError
 from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.helper_process import command
 from cluster.runtime.versions import versions
 from cluster.state.live_copy import copy_open_store
 from cluster.tier.store.errors import StoreError
@@ -234,12 +234,8 @@ class Backups:
 
     async def _work(self, request: Request, attempt: Attempt) -> Made:
         """Lets a worker make it. Raises LocalError."""
-        # -P keeps the working directory off the import path, as for the node itself.
         worker = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "cluster.backup.worker",
+            *command("cluster.backup.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_MAX,

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from types import FrameType
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from cluster.backup.create import Made, Request, create
 from cluster.backup.remote import create_remote, is_url
 from cluster.errors import LocalError
+from cluster.runtime.helper_process import end_with_the_node
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def main() -> int:
     """Reads a request, makes the backup, says what became of it."""
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_end_with_the_node, daemon=True).start()
+    end_with_the_node()
     _stand_back()
     try:
         make = create_remote if is_url(request.to) else create
@@ -53,21 +53,13 @@ def main() -> int:
 
 
 def _say(line: Line) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the node is gone; its thread below ends this process
+    with contextlib.suppress(BrokenPipeError):  # the node is gone, and so soon is this process
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
-
-
-def _end_with_the_node() -> None:
-    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held as the process ends
-        pass
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None
-    signal.pthread_kill(main_thread, signal.SIGTERM)  # a real one: it ends a call that waits
 
 
 def _stand_back() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.config import ConsistencySection
+from cluster.runtime.helper_process import command
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 
 logger = logging.getLogger(__name__)
@@ -59,13 +59,13 @@ class Scrubber:
         report: Callable[[int, int], None],
         on_bad_rows: Callable[[str, str], None],
         done: Callable[[int, float, float], None] = lambda findings, seconds, percent_per_day: None,
-        command: tuple[str, ...] = (sys.executable, "-m", "cluster.state.scrub_worker"),
+        helper: tuple[str, ...] = command("cluster.state.scrub_worker"),
     ) -> None:
         """`report` (position, size): has the log look at a place again; `on_bad_rows` (checkpoint's name, what)."""
         self.view = ScrubView(
             node=node, running=False, started_ms=0, finished_ms=0, log_bytes=0, row_bytes=0, findings=[], failure=""
         )
-        self._command = (*command, str(data), str(config.scrub_bytes_per_second))
+        self._command = (*helper, str(data), str(config.scrub_bytes_per_second))
         self._every_ms = config.scrub_every_hours * 3_600_000
         self._wall_ms = wall_ms
         self._report = report
@@ -105,7 +105,7 @@ class Scrubber:
         began = asyncio.get_running_loop().time()
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -133,6 +133,8 @@ class Scrubber:
                     len(self.view.findings),
                 )
         finally:
+            assert process.stdin is not None
+            process.stdin.close()
             if process.returncode is None:
                 process.kill()
                 await process.wait()

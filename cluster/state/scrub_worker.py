@@ -2,6 +2,7 @@
 
     python -m cluster.state.scrub_worker DATA BYTES_PER_SECOND
 
+It ends when its stdin does: the node has the other end.
 One JSON object per line: {"kind": "log", base, offset, size, text} for a segment file, {"kind": "other", text} for what
 is beside them, {"kind": "rows", checkpoint, text} for a checkpoint whose rows do not add up to the sums in it,
 {"kind": "done", log_bytes, row_bytes} at the end. Changes nothing. What it says of bytes that the node writes meanwhile
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from cluster.runtime.helper_process import end_with_the_node
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.storage.findings import Severity
 from raftlog.storage.fs import FileSystem, OsFile, OsFileSystem
@@ -129,4 +131,5 @@ def _print(line: Line) -> None:
 
 
 if __name__ == "__main__":
+    end_with_the_node()
     sys.exit(main(sys.argv[1:]))

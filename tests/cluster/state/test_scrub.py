@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from cluster.config.config import ConsistencySection
+from cluster.runtime import helper_process
 from cluster.state import scrub_worker
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.scrub import FIRST_AFTER_MS, Scrubber
@@ -27,7 +30,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.kv import TOPICS, Batch
 from statemachine.rocks import RocksKV
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 
 GROUP = 1
 HOUR_MS = 3_600_000
@@ -125,19 +128,21 @@ def test_rows_that_a_store_lost_are_found(
 class Watched:
     """A scrubber whose helper prints what the test says."""
 
-    def __init__(self, program: str, **config: int) -> None:
+    def __init__(
+        self, program: str, data: Path = Path("/data"), helper: tuple[str, ...] | None = None, **config: int
+    ) -> None:
         self.reported: list[tuple[int, int]] = []
         self.bad_rows: list[tuple[str, str]] = []
         self.ended: list[int] = []
         self.scrubber = Scrubber(
             1,
-            Path("/data"),
+            data,
             config=ConsistencySection(**config),
             wall_ms=lambda: 5,
             report=lambda position, size: self.reported.append((position, size)),
             on_bad_rows=lambda name, text: self.bad_rows.append((name, text)),
             done=lambda findings, seconds, share: self.ended.append(findings),
-            command=(sys.executable, "-c", program),
+            helper=helper or (sys.executable, "-c", program),
         )
 
 
@@ -173,6 +178,31 @@ async def test_closing_ends_the_helper() -> None:
     await until(lambda: watched.scrubber.view.findings)
     await watched.scrubber.close()
     assert watched.ended == []
+
+
+async def test_a_directory_with_a_cluster_py_of_its_own_does_not_run_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's working directory is that of whoever typed `raftmq up`."""
+    (tmp_path / "cluster.py").write_text("raise SystemExit('somebody else's')")
+    monkeypatch.chdir(tmp_path)
+    watched = Watched("", data=data, helper=helper_process.command("cluster.state.scrub_worker"))
+    watched.scrubber.start()
+    await until(lambda: watched.ended)
+    assert watched.scrubber.view.failure == ""
+    assert watched.scrubber.view.log_bytes > 0
+
+
+def test_a_helper_whose_node_was_killed_ends(data: Path) -> None:
+    """At that rate it would read for hours."""
+    slowly = helper_process.command("cluster.state.scrub_worker", str(data), "1")
+    with subprocess.Popen(slowly, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as helper:
+        assert helper.stdin is not None
+        helper.stdin.close()  # what the end of the node's process does
+        try:
+            assert helper.wait(PATIENCE_S) == -signal.SIGTERM
+        finally:
+            helper.kill()
 
 
 async def test_when_scrubs_run() -> None:
