@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cluster.broker.client_request import ClientAnswer, ClientRequest
     from cluster.config.config import Config
     from cluster.replication.outcome import CommitSession, Done
+    from cluster.runtime.work import Turns
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
@@ -43,6 +44,8 @@ class Services(Protocol):
     config: Config
     state: BrokerState
     node_id: NodeId
+    turns: Turns
+    """Where work that grows with input or data is cut."""
 
     def writes_open(self) -> bool:
         """True if this node leads and has applied the no-op of its term: its counters are exact."""

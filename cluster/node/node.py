@@ -85,6 +85,7 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up
@@ -181,8 +182,9 @@ class Node:
         self.driver = driver = RaftDriver(
             raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
         )
+        turns = Turns(loop.call_soon, self.environment.turn_share)
         self._context = context = NodeContext(
-            config, self.environment, loop, raw, self.alarms, wake=driver.wake, stages=driver.stages, fail=driver.fail
+            config, self.environment, loop, raw, self.alarms, driver.wake, driver.stages, driver.fail, turns
         )
         log, identity = storage.directory.log, storage.directory.identity
         self.membership = members = MembersService(

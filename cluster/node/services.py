@@ -40,6 +40,7 @@ class NodeServices:
     ) -> None:
         self.config = context.config
         self.node_id = context.config.node_id
+        self.turns = context.turns
         self.state = storage.state
         self._raw = context.raw
         self._loop = context.loop

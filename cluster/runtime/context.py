@@ -14,6 +14,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import Environment
 from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.work import Turns
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.fs import FileSystem
 
@@ -35,6 +36,8 @@ class NodeContext:
     """When the driver saw the stages of entries end."""
     fail: Callable[[BaseException], None]
     """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
+    turns: Turns
+    """Work that grows with input or data is cut, and shares turns here."""
 
     @property
     def clock(self) -> Clock:

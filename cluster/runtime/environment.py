@@ -15,6 +15,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.runtime.clock import Clock, SystemClock
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
+from cluster.runtime.work import TURN_SHARE
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from statemachine.kv import KV
 from statemachine.rocks import RocksKV
@@ -99,6 +100,8 @@ class Environment:
     """See `broker.queue_locks`."""
     sweep_rows: int = SWEEP_ROWS
     """See `cluster.retention.sweeper`."""
+    turn_share: int = TURN_SHARE
+    """See `cluster.runtime.work`."""
     page_segments: int = PAGE_SEGMENTS
     """See `cluster.tier.manifest_pages`."""
     open_store: Callable[[str], object] | None = None

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 
-LINES_MAX = 540
-"""What the longest file has since `ruff format` breaks long calls; a new file stays far below."""
+LINES_MAX = 600
+"""A bound for accidents; a new file stays far below."""
 # Files that may be longer, and why.
 LONGER: dict[str, str] = {}
 

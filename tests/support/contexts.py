@@ -10,6 +10,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.work import Turns
 
 CONFIG = Config(node=NodeSection(id=1, data_dir="/data"))
 
@@ -28,4 +29,5 @@ def context_of(
     def fail(error: BaseException) -> None:
         raise error
 
-    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, StageTimes(), fail)
+    turns = Turns(loop.call_soon if loop is not None else lambda callback: None)
+    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, StageTimes(), fail, turns)

@@ -37,6 +37,7 @@ from cluster.remoting.replies import Replies
 from cluster.remoting.staging import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.work import Turns
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, encode_message
@@ -182,6 +183,7 @@ class FakeNode:
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
         self.now_ms = 1_000_000
+        self.turns = Turns(lambda again: self.call_later(0, again))
         self.old_member = NodeId(0)
         """One that does not know the newest commands."""
         self.log_begins_at = 0

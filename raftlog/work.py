@@ -1,0 +1,51 @@
+"""The meter of work: who does work whose size a client or the data decides charges it here, before doing it.
+
+One unit is about one microsecond of a slow core. The meter only counts. It never refuses, reads no clock and knows no
+bound: `cluster.runtime.work.Turns` compares it with a turn's share, the simulator with the bound of a callback, and
+a live node's watch with the CPU time that a turn took. It lies at the bottom because the state machine and the log
+charge it too, at the seams where rows and bytes are read.
+
+Each thread has a count of its own: what a lane does is no work of the event loop's turn.
+"""
+
+from __future__ import annotations
+
+import threading
+
+ROW_UNITS = 3
+"""Reading, writing or removing one row of the store."""
+KIB_UNITS = 1
+"""1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`)."""
+TEXT_KIB_UNITS = 8
+"""1,024 bytes of JSON or msgpack that are parsed or built."""
+ITEM_UNITS = 2
+"""One step of a loop over something that a client or the data made long."""
+
+
+class Meter(threading.local):
+    """Units that this thread has charged since it began; only differences mean anything."""
+
+    units: int = 0
+
+
+METER = Meter()
+
+
+def charge(units: int) -> None:
+    """Counts work that is about to be done."""
+    METER.units += units
+
+
+def charge_rows(rows: int, size_bytes: int = 0) -> None:
+    """Counts rows of the store, with the bytes in them."""
+    METER.units += ROW_UNITS * rows + (size_bytes >> 10) * KIB_UNITS
+
+
+def charge_bytes(size: int) -> None:
+    """Counts bytes that are read, copied, checked or sent."""
+    METER.units += (size >> 10) * KIB_UNITS
+
+
+def charge_text(size: int) -> None:
+    """Counts bytes of JSON or msgpack that are parsed or built."""
+    METER.units += 1 + (size >> 10) * TEXT_KIB_UNITS

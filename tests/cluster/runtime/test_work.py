@@ -1,0 +1,90 @@
+"""Turns: cut work takes a share of each turn, fairly between owners, in order for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cluster.runtime.work import Steps, Turns
+from raftlog.work import charge
+
+
+class Loop:
+    """Turns by hand."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.turns = Turns(self.soon.append, share=10)
+        self.did: list[str] = []
+
+    def turn(self) -> list[str]:
+        """One turn; what it did."""
+        callbacks, self.soon[:] = list(self.soon), []
+        self.did.clear()
+        for callback in callbacks:
+            callback()
+        return list(self.did)
+
+    def work(self, name: str, steps: int, units: int = 5) -> Steps:
+        for step in range(steps):
+            charge(units)
+            self.did.append(f"{name}{step}")
+            yield
+
+
+def test_work_that_fits_is_done_at_once() -> None:
+    loop = Loop()
+    loop.turns.begin("a", loop.work("a", 1))
+    assert loop.did == ["a0"]
+
+
+def test_longer_work_goes_on_in_the_next_turns_by_its_share() -> None:
+    loop = Loop()
+    loop.turns.begin("a", loop.work("a", 5))
+    assert loop.did == ["a0", "a1"]
+    assert [loop.turn(), loop.turn(), loop.turn()] == [["a2", "a3"], ["a4"], []]
+
+
+def test_owners_take_turns_and_one_owners_work_stays_in_order() -> None:
+    loop = Loop()
+    loop.turns.begin("a", loop.work("a", 3, units=10))
+    loop.turns.begin("a", loop.work("A", 1, units=10))
+    loop.turns.begin("b", loop.work("b", 2, units=10))
+    assert loop.did == ["a0"]
+    assert [loop.turn() for _ in range(6)] == [["a1"], ["b0"], ["a2"], ["b1"], ["A0"], []]
+
+
+def test_a_dropped_owners_work_is_given_up() -> None:
+    loop = Loop()
+    loop.turns.begin("a", loop.work("a", 9))
+    loop.turns.drop("a")
+    assert loop.turn() == []
+
+
+def test_work_that_fails_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> Steps:
+        charge(10)
+        yield
+        raise ValueError("broken")
+
+    loop = Loop()
+    loop.turns.begin("a", failing())
+    loop.turns.begin("b", loop.work("b", 1))
+    assert loop.turn() == ["b0"]
+    assert "broken" in caplog.text
+
+
+async def test_a_coroutine_breathes_between_its_steps() -> None:
+    turns = Turns(asyncio.get_running_loop().call_soon, share=10)
+    did: list[str] = []
+
+    async def work(name: str) -> None:
+        for step in range(3):
+            await turns.breathe(name)
+            charge(10)
+            did.append(f"{name}{step}")
+
+    await asyncio.gather(work("a"), work("b"))
+    assert did == ["a0", "a1", "b0", "a2", "b1", "b2"]  # each in a turn of its own
