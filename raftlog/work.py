@@ -14,9 +14,15 @@ import threading
 
 ROW_UNITS = 3
 """Reading, writing or removing one row of the store."""
+SEEK_UNITS = 8
+"""Finding where a scan of the store begins, or handing over one batch to it."""
+CALL_UNITS = 5
+"""One call of the system: a read or write of a file or a socket, whatever its size."""
+FRAME_UNITS = 15
+"""Taking one request or message out of what a socket brought, and finding who handles it."""
 KIB_UNITS = 1
 """1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`)."""
-TEXT_KIB_UNITS = 8
+TEXT_KIB_UNITS = 16
 """1,024 bytes of JSON or msgpack that are parsed or built."""
 ITEM_UNITS = 2
 """One step of a loop over something that a client or the data made long."""

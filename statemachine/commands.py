@@ -54,6 +54,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from raftlog.work import charge_text
+
 CREATE_TOPIC = "create_topic"
 DELETE_TOPIC = "delete_topic"
 PUT_GROUP = "put_group"
@@ -215,6 +217,7 @@ def unpack(data: bytes) -> list[Command]:
     """The commands; [] for no bytes. Raises ValueError on anything else than an array of arrays."""
     if not data:
         return []
+    charge_text(len(data))
     try:
         commands = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except TypeError as error:  # a map whose key is itself an array or a map

@@ -30,6 +30,7 @@ from rocksdict import (
     WriteBatch,
 )
 
+from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.kv import FAMILIES, Batch, KVCorruptError, KVError, KVFullError, ignore_corruption
 from statemachine.rocks_log import check_manifest
 
@@ -40,6 +41,10 @@ BLOCK_CACHE_BYTES = 16 * MIB
 """One cache for all families."""
 WAL_BYTES_MAX = 64 * MIB
 """Above this the families that pin the oldest WAL file are flushed: bounds disk use and replay at open."""
+
+
+BIG_BYTES = 1024
+"""A value that is longer costs more than its row."""
 
 
 OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
@@ -82,17 +87,22 @@ class RocksKV:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
+        METER.units += ROW_UNITS
         try:
             value: bytes | None = self._view(family).get(key)
         except DbClosedError:
             raise self._no_family(family) from None
         except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
             self._failed("reading", error)
+        if value is not None and len(value) > BIG_BYTES:
+            METER.units += len(value) >> 10
         return value
 
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
+        METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops)
         rocks = self._encode(batch)
+        METER.units += rocks.size_in_bytes() >> 10
         try:
             self._db.write(rocks)
         except Exception as error:  # noqa: BLE001 - as above
@@ -100,12 +110,14 @@ class RocksKV:
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `KV.scan`."""
+        METER.units += SEEK_UNITS
         scan = _Scan(self._view(family), start, end, self._failed)
         self._scans.add(scan)
         return scan
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.first`. The call holds the GIL."""
+        METER.units += SEEK_UNITS
         bounded = ReadOptions()
         bounded.set_iterate_upper_bound(end)
         rows = self._view(family).iter(bounded)
@@ -120,6 +132,7 @@ class RocksKV:
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.seek_last`."""
+        METER.units += SEEK_UNITS
         rows = self._view(family).iter()
         rows.seek_for_prev(high)
         if rows.valid() and rows.key() == high:
@@ -254,6 +267,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
             self.close()
             raise StopIteration
         self._at = row[0]
+        METER.units += ROW_UNITS + (len(row[1]) >> 10)
         return row
 
     def _check_end(self, view: Rdict) -> None:

@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError
 from cluster.config.source import did_you_mean
 from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
 from cluster.wire.json_text import MALFORMED
+from raftlog.work import charge_text
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -25,6 +26,7 @@ _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$")
 def decode_body(data: bytes, kind: type[T]) -> T:
     """JSON text as `kind`. Raises ApiError."""
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    charge_text(len(data))
     try:
         raw = _whole(msgspec.json.decode(data))
     except MALFORMED as error:

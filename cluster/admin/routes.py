@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from cluster.admin import (
     backup,
     clients,
@@ -42,6 +40,7 @@ from cluster.members import views as membership
 from cluster.members.stopping import CanStopView
 from cluster.repair import consistency_views as views
 from cluster.retention.views import RetentionRun, RetentionView
+from cluster.runtime import metered_json
 from cluster.state.scrub import ScrubView
 from cluster.tier.scrub.scrub_service import TierScrubView
 from cluster.tier.tier_views import SealView, TierSegmentsView, TierView
@@ -50,7 +49,7 @@ from cluster.tier.tier_views import SealView, TierSegmentsView, TierView
 async def get_openapi(call: Call) -> Raw:
     """This API, as OpenAPI 3.1."""
     told = document(ROUTES, call.port.config.limits.topic_length_max)
-    return Raw("application/json", msgspec.json.encode(told))
+    return Raw("application/json", metered_json.encode(told))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -30,6 +30,7 @@ from cluster.admin.routes import ROUTES
 from cluster.admin.sites import check_site
 from cluster.config.source import ConfigError, nearest
 from cluster.remoting.acceptor import Acceptor
+from cluster.runtime import metered_json
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ def _json(status: int, view: msgspec.Struct) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     if status == 503:
         headers["Retry-After"] = "1"
-    return web.Response(status=status, body=msgspec.json.encode(view), content_type="application/json", headers=headers)
+    return web.Response(status=status, body=metered_json.encode(view), content_type="application/json", headers=headers)
 
 
 @web.middleware

@@ -17,6 +17,7 @@ from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from raftlog.types import NodeId
+from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 
 logger = logging.getLogger(__name__)
 
@@ -268,6 +269,7 @@ class Inlet(asyncio.Protocol):
             if peer is None or self._refused:
                 return
             buffer, frames = self._buffer.feed(data)
+            METER.units += CALL_UNITS + (len(data) >> 10) + FRAME_UNITS * len(frames)
             for start, stop in frames:
                 kind, header, payload = unpack(buffer, start, stop)
                 self._owner.on_frame(peer, kind, header, payload)

@@ -31,6 +31,7 @@ from cluster.peer.roster import REMOVED, Address, Addresses, Membership, Refusal
 from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encode_message, pack
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
+from raftlog.work import CALL_UNITS, METER
 
 logger = logging.getLogger(__name__)
 
@@ -224,6 +225,7 @@ class PeerTransport:
         if link.transport.get_write_buffer_size() > OUT_BUFFER_MAX:
             self.dropped += 1
             return False
+        METER.units += CALL_UNITS + (sum(map(len, parts)) >> 10)
         link.transport.writelines(parts)
         return True
 

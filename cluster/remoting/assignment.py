@@ -19,6 +19,7 @@ from cluster.broker.subscription import message_filter
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
+from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
 
@@ -42,9 +43,9 @@ class ClientCheck(msgspec.Struct, rename="camel"):
     subscription_data: SubscriptionData | None = None
 
 
-_decode_question = msgspec.json.Decoder(Question, strict=False).decode
-_decode_check = msgspec.json.Decoder(ClientCheck, strict=False).decode
-_encode = msgspec.json.Encoder().encode
+_decode_question = metered_json.decoder(Question, strict=False)
+_decode_check = metered_json.decoder(ClientCheck, strict=False)
+_encode = metered_json.encode
 
 
 class Assignments:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from cluster.broker.group_members import Members
 from cluster.broker.names import topic_named
 from cluster.broker.old_pulls import first_offset
@@ -20,6 +18,7 @@ from cluster.remoting.broker_settings import broker_settings
 from cluster.remoting.fields import text
 from cluster.remoting.group_stats import connection_fields
 from cluster.remoting.request import Handler, Request
+from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 
 QUEUES_MAX = 10_000
@@ -28,7 +27,7 @@ QUEUES_MAX = 10_000
 Figures = Callable[[], Mapping[str, str]]
 """The node's, by RocketMQ's names."""
 
-_encode = msgspec.json.Encoder().encode
+_encode = metered_json.encode
 
 
 CONFIG_VERSION = '{"counter":1,"stateVersion":0,"timestamp":0}'

@@ -14,6 +14,7 @@ import msgspec
 from cluster.broker.group_members import Members
 from cluster.remoting.frame import Frame
 from cluster.remoting.request import Request
+from cluster.runtime import metered_json
 from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
 
 CLIENTS: Final = "raftmqClients"
@@ -22,8 +23,8 @@ on a connection without heartbeats."""
 CLIENTS_MAX = 16
 """A connection of more clients is not told apart: its commits pass."""
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[str]).decode
+_encode = metered_json.encode
+_decode = metered_json.decoder(list[str])
 
 
 def committers(request: Request, group: str, members: Members) -> frozenset[str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from cluster.broker.client_request import ClientAnswer, ClientRequest
 from cluster.broker.group_members import Role
 from cluster.broker.message_lookup import UnreadableError, message_at
@@ -19,6 +17,7 @@ from cluster.broker.offset_resets import OffsetResets, QueueOffset, ResetTo, Res
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.fields import integer, text
+from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import MessageFormatError, decode_message_id
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.remoting.request import Handler, Request
 
-_encode = msgspec.json.Encoder().encode
+_encode = metered_json.encode
 
 
 class ConsumerRequests:

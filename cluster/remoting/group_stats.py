@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from cluster.broker.group_members import Member, Members
 from cluster.broker.groups import Groups, Progress
 from cluster.broker.names import check_group_name
@@ -18,10 +16,11 @@ from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.fields import text
 from cluster.remoting.request import Handler, Request
+from cluster.runtime import metered_json
 from cluster.wire.codec import LANGUAGES
 from cluster.wire.codes import RequestCode, ResponseCode
 
-_encode = msgspec.json.Encoder().encode
+_encode = metered_json.encode
 
 
 class GroupStats:

@@ -21,6 +21,7 @@ from cluster.remoting.body_limits import too_long
 from cluster.remoting.fields import text
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
+from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     HEARTBEAT_GROUPS_MAX,
     HEARTBEAT_SUBSCRIPTIONS_MAX,
@@ -85,8 +86,8 @@ class HeartbeatData(msgspec.Struct, rename="camel"):
     without_sub: bool = False
 
 
-_decode = msgspec.json.Decoder(HeartbeatData, strict=False).decode
-_encode = msgspec.json.Encoder().encode
+_decode = metered_json.decoder(HeartbeatData, strict=False)
+_encode = metered_json.encode
 
 
 class Heartbeats:

@@ -15,6 +15,7 @@ from cluster.broker.names import check_group_name
 from cluster.broker.queue_locks import Granted, QueueLocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
+from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
@@ -41,8 +42,8 @@ class LockBody(msgspec.Struct, rename="camel"):
     mq_set: Annotated[list[MessageQueue], msgspec.Meta(max_length=QUEUES_MAX)] = []
 
 
-_decode = msgspec.json.Decoder(LockBody, strict=False).decode
-_encode = msgspec.json.Encoder().encode
+_decode = metered_json.decoder(LockBody, strict=False)
+_encode = metered_json.encode
 
 
 class QueueLockRequests:

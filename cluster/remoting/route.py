@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from cluster.broker.early_routes import V4_0_0, EarlyRoutes
 from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
 from cluster.broker.services import Services
@@ -22,6 +20,7 @@ from cluster.remoting.answers import refusing
 from cluster.remoting.fields import text
 from cluster.remoting.replies import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handler, Request
+from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 
@@ -57,7 +56,7 @@ HOLD_MS = 50
 """How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
 node that it knows by then, and a send that meets that lock fails at once, five times over."""
 
-_encode = msgspec.json.Encoder().encode
+_encode = metered_json.encode
 
 
 class Routes:

@@ -39,9 +39,12 @@ from cluster.wire.codec import (
     encode_frame,
 )
 from cluster.wire.codes import ResponseCode
+from raftlog.work import CALL_UNITS, FRAME_UNITS, METER, charge_text
 
 logger = logging.getLogger(__name__)
 
+LONG_HEADER_BYTES = 4096
+"""Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
 WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
@@ -189,9 +192,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parses and dispatches every complete frame."""
         self.received += len(data)
+        METER.units += CALL_UNITS + (len(data) >> 10)
         try:
             buffer, frames = self._buffer.feed(data)
             if frames:
+                METER.units += FRAME_UNITS * len(frames)
                 self.finished = True
                 if self._unfinished is not None or self._wanted is not None:
                     self._free_frame()
@@ -224,6 +229,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             if end > stop:
                 raise CodecError("the header is longer than its frame")
             header_bytes = buffer[start + 4 : end]
+            if len(header_bytes) > LONG_HEADER_BYTES:
+                charge_text(len(header_bytes))
             serialize_type = buffer[start]
             header = decode_header(serialize_type, header_bytes)
             if not header.flag & FLAG_RESPONSE:
@@ -384,6 +391,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             size = len(data)
             self._transport.write(data)
         self.handed += size
+        METER.units += CALL_UNITS + (size >> 10)
         if self._clogged or self._unsent.held or size > CLOGGED_BYTES:
             self.count_unsent()
 

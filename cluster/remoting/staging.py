@@ -14,6 +14,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.staged_writes import CommitAnswer, StagedSlice, StagedWriteRequests
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.fields import integer, integer_in, text
+from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 _Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=ATTEMPTS_MAX)]
-_decode = msgspec.json.Decoder(_Winners).decode
+_decode = metered_json.decoder(_Winners)
 COMMITTED_FIELD = "committed"
 """ext field of the answer: the newest write of the name that is committed; of 700001, if the attempt was not opened."""
 

@@ -20,6 +20,7 @@ from cluster.remoting.fields import integer_in, text
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.replication.outcome import ProposeResult
+from cluster.runtime import metered_json
 from cluster.runtime.request_limits import (
     RETRY_POLICY_BYTES_MAX,
     Attributes,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 QUEUES_MAX = 1024
 """Per topic; RocketMQ's own benchmark topic is the largest in use."""
 
-_encode = msgspec.json.Encoder().encode
+_encode = metered_json.encode
 
 
 class GroupData(msgspec.Struct, rename="camel"):
@@ -74,7 +75,7 @@ class GroupData(msgspec.Struct, rename="camel"):
         return policy.decode()
 
 
-_decode_group = msgspec.json.Decoder(GroupData, strict=False).decode
+_decode_group = metered_json.decoder(GroupData, strict=False)
 _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 
 

@@ -25,6 +25,7 @@ from random import Random
 from typing import NamedTuple
 
 from raftlog.storage.fs import Buffers
+from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 
 SECTOR = 512
 
@@ -147,6 +148,7 @@ class MemoryFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check()
+        METER.units += CALL_UNITS + (size >> 10)
         if self._inode.bad and not self._inode.bad.isdisjoint(_sector_numbers(offset, offset + size)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         return bytes(memoryview(self._inode.data)[offset : offset + size])
@@ -159,6 +161,7 @@ class MemoryFile:
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         self._check()
         data = b"".join(buffers)
+        METER.units += CALL_UNITS + (len(data) >> 10)
         error = self._fs.step("pwritev", self.path, lambda: self._write(data[: len(data) // 2], offset))
         if error is None and self._fs.space_left < self._growth(len(data), offset):
             error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
@@ -336,7 +339,9 @@ class MemoryFileSystem:
     def listdir(self, path: Path) -> list[str]:
         self._directory(path)
         names = (*self._names.files, *self._names.directories)
-        return sorted(name.name for name in names if name.parent == path and name != path)
+        found = sorted(name.name for name in names if name.parent == path and name != path)
+        METER.units += CALL_UNITS + ITEM_UNITS * len(found)
+        return found
 
     def mkdir(self, path: Path) -> None:
         if path not in self._names.directories:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from weakref import WeakSet
 
@@ -11,6 +11,7 @@ import msgpack
 
 from raftlog.checksums import crc32c
 from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 
 ROWS_FILE = "000001" + TABLE_SUFFIX
@@ -36,10 +37,11 @@ class _Family:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows of this moment, whatever is written afterwards."""
         scan = _Scan(self, bisect_left(self.keys, start), bisect_left(self.keys, end))
+        METER.units += SEEK_UNITS
         if scan.left <= SCAN_AT_ONCE:
-            return iter(scan.rest())
+            return _charged(scan.rest())
         self.scans.add(scan)
-        return scan
+        return _charged(scan)
 
     def change(self) -> None:
         """Called before a change: who still reads gets the rows as they are."""
@@ -65,6 +67,13 @@ class _Family:
         for key in self.keys[a:b]:
             del self.rows[key]
         del self.keys[a:b]
+
+
+def _charged(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Charges each row as it is consumed, as RocksDB's scan does."""
+    for row in rows:
+        METER.units += ROW_UNITS + (len(row[1]) >> 10)
+        yield row
 
 
 class _Scan:
@@ -131,10 +140,14 @@ class MemoryKV:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """See `KV.get`."""
-        return self._open(family).rows.get(key)
+        value = self._open(family).rows.get(key)
+        METER.units += ROW_UNITS if value is None else ROW_UNITS + (len(value) >> 10)
+        return value
 
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
+        METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops)
+        METER.units += sum(len(key) + len(value or b"") for _, key, value, _ in batch.ops) >> 10
         self._open(FAMILIES[0])
         targets = [self._open(family) for family, *_ in batch.ops]
         for target, (_, key, value, end) in zip(targets, batch.ops, strict=True):
@@ -153,10 +166,17 @@ class MemoryKV:
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.first`."""
-        return next(self.scan(family, start, end), None)
+        METER.units += SEEK_UNITS
+        source = self._open(family)
+        at = bisect_left(source.keys, start)
+        if at == len(source.keys) or source.keys[at] >= end:
+            return None
+        key = source.keys[at]
+        return key, source.rows[key]
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """See `KV.seek_last`."""
+        METER.units += SEEK_UNITS
         source = self._open(family)
         at = bisect_left(source.keys, high) - 1
         if at < 0 or source.keys[at] < low:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError, out_of_space
+from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 
 T = TypeVar("T")
 
@@ -116,6 +117,7 @@ class OsFile:
         self._fd = fd
 
     def pread(self, size: int, offset: int) -> bytes:
+        METER.units += CALL_UNITS + (size >> 10)
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:
             return data
@@ -127,6 +129,7 @@ class OsFile:
         return b"".join(parts)
 
     def pread_into(self, room: memoryview, offset: int) -> int:
+        METER.units += CALL_UNITS + (len(room) >> 10)
         got = 0
         while got < len(room) and (count := os.preadv(self._fd, [room[got:]], offset + got)):
             got += count
@@ -136,6 +139,7 @@ class OsFile:
         for at in range(0, len(buffers), IOV_MAX):
             part = buffers if len(buffers) <= IOV_MAX else buffers[at : at + IOV_MAX]
             size = sum(map(len, part))
+            METER.units += CALL_UNITS + (size >> 10)
             written = os.pwritev(self._fd, part, offset)
             if written != size:
                 self._write_rest(b"".join(part), written, offset)
@@ -190,7 +194,9 @@ class OsFileSystem:
         return path.exists()
 
     def listdir(self, path: Path) -> list[str]:
-        return sorted(entry.name for entry in path.iterdir())
+        names = sorted(entry.name for entry in path.iterdir())
+        METER.units += CALL_UNITS + ITEM_UNITS * len(names)
+        return names
 
     def mkdir(self, path: Path) -> None:
         missing = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.kv import CQ, FAMILIES, KV, META, Batch, KVError
 from statemachine.rocks import RocksKV
 
@@ -167,3 +168,28 @@ def empty(kv: KV) -> None:
     for family in FAMILIES:
         batch.delete_range(family, b"", b"\xff" * 9)
     kv.write(batch)
+
+
+def test_every_call_charges_the_meter_before_its_rows_are_used(kv: KV) -> None:
+    def units(work: Callable[[], object]) -> int:
+        before = METER.units
+        work()
+        return METER.units - before
+
+    assert units(lambda: put(kv, CQ, *((bytes([n]), b"v") for n in range(100)))) == SEEK_UNITS + 100 * ROW_UNITS
+    assert units(lambda: put(kv, META, (b"large", bytes(8192)))) == SEEK_UNITS + ROW_UNITS + 8
+    assert units(lambda: kv.get(CQ, b"\x05")) == units(lambda: kv.get(CQ, b"none")) == ROW_UNITS
+    assert units(lambda: kv.get(META, b"large")) == ROW_UNITS + 8
+    assert units(lambda: kv.first(CQ, b"", b"z")) == units(lambda: kv.seek_last(CQ, b"", b"z")) == SEEK_UNITS
+    for end in (b"\x10", b"\xff"):  # few rows, and more than are read at once
+        rows = iter(kv.scan(CQ, b"", end))
+        assert units(lambda rows=rows: [next(rows) for _ in range(3)]) == 3 * ROW_UNITS  # type: ignore[misc]
+
+
+def test_a_removed_range_is_charged_as_one_row(kv: KV) -> None:
+    """What reads the rows in it, for the sums, charges them by its scan."""
+    batch = Batch()
+    batch.delete_range(CQ, b"a", b"z")
+    before = METER.units
+    kv.write(batch)
+    assert METER.units - before == SEEK_UNITS + ROW_UNITS

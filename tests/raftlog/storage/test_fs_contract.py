@@ -11,6 +11,7 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
 from raftlog.storage.trash import TrashReport, set_aside
+from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -87,6 +88,19 @@ def test_reads_and_writes(fs: FileSystem, directory: Path) -> None:
     file.close()
     with pytest.raises(OSError, match=r"."):
         file.pread(1, 0)
+
+
+def test_each_call_is_charged_by_its_bytes(fs: FileSystem, directory: Path) -> None:
+    file = fs.open(directory / "x", create=True)
+    before = METER.units
+    file.pwritev([bytes(5000), bytes(5000)], 0)
+    assert METER.units - before == CALL_UNITS + 9
+    file.pread(4096, 0)
+    assert METER.units - before == 2 * CALL_UNITS + 13
+    file.pread_into(memoryview(bytearray(2048)), 0)
+    assert METER.units - before == 3 * CALL_UNITS + 15
+    fs.listdir(directory)
+    assert METER.units - before == 4 * CALL_UNITS + 15 + ITEM_UNITS
 
 
 def test_a_write_that_is_cut_short_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

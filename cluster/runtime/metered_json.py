@@ -1,0 +1,36 @@
+"""JSON of clients and for them, charged to the meter (`raftlog.work`): its size is theirs, or the data's, to decide.
+
+What a message needs (headers of sends and pulls) is not read through here: those bytes are bounded, and are charged
+where the socket brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from raftlog.work import TEXT_KIB_UNITS, charge, charge_text
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """The value as JSON. It is charged when it is built: before, nobody knows its size."""
+    text = _encode(value)
+    charge(1 + (len(text) >> 10) * TEXT_KIB_UNITS // 4)  # building is quicker than parsing
+    return text
+
+
+def decoder(kind: type[T], *, strict: bool = True) -> Callable[[bytes | str], T]:
+    """What parses JSON as `kind`. The call raises what `cluster.wire.json_text.MALFORMED` lists."""
+    decode = msgspec.json.Decoder(kind, strict=strict).decode
+
+    def metered(text: bytes | str) -> T:
+        charge_text(len(text))
+        return decode(text)
+
+    return metered

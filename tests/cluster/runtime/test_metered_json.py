@@ -1,0 +1,29 @@
+"""JSON of clients is charged to the meter by its size."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cluster.runtime import metered_json
+from raftlog.work import METER, TEXT_KIB_UNITS
+
+
+class Body(msgspec.Struct):
+    names: list[str]
+
+
+def test_what_is_built_and_parsed_is_charged_by_its_size() -> None:
+    before = METER.units
+    text = metered_json.encode({"names": ["x" * 1000] * 100})
+    built = METER.units - before
+    assert built >= 97 * TEXT_KIB_UNITS // 4
+    assert metered_json.decoder(Body)(text).names[99] == "x" * 1000
+    assert METER.units - before - built >= 97 * TEXT_KIB_UNITS
+
+
+def test_text_that_is_no_such_json_is_charged_all_the_same() -> None:
+    before = METER.units
+    with pytest.raises(msgspec.ValidationError):
+        metered_json.decoder(Body)(b"[" + b"1," * 10_000 + b"1]")
+    assert METER.units - before >= 19 * TEXT_KIB_UNITS
