@@ -5,7 +5,7 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
 from raftlog.types import NodeId
@@ -26,6 +26,11 @@ class Client(Protocol):
     peer_address: tuple[str, int]
     """The client's ip and port, also behind a forwarding node."""
     on_close: list[Callable[[], None]]
+
+    @property
+    def owner(self) -> Hashable:
+        """Whose work its requests are (`cluster.runtime.work.Turns`): the same for all requests of one client, also
+        for those that a forwarding node passes on."""
 
     def consumers_changed(self, group: str) -> None:
         """Tells the client, unasked, to divide the group's queues again. Dropped if closed."""

@@ -11,7 +11,7 @@ never forwarded again (one hop). At the deadline a write that was handed on is U
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.inflight import over_limit
@@ -135,6 +135,11 @@ class ForwardedPath(ReplyPath):
         self._transport = transport
         self._peer = peer
         self._id = forward_id
+
+    @property
+    def owner(self) -> Hashable:
+        """The client behind the forwarding node: neither each of its requests alone, nor all clients of that node."""
+        return self._peer, self.peer_address, self.listener
 
     def write(self, data: bytes) -> None:
         """The answer goes back to the node that holds the connection."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
 from cluster.broker.client_request import ClientRequest
@@ -50,6 +50,11 @@ class ReplyPath:
 
         self.calls: ClientCalls | None = None
         """Requests to the client that it has not answered; None before the first."""
+
+    @property
+    def owner(self) -> Hashable:
+        """See `cluster.broker.services.Client`."""
+        return self
 
     def order_line(self) -> OrderLine:
         """The connection's line, begun when the first request is held."""

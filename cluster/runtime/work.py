@@ -2,11 +2,11 @@
 
 Work is a generator. Between two of its steps it yields, and each step charges the meter (`raftlog.work`) before it does
 anything. All cut work of a node shares one budget: in each turn, `share` units, dealt out one step at a time to the
-owners in turn. An owner is whoever asked, a connection above all: one with a hundred requests gets no more than one
-with a single request, and what one owner asked for is done in order.
+owners in turn. An owner is whoever asked, a client above all (`Client.owner`): one with a hundred requests gets no
+more than one with a single request, and what one owner asked for is done in order.
 
-    turns.begin(connection, self._scan(request))      # a generator; begins in this turn if there is room
-    await turns.breathe(connection)                   # a coroutine; returns at once while the turn has room
+    turns.begin(client.owner, self._scan(request))    # a generator; begins in this turn if there is room
+    await turns.breathe(client.owner)                 # a coroutine; returns at once while the turn has room
 
 A step is never interrupted, so no step may be long: one message, one row, one term of a filter. Event loop only.
 """

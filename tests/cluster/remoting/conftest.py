@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -75,6 +75,7 @@ class FakeConnection:
         self.has_room = True
         self.waiting: list[Callable[[], None]] = []
         """Answers that wait for room."""
+        self.owner: Hashable = self
 
     def write(self, data: bytes) -> None:
         raise AssertionError("handlers answer through the request")

@@ -237,6 +237,24 @@ def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimC
     assert everywhere(sim) == []
 
 
+def test_the_leader_knows_whose_work_a_forwarded_request_is(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither each request alone, which would give a client a share for each, nor all clients of the other node."""
+    leader, owners = sim.leader(), []
+    through = sim.followers()
+    monkeypatch.setattr(leader.forwarder, "_local", lambda frame: owners.append(frame.path.owner))
+    paths = [through[0].connect(), through[0].connect(), through[1].connect()]
+    paths[1].peer_address = ("10.0.0.9", 4001)
+    for at in range(2):
+        for path in paths:
+            path.ask(send_frame(at, "T", b"x"))
+    sim.loop.run_until(lambda: len(owners) == 6, 5)
+    assert {owner: owners.count(owner) for owner in owners} == {
+        (through[0].node_id, ("10.0.0.9", 4000), "broker"): 2,
+        (through[0].node_id, ("10.0.0.9", 4001), "broker"): 2,
+        (through[1].node_id, ("10.0.0.9", 4000), "broker"): 2,
+    }
+
+
 def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a start the leader may be reached before it has dialled back (seed 820099: nobody ever answered)."""
     through, leader = follower_of(sim), sim.leader()
