@@ -33,6 +33,7 @@ from statemachine.queue_locks import QueueLock, QueueLocks
 from statemachine.queue_rows import Queue
 from statemachine.row_format import check_format
 from statemachine.settings import Settings
+from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 from statemachine.staged_writes import StagedWrites
 from statemachine.sums import MARKERS, RunningSums
@@ -117,13 +118,13 @@ class BrokerState:
         return self._mark
 
     @property
-    def topics(self) -> Mapping[str, TopicConfig]:
-        """Every topic by name: a snapshot that does not change."""
+    def topics(self) -> SortedMap[str, TopicConfig]:
+        """Every topic by name. Apply changes it while others read: see `SortedMap` for what an iteration meets."""
         return self._topics.by_name
 
     @property
-    def topics_by_id(self) -> Mapping[int, TopicConfig]:
-        """Every topic by id: a snapshot that does not change."""
+    def topics_by_id(self) -> SortedMap[int, TopicConfig]:
+        """Every topic by id, likewise."""
         return self._topics.by_id
 
     @property
@@ -132,8 +133,8 @@ class BrokerState:
         return self._topics.queues
 
     @property
-    def groups(self) -> Mapping[str, GroupConfig]:
-        """Every consumer group by name: a snapshot that does not change."""
+    def groups(self) -> SortedMap[str, GroupConfig]:
+        """Every consumer group by name, likewise."""
         return self._groups.by_name
 
     @property

@@ -22,6 +22,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.kv import GROUPS, KV
+from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 
 NAME_LENGTH_MAX = 120
@@ -84,24 +85,24 @@ def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig
 
 
 class Groups:
-    """All groups. `by_name` is replaced, never changed: any thread may read it at any time."""
+    """All groups. Any thread may read `by_name` at any time; a run changes it when its batch is written, by what it has
+    changed."""
 
     def __init__(self, kv: KV) -> None:
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
-        self._names = {key.decode("ascii"): _unpack_row(key, value) for key, value in rows}
-        self._changed = True
-        self.by_name: Mapping[str, GroupConfig] = {}
-        self.publish()
+        self._changed: dict[str, GroupConfig | None] = {}
+        """By the run; None was deleted."""
+        self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
 
     def exists(self, name: str) -> bool:
         """Whether the group exists at this point of the run (apply lane only)."""
-        return name in self._names
+        return self._current(name) is not None
 
     def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
         """Creates the group or updates the given fields of an existing one; value: its GroupConfig."""
         config = checked_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
-        existing = self._names.get(name)
+        existing = self._current(name)
         group = check_group_config(existing or GroupConfig(name), config)
         if checked_bool(if_absent, "if_absent") and existing is not None:
             return CommandResult(True, "exists", existing)
@@ -110,29 +111,36 @@ class Groups:
     def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
         """Replaces what the group subscribes to; value: its GroupConfig."""
         parsed = _check_subscriptions(subscriptions)
-        group = self._names.get(checked_str(name, "group name"))
+        group = self._current(checked_str(name, "group name"))
         if group is None:
             return not_found(f"no group {name!r}")
         return done(self._store(stage, replace(group, subscriptions=parsed)))
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
         """Forgets the group; value: its GroupConfig. The caller removes its offsets."""
-        group = self._names.pop(checked_str(name, "group name"), None)
+        group = self._current(checked_str(name, "group name"))
         if group is None:
             return not_found(f"no group {name!r}")
-        self._changed = True
+        self._changed[group.name] = None
         stage.delete(GROUPS, group.name.encode("ascii"))
         return done(group)
 
     def publish(self) -> None:
         """Publishes the run's changes; called when its batch is written."""
         if self._changed:
-            self._changed = False
-            self.by_name = dict(self._names)
+            changed, self._changed = self._changed, {}
+            for name, group in changed.items():
+                if group is not None:
+                    self.by_name.put(name, group)
+                elif name in self.by_name:
+                    self.by_name.remove(name)
+
+    def _current(self, name: str) -> GroupConfig | None:
+        """The group at this point of the run."""
+        return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:
-        self._names[group.name] = group
-        self._changed = True
+        self._changed[group.name] = group
         stage.put(GROUPS, group.name.encode("ascii"), _pack_row(group))
         return group
 

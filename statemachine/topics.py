@@ -27,6 +27,7 @@ from statemachine.commands import (
     not_found,
 )
 from statemachine.kv import KV, META, TOPICS
+from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 
 NAME_LENGTH_MAX = 256
@@ -121,21 +122,21 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
 
 
 class Topics:
-    """All topics. `by_name` and `by_id` are replaced, never changed: any thread may read them at any time."""
+    """All topics. Any thread may read `by_name` and `by_id` at any time; a run changes them when its batch is written,
+    by what it has changed."""
 
     def __init__(self, kv: KV) -> None:
-        self._names: dict[str, TopicConfig] = {}
-        self._ids: dict[int, TopicConfig] = {}
-        for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST):
-            self._remember(_unpack_row(keys.U32.unpack(key)[0], value))
+        found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
-        self._changed = True
-        self.queues = 0
+        self._ids = {topic.id: topic for topic in found}
+        """As of the run."""
+        self._changed: dict[str, TopicConfig | None] = {}
+        """By the run; None was deleted."""
+        self.by_name = SortedMap((topic.name, topic) for topic in found)
+        self.by_id = SortedMap(self._ids)
+        self.queues = sum([topic.queues for topic in found])
         """Of all topics together."""
-        self.by_name: Mapping[str, TopicConfig] = {}
-        self.by_id: Mapping[int, TopicConfig] = {}
-        self.publish()
 
     def exists(self, topic_id: int) -> bool:
         """Whether the topic exists at this point of the run (apply lane only)."""
@@ -150,7 +151,7 @@ class Topics:
         """Creates the topic or updates the given fields of an existing one; value: its TopicConfig."""
         config = checked_fields(config, _FIELDS)
         name = check_topic_name(config.get("name"))
-        existing = self._names.get(name)
+        existing = self._current(name)
         topic = check_topic_config(existing or TopicConfig(self._next_id, name), config)
         if checked_bool(if_absent, "if_absent") and existing is not None:
             return CommandResult(True, "exists", existing)
@@ -165,26 +166,38 @@ class Topics:
 
     def delete(self, stage: Stage, name: Any) -> CommandResult:
         """Forgets the topic; value: its TopicConfig. The caller removes its queue rows."""
-        topic = self._names.pop(checked_str(name, "topic name"), None)
+        topic = self._current(checked_str(name, "topic name"))
         if topic is None:
             return not_found(f"no topic {name!r}")
         del self._ids[topic.id]
-        self._changed = True
+        self._changed[topic.name] = None
         stage.delete(TOPICS, keys.U32.pack(topic.id))
         return done(topic)
 
     def publish(self) -> None:
         """Publishes the run's changes; called when its batch is written."""
         if self._changed:
-            self._changed = False
-            self.by_name = dict(self._names)
-            self.by_id = dict(self._ids)
-            self.queues = sum([topic.queues for topic in self.by_id.values()])
+            changed, self._changed = self._changed, {}
+            for name, topic in changed.items():
+                self._publish_one(self.by_name.get(name), topic)
+
+    def _publish_one(self, before: TopicConfig | None, topic: TopicConfig | None) -> None:
+        if before is not None and (topic is None or topic.id != before.id):
+            self.by_id.remove(before.id)
+        if topic is not None:
+            self.by_id.put(topic.id, topic)
+            self.by_name.put(topic.name, topic)
+        elif before is not None:
+            self.by_name.remove(before.name)
+        self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
+
+    def _current(self, name: str) -> TopicConfig | None:
+        """The topic at this point of the run."""
+        return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _remember(self, topic: TopicConfig) -> None:
-        self._names[topic.name] = topic
         self._ids[topic.id] = topic
-        self._changed = True
+        self._changed[topic.name] = topic
 
 
 def _pack_row(topic: TopicConfig) -> bytes:

@@ -7,7 +7,7 @@ even if there are more of them than a lower limit that was set later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from cluster.replication.pending import UnacceptableError
@@ -65,7 +65,7 @@ class NameLimits:
         return self._noting(new, queues, done)
 
     def _new(self, commands: list[Command]) -> New:
-        tables = {CREATE_TOPIC: self._state.topics, PUT_GROUP: self._state.groups}
+        tables: dict[str, Container[str]] = {CREATE_TOPIC: self._state.topics, PUT_GROUP: self._state.groups}
         made = {(command[0], command[1].get("name")) for command in commands if command[0] in tables}
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 

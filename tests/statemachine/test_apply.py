@@ -69,8 +69,10 @@ def test_nothing_is_visible_before_its_batch_is_written(log: Any) -> None:
     def view() -> list[object]:
         return [
             state.applied,
-            state.topics,
-            state.groups,
+            dict(state.topics),
+            dict(state.topics_by_id),
+            state.queue_count,
+            dict(state.groups),
             state.max_offset(1, 0),
             state.max_offset(1, 1),
             state.fetch(1, 0, 0, 999),
