@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
 from cluster.replication.outcome import Done, Outcome
 from raftlog.types import EntryId
@@ -76,9 +77,15 @@ class Call(NamedTuple):
     query: Mapping[str, str] = {}
     """What stands after the question mark: names that the route knows."""
     headers: Mapping[str, str] = {}
+    owner: Hashable = None
+    """The connection: turns of the event loop are shared between connections."""
+
+    async def breathe(self) -> None:
+        """Called between the steps of work that grows with input or data: waits until it is this connection's turn."""
+        await self.port.services.turns.breathe(self.owner)
 
 
-Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream]]
+Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream | Pieces]]
 
 
 async def told(ask: Callable[[Callable[[T], None]], object]) -> T:

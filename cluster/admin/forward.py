@@ -1,4 +1,7 @@
-"""Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown."""
+"""Forwards a request to the leader's HTTP API: one hop; an unknown outcome is reported as unknown.
+
+What answers there may be anything: no more is read of its answer than the route may have, and CONSTANT_BYTES_MAX.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from cluster.admin.bounded_read import TooLongError, read_at_most
+from cluster.admin.cost import CONSTANT_BYTES_MAX
 from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
+from cluster.admin.route import Route
+from cluster.admin.sending import in_pieces
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
@@ -28,7 +36,7 @@ class Forwarder:
         if self._session is not None:
             await self._session.close()
 
-    async def pass_on(self, request: web.Request, *, changes: bool) -> web.Response:
+    async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """The leader's answer, or a 307 with its address if the client prefers that. Raises ApiError."""
         leader = self._port.services.leader_id()
         if leader == self._port.config.node.id:
@@ -51,9 +59,9 @@ class Forwarder:
         target = f"http://{address}{request.raw_path}"
         if "redirect" in request.headers.get("Prefer", ""):
             return web.Response(status=307, headers={"Location": target, "X-Raft-Leader": str(leader)})
-        return await self._send(request, leader, target, changes)
+        return await self._send(request, leader, target, self._most(route), changes)
 
-    async def pass_to(self, node: NodeId, request: web.Request, *, changes: bool) -> web.Response:
+    async def pass_to(self, node: NodeId, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """The answer of a member about itself. Raises ApiError."""
         members = self._port.membership.in_force.node_uuids
         if node not in members:
@@ -62,13 +70,20 @@ class Forwarder:
         address = self._address(node)
         if not address or HOPS_HEADER in request.headers:
             raise ApiError("unreachable", f"the HTTP address of node {node} is not known here", "ask that node itself")
-        return await self._send(request, node, f"http://{address}{request.raw_path}", changes)
+        target = f"http://{address}{request.raw_path}"
+        return await self._send(request, node, target, self._most(route), changes)
 
     def _address(self, node: NodeId) -> str:
         known = self._port.membership.addresses.get(node)
         return known.admin if known is not None else ""
 
-    async def _send(self, request: web.Request, node: NodeId, target: str, changes: bool) -> web.Response:
+    def _most(self, route: Route) -> int:
+        """Bytes of an answer of that route."""
+        return CONSTANT_BYTES_MAX + route.cost.bytes_max(self._port.config.limits)
+
+    async def _send(
+        self, request: web.Request, node: NodeId, target: str, most: int, changes: bool
+    ) -> web.StreamResponse:
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
@@ -84,8 +99,12 @@ class Forwarder:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as answer:
-                body = await answer.read()
-                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
+                parts = await read_at_most(answer, most)
+            return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)
+        except TooLongError as error:
+            if changes:
+                raise unknown_outcome(f"node {node} was asked, and {error}") from None
+            raise ApiError("failed", f"node {node} was asked, and {error}", "ask that node itself") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise ApiError(
                 "leader_unreachable",

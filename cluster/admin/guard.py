@@ -3,7 +3,10 @@
 - At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`).
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
 - A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
-- At most LARGE_AT_ONCE answers that grow with the stored data are built and sent at a time.
+- Answers that grow with the stored data take room of one account, before they are made and until they are sent. Who
+  finds none waits for it, and is refused (`busy`) after half of PATIENCE_S.
+- While somebody waits for room, a connection that has held some for HELD_S is closed.
+- Work of a connection that is cut into steps ends with the connection.
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from cluster.admin.errors import ApiError
+from cluster.runtime.room import Room, Share
+from cluster.runtime.work import Turns
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
 PATIENCE_S: Final = 10.0
 SLOWEST_BYTES: Final = 64 << 10
-LARGE_AT_ONCE: Final = 4
+ANSWERS_BYTES_MAX: Final = 64 << 20
+"""Of all answers that are being made or sent."""
+HELD_S: Final = 20.0
+"""So long an answer may take while others wait for its room."""
 LOOK_EVERY_S: Final = 1.0
 
 
@@ -38,6 +46,8 @@ class Guarded(asyncio.Protocol):
         """When it was opened, or its last answer was given, or it last took enough of one."""
         self.busy = 0
         self.unsent = 0
+        self.holds_since_s: float | None = None
+        """Since when it has room for an answer; None if it has none."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""
@@ -70,10 +80,13 @@ class Guarded(asyncio.Protocol):
 class Guard:
     """All connections of one node's HTTP API."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], turns: Turns | None = None) -> None:
+        """`turns`: where the work of a connection is given up when it ends."""
         self._now_s = now_s
+        self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
+        """Bytes of answers that are being made, or that no client has taken."""
 
     def room(self, opening: int) -> str:
         """Why no more connections may be taken, besides so many that are not open yet; "" if one may."""
@@ -91,6 +104,8 @@ class Guard:
         """It is gone."""
         if connection.transport is not None:
             self._connections.pop(connection.transport, None)
+            if self._turns is not None:
+                self._turns.drop(connection.transport)
 
     @contextlib.asynccontextmanager
     async def serving(self, request: web.Request) -> AsyncIterator[None]:
@@ -107,18 +122,42 @@ class Guard:
             connection.since_s = self._now_s()
 
     @contextlib.asynccontextmanager
-    async def large(self) -> AsyncIterator[None]:
-        """Reserves one of the few slots for large answers until it is sent. Raises ApiError(`busy`)."""
+    async def answering(self, request: web.Request | None, size: int) -> AsyncIterator[Share]:
+        """Holds room for an answer of at most `size` bytes until it is sent. Raises ApiError(`busy`)."""
+        share = self.answers.share()
+        connection = self._connections.get(request.transport) if request is not None and request.transport else None
+        try:
+            await self._find_room(share, size)
+            if connection is not None:
+                connection.holds_since_s = self._now_s()
+            yield share
+        finally:
+            share.hold(0)
+            if connection is not None:
+                connection.holds_since_s = None
+
+    async def _find_room(self, share: Share, size: int) -> None:
+        if self.answers.fits(size):
+            share.hold(size)
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take() -> None:
+            if not granted.done():
+                share.hold(size)
+                granted.set_result(None)
+
+        waiter = self.answers.wait(size, take)
         try:
             async with asyncio.timeout(PATIENCE_S / 2):
-                await self._large.acquire()
+                await granted
         except TimeoutError:
-            why = f"{LARGE_AT_ONCE} large answers are being sent"
+            why = (
+                f"answers that are being made or sent take {self.answers.taken} bytes, {self.answers.size} are allowed"
+            )
             raise ApiError("busy", why, "ask again in a moment") from None
-        try:
-            yield
         finally:
-            self._large.release()
+            waiter.leave()
 
     async def watch(self) -> None:
         """Closes connections past their time limit; runs until it is cancelled."""
@@ -141,34 +180,11 @@ class Guard:
                 connection.unsent = unsent
             if moved:
                 connection.since_s = now_s
-            if transport is not None and now_s - connection.since_s >= PATIENCE_S:
+            held_s = 0.0 if connection.holds_since_s is None else now_s - connection.holds_since_s
+            pressed = self.answers.waiting > 0 and held_s >= HELD_S
+            if transport is not None and (pressed or now_s - connection.since_s >= PATIENCE_S):
                 logger.debug("a connection of the HTTP API was waited for too long, closed")
                 transport.abort()
-
-
-_LARGE: Final = frozenset(
-    (
-        "/metrics",
-        "/v1/clients",
-        "/v1/members/{id}/clients",
-        "/v1/events",
-        "/v1/consistency/log",
-        "/v1/consistency/entries/{index}",
-    )
-)
-
-
-def is_large(path: str, serves_reads: bool) -> bool:
-    """Whether the answers of a route grow with what is stored."""
-    return serves_reads or path in _LARGE
-
-
-async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Sends the answer to its end; aiohttp, which is handed it back, finds nothing left to do."""
-    await response.prepare(request)
-    if isinstance(response, web.Response):
-        await response.write_eof()
-    return response
 
 
 def guarded(guard: Guard, inner: Callable[[], Any]) -> Callable[[], Guarded]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from functools import partial
 from typing import Final
 
@@ -11,7 +10,11 @@ import msgspec
 
 from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView, told
+from cluster.admin.cost import PAGE_BYTES_MAX, Cost
 from cluster.admin.errors import ApiError
+from cluster.admin.item_page import Page
+from cluster.admin.message_view import MessageView, message_parts
+from cluster.admin.pieces import Pieces
 from cluster.admin.topics import find_topic
 from cluster.broker.message_lookup import (
     BYTES_MAX,
@@ -29,36 +32,18 @@ from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Refused
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.tier.store.errors import StoreError
-from cluster.wire.message_format import decode_message, encode_message_id, parse_properties
+from cluster.wire.message_format import Message, decode_message
+from raftlog.work import charge_bytes
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
+FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
+"""What a search finds is in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
 """Of each body in a page, unless the request says otherwise."""
 BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
 PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
-
-
-class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent; only the beginning
-    of it where `body_cut` is true."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    position: int
-    id: str
-    """RocketMQ's offsetMsgId."""
-    store_ms: int
-    born_ms: int
-    reconsume_times: int = 0
-    properties: dict[str, str]
-    body: str | None = None
-    body_base64: str | None = None
-    body_bytes: int
-    """The size of the whole body."""
-    body_cut: bool = False
 
 
 class MessagesView(ReadView, frozen=True, kw_only=True):
@@ -90,7 +75,7 @@ class MessageDetail(ReadView, frozen=True, kw_only=True):
     message: MessageView
 
 
-async def find_messages(call: Call) -> MessagesView:
+async def find_messages(call: Call) -> Pieces:
     """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
     _refuse_if_fenced(call)
     body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
@@ -114,16 +99,19 @@ async def find_messages(call: Call) -> MessagesView:
             f"a message at position {found.unreadable} cannot be read intact on this node",
             "ask another node; this one fetches it from its peers if its log is damaged",
         )
-    return MessagesView(
-        node=port.config.node.id,
-        consistency=call.consistency,
-        applied_index=applied,
-        messages=[_view(stored, body_bytes) for stored in found.messages],
-        more=found.stopped,
+    page = Page(call, MESSAGES_MAX)
+    more = found.stopped
+    for stored in found.messages:
+        if not page.add_parts(await message_parts(call, stored.message, body_bytes, page.left)):
+            more = True
+            break
+    view = MessagesView(
+        node=port.config.node.id, consistency=call.consistency, applied_index=applied, messages=[], more=more
     )
+    return page.answer(view, "messages")
 
 
-async def get_message(call: Call) -> MessageDetail:
+async def get_message(call: Call) -> Pieces:
     """The message that begins at this position of the commit log."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
@@ -142,11 +130,12 @@ async def get_message(call: Call) -> MessageDetail:
         stored = older
     if stored is None:
         raise ApiError("not_found", f"there is no message at position {text}", why)
-    view = _view(stored, body_bytes)
-    return MessageDetail(node=port.config.node.id, consistency=call.consistency, applied_index=applied, message=view)
+    view = ReadView(node=port.config.node.id, consistency=call.consistency, applied_index=applied)
+    parts = await message_parts(call, stored.message, body_bytes)
+    return Pieces([msgspec.json.encode(view)[:-1], b',"message":', *parts, b"}"])
 
 
-async def list_messages(call: Call) -> QueuePage:
+async def list_messages(call: Call) -> Pieces:
     """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
     _refuse_if_fenced(call)
     port, applied = call.port, call.port.state.applied.index
@@ -157,22 +146,16 @@ async def list_messages(call: Call) -> QueuePage:
     count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
     offset = await _first_offset(call, topic.id, queue, count)
     older = await _older(call, topic, queue, offset, count)
-    messages = [_view(Stored(decode_message(data)[0], data), body_bytes) for data in older.messages]
-    offset, unreadable, read_bytes = older.next_offset, older.unreadable, sum(map(len, older.messages))
-    for item in port.state.fetch(topic.id, queue, offset, count - len(messages) - len(unreadable)):
-        if read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took what follows: the next page has it
+    page, offset, unreadable = Page(call, count), older.next_offset, older.unreadable
+    for data in older.messages:
+        message = decode_message(data)[0]
+        if not await _add(call, page, message, body_bytes):
+            offset = message.queue_offset
+            unreadable = [at for at in unreadable if at < offset]
             break
-        try:
-            stored = message_at(port.services, item.position, topic)
-        except UnreadableError:
-            stored = None
-        if stored is None:
-            unreadable.append(item.queue_offset)
-        else:
-            messages.append(_view(stored, body_bytes))
-        offset, read_bytes = item.queue_offset + 1, read_bytes + item.size
-        await asyncio.sleep(0)  # a message has up to some MiB: others are served in between
-    return QueuePage(
+    else:
+        offset = await _add_stored(call, page, (topic, queue, offset, count), body_bytes, unreadable)
+    view = QueuePage(
         node=port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
@@ -180,10 +163,41 @@ async def list_messages(call: Call) -> QueuePage:
         queue_id=queue,
         min_offset=first_offset(port.state, topic.id, queue),
         max_offset=port.state.max_offset(topic.id, queue),
-        messages=messages,
+        messages=[],
         next_offset=offset,
         unreadable=unreadable,
     )
+    return page.answer(view, "messages")
+
+
+async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
+    """Whether the message is on the page. The first one is cut to fit; one behind others may begin the next page."""
+    return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
+
+
+async def _add_stored(
+    call: Call, page: Page, where: tuple[TopicConfig, int, int, int], body_bytes: int, unreadable: list[int]
+) -> int:
+    """Adds what this node has from an offset on, one message after the other, as far as the page has room, and to
+    `unreadable` the offsets of what it cannot read; returns the offset behind. `where`: topic, queue, offset, count."""
+    port = call.port
+    topic, queue, offset, count = where
+    read_bytes = 0
+    for item in port.state.fetch(topic.id, queue, offset, count - page.items - len(unreadable)):
+        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took what follows
+            break
+        await page.turn()
+        charge_bytes(item.size)
+        try:
+            stored = message_at(port.services, item.position, topic)
+        except UnreadableError:
+            stored = None
+        if stored is None:
+            unreadable.append(item.queue_offset)
+        elif not await _add(call, page, stored.message, body_bytes):
+            break
+        offset, read_bytes = item.queue_offset + 1, read_bytes + item.size
+    return offset
 
 
 async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> OldPage:
@@ -230,32 +244,3 @@ def _queue_id(call: Call) -> int:
 def _refuse_if_fenced(call: Call) -> None:
     if call.port.consistency.fenced:
         raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
-
-
-def _view(stored: Stored, body_bytes: int) -> MessageView:
-    """`body_bytes`: of the body at most."""
-    message = stored.message
-    body = message.body[:body_bytes]
-    is_cut = len(body) < len(message.body)
-    text: str | None = None
-    binary: str | None = None
-    try:
-        message.body.decode()
-        text = body.decode(errors="ignore" if is_cut else "strict")  # the cut may go through a character
-    except UnicodeDecodeError:
-        binary = base64.b64encode(body).decode()
-    return MessageView(
-        topic=message.topic,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        position=message.position,
-        id=encode_message_id(message.store_host, message.position),
-        store_ms=message.store_ms,
-        born_ms=message.born_ms,
-        reconsume_times=message.reconsume_times,
-        properties=parse_properties(message.properties),
-        body=text,
-        body_base64=binary,
-        body_bytes=len(message.body),
-        body_cut=is_cut,
-    )

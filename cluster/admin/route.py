@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cluster.admin.call import Handler
+from cluster.admin.cost import Cost
 
 
 class Serves(Enum):
@@ -27,6 +28,8 @@ class Route(NamedTuple):
     handler: Handler
     answer: type[msgspec.Struct] | str
     """The Struct of the answer, or the media type of one that is not described by a Struct."""
+    cost: Cost
+    """What one answer has and takes at most: a page, or CONSTANT for what does not grow with data or clients."""
     serves: Serves = Serves.LOCAL
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
@@ -38,6 +41,11 @@ class Route(NamedTuple):
     def query(self) -> tuple[str, ...]:
         """Names that may stand after the question mark."""
         return (*(("consistency",) if self.serves is Serves.READ else ()), *self.asks)
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answer goes on until somebody ends it: it is never in memory as a whole."""
+        return self.answer == "text/event-stream"
 
     @property
     def operation_id(self) -> str:

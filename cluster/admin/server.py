@@ -21,12 +21,14 @@ from cluster.admin.call import Answer, Call, Raw, Stream, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder
-from cluster.admin.guard import PATIENCE_S, Guard, guarded, is_large, sent
+from cluster.admin.guard import PATIENCE_S, Guard, guarded
 from cluster.admin.history import Sampler
 from cluster.admin.member_requests import member_id
+from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
+from cluster.admin.sending import in_pieces, sent
 from cluster.admin.sites import check_site
 from cluster.config.source import ConfigError, nearest
 from cluster.remoting.acceptor import Acceptor
@@ -50,7 +52,7 @@ class AdminServer:
     async def start(self) -> None:
         """Listens. Raises ConfigError if the address cannot be bound."""
         admin, loop = self._port.config.admin, asyncio.get_running_loop()
-        guard = Guard(loop.time)
+        guard = Guard(loop.time, self._port.services.turns)
         watch = FindingsWatch(self._port)
         app = build_app(self._port, guard, watch)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
@@ -88,13 +90,13 @@ class AdminServer:
 
 def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch | None = None) -> web.Application:
     """The aiohttp application, as tests run it."""
-    guard = guard or Guard(asyncio.get_running_loop().time)
+    guard = guard or Guard(asyncio.get_running_loop().time, port.services.turns)
     watch = watch or FindingsWatch(port)
     tell_in_one_line()
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
     forwarder = Forwarder(port)
     for route in ROUTES:
-        handler = _sheltered(_serve(route, port, forwarder, watch), route, guard)
+        handler = _sheltered(_serve(route, port, forwarder, watch), route, guard, port)
         app.router.add_route(route.method, route.path, handler)
         if route.method == "GET":  # as HTTP has it: the same answer without its body
             app.router.add_route("HEAD", route.path, handler)
@@ -107,14 +109,12 @@ def build_app(port: AdminPort, guard: Guard | None = None, watch: FindingsWatch 
     return app
 
 
-def _sheltered(handler: WebHandler, route: Route, guard: Guard) -> WebHandler:
-    large = is_large(route.path, route.serves is Serves.READ)
-
+def _sheltered(handler: WebHandler, route: Route, guard: Guard, port: AdminPort) -> WebHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with guard.serving(request):
-            if not large:
+            if not route.cost.grows or route.streams:
                 return await handler(request)
-            async with guard.large():
+            async with guard.answering(request, route.cost.bytes_max(port.config.limits)):
                 return await sent(request, await handler(request))
 
     return handle
@@ -130,22 +130,25 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         consistency = consistency_of(request.query)
         body = await _body(request, route)
         if route.serves is Serves.LEADER and not port.services.writes_open():
-            return await forwarder.pass_on(request, changes=request.method not in ("GET", "HEAD"))
+            return await forwarder.pass_on(request, route, changes=request.method not in ("GET", "HEAD"))
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
             if node != port.config.node.id:
                 changes = request.method not in ("GET", "HEAD")
-                return await forwarder.pass_to(node, request, changes=changes)
+                return await forwarder.pass_to(node, request, route, changes=changes)
         if consistency == "linearizable":
             if port.services.leader_id() != port.config.node.id:
-                return await forwarder.pass_on(request, changes=False)
+                return await forwarder.pass_on(request, route, changes=False)
             await confirm_read(port)
         try:
-            call = Call(port, watch, request.match_info, body, consistency, request.query, request.headers)
+            owner = request.transport or request
+            call = Call(port, watch, request.match_info, body, consistency, request.query, request.headers, owner)
             answer = await route.handler(call)
-            return await _streamed(request, answer) if isinstance(answer, Stream) else _response(answer)
+            if isinstance(answer, Stream):
+                return await _streamed(request, answer)
+            return await in_pieces(request, answer) if isinstance(answer, Pieces) else _response(answer)
         except HandedOver:
-            return await forwarder.pass_on(request, changes=True)
+            return await forwarder.pass_on(request, route, changes=True)
 
     return handle
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import aiohttp
 import msgspec
 
+from cluster.admin.bounded_read import TooLongError, read_at_most
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
@@ -126,13 +127,13 @@ class Around:
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
             async with self._session.get(f"http://{address}{PATH}", allow_redirects=False) as answer:
-                body = await answer.content.read(ANSWER_BYTES_MAX)
+                body = b"".join(await read_at_most(answer, ANSWER_BYTES_MAX))
             if answer.status != 200:
                 raise ValueError(f"it answers with status {answer.status}")
             view = msgspec.json.decode(body, type=FindingsView)
             if view.node != node:
                 raise ValueError(f"node {view.node} answers at its address")
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.DecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TooLongError, msgspec.DecodeError) as error:
             self._silent[node] = why_silent(error)
             return
         self._silent.pop(node, None)

@@ -31,15 +31,15 @@ class OldPageReads:
                 return found._replace(next_offset=stop)  # trimmed, up to what the nodes have
             if items.first_offset >= stop:
                 return found._replace(next_offset=stop)
-            size = await self._read(items, stop, found)
-            offset = min(stop, items.next_offset)
+            offset = await self._read(items, stop, found)
             found = found._replace(next_offset=offset)
-            if size > BYTES_MAX:
+            if _size(found) > BYTES_MAX:
                 break
         return found
 
     async def _read(self, items: Items, stop: int, found: OldPage) -> int:
-        """Adds these messages, but for those from `stop` on; the size of all in `found`."""
+        """Adds these messages, but for those from `stop` on, until `found` has more than BYTES_MAX; the offset behind
+        the last."""
         for number, offset in enumerate(range(items.first_offset, min(items.next_offset, stop))):
             try:
                 one = await self._log.messages(items.packed[number * ITEM.size : (number + 1) * ITEM.size])
@@ -47,4 +47,10 @@ class OldPageReads:
                 found.unreadable.append(offset)
             else:
                 found.messages.append(one.body)
-        return sum(map(len, found.messages))
+                if _size(found) > BYTES_MAX:
+                    return offset + 1
+        return min(stop, items.next_offset)
+
+
+def _size(found: OldPage) -> int:
+    return sum(map(len, found.messages))

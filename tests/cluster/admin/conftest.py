@@ -28,6 +28,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -100,6 +101,7 @@ class FakeNode:
         self.proposed: list[Command] = []
         self.consumers: dict[str, list[MemberView]] = {}
         self.contradicted: list[KeyChange] = []
+        self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
         self._tail = EMPTY_TAIL
         self.log = bytearray()
         self._append(EntryType.NOOP, b"")

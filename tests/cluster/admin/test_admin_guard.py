@@ -12,10 +12,10 @@ import pytest
 
 from cluster.admin import guard as guarding
 from cluster.admin.errors import ApiError
-from cluster.admin.guard import CONNECTIONS_MAX, LARGE_AT_ONCE, PATIENCE_S, SLOWEST_BYTES, Guard, Guarded, is_large
-from cluster.admin.route import Serves
+from cluster.admin.guard import ANSWERS_BYTES_MAX, CONNECTIONS_MAX, HELD_S, PATIENCE_S, SLOWEST_BYTES, Guard, Guarded
 from cluster.admin.routes import ROUTES
 from cluster.admin.server import AdminServer
+from cluster.runtime.work import Turns
 
 ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -72,24 +72,67 @@ def test_a_reader_is_closed_when_it_takes_too_little(a_second: int, closed: bool
     assert transport.aborted is closed
 
 
-async def test_large_answers_take_turns_and_who_gets_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_answers_have_room_together_and_who_finds_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "PATIENCE_S", 0.02)
     guard = Guard(Clock())
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(LARGE_AT_ONCE):
-            await stack.enter_async_context(guard.large())
+        for _ in range(4):
+            await stack.enter_async_context(guard.answering(None, ANSWERS_BYTES_MAX // 4))
         with pytest.raises(ApiError) as caught:
-            async with guard.large():
+            async with guard.answering(None, 1):
                 pass
         assert (caught.value.code, caught.value.status) == ("busy", 503)
-    async with guard.large():
-        pass
+    assert (guard.answers.taken, guard.answers.waiting) == (0, 0)
+    async with guard.answering(None, 2 * ANSWERS_BYTES_MAX):  # a lone one is made, however large it is
+        assert guard.answers.taken == 2 * ANSWERS_BYTES_MAX
+
+
+async def test_who_waits_for_room_is_served_when_there_is_some() -> None:
+    guard, order = Guard(Clock()), []
+
+    async def answer(name: str, size: int) -> None:
+        async with guard.answering(None, size):
+            order.append(name)
+            assert guard.answers.taken <= ANSWERS_BYTES_MAX
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(answer(f"{n}", ANSWERS_BYTES_MAX // 3) for n in range(9)))
+    assert (order, guard.answers.taken) == ([f"{n}" for n in range(9)], 0)
+
+
+async def test_a_connection_that_holds_room_for_long_is_closed_when_others_wait() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    connection, transport = connected(guard)
+    connection.busy = 1
+    request = cast("Any", SimpleNamespace(transport=transport))
+    async with guard.answering(request, ANSWERS_BYTES_MAX):
+        clock.s += HELD_S
+        guard.look()
+        assert not transport.aborted
+        waits = asyncio.ensure_future(guard.answering(None, 1).__aenter__())
+        await asyncio.sleep(0)
+        guard.look()
+        assert transport.aborted
+    await waits
+
+
+async def test_the_work_of_a_connection_ends_with_it() -> None:
+    turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback), share=0)
+    guard = Guard(Clock(), turns)
+    connection, transport = connected(guard)
+    waits = asyncio.ensure_future(turns.breathe(transport))
+    await asyncio.sleep(0)
+    connection._inner.connection_lost = lambda exc: None  # type: ignore[method-assign]
+    connection.connection_lost(None)
+    with pytest.raises(asyncio.CancelledError):
+        await waits
 
 
 def test_what_grows_with_what_is_stored_is_known() -> None:
-    large = {route.path for route in ROUTES if is_large(route.path, route.serves is Serves.READ)}
+    large = {route.path for route in ROUTES if route.cost.grows}
     assert {"/v1/topics", "/v1/groups", "/v1/metadata", "/v1/messages/{position}", "/metrics"} <= large
-    assert not {"/v1/health", "/v1/status", "/v1/failpoints", "/"} & large
+    assert not {"/v1/health/live", "/v1/status", "/v1/failpoints", "/"} & large
 
 
 async def test_idle_connections_neither_fill_the_node_nor_keep_others_out(
