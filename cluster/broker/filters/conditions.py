@@ -1,5 +1,9 @@
 """The meaning of a filter: operands and conditions as closures over a message's properties, in three-valued logic.
 
+Each operator is made twice from the same function: over closures that read the properties, and over terms that keep
+what they found, so that a filter can stop before a term and go on there in a later turn (`judging`). A term is a
+condition without conditions inside.
+
 A condition is True, False or None (unknown); a message is wanted if the whole filter is True. What may stand where, and
 the value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
 LogicExpression and SelectorParser.jj of RocketMQ.
@@ -11,15 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from cluster.broker.filters.cost import COMPARES, FREE, READS_NUMBERS, Cost, searches
 from cluster.broker.filters.errors import FilterError
 from cluster.broker.filters.java_values import NUMBERS, Kind, comparison, ordering
+from cluster.broker.filters.judging import Resume, term
+from cluster.broker.filters.text_search import contains
 
 DEPTH_MAX = 100
 """Of operators within operators: evaluation takes one frame of the stack for each."""
 
 Properties = Mapping[str, str]
-Evaluate = Callable[[Properties], Any]
-"""None: missing, or unknown. Raises IncomparableError."""
+Evaluate = Callable[[Any], Any]
+"""Of properties, or of a `judging.Judging` of them; None: missing, or unknown. Raises IncomparableError."""
+Make = Callable[..., Evaluate]
+"""Makes an operator's closure of those of its operands."""
 
 
 class Role(Enum):
@@ -41,43 +50,65 @@ class Operand(NamedTuple):
     """Its first character, counted from 1."""
     depth: int
     evaluate: Evaluate
+    """Of properties."""
+    resume: Resume
+    """The same of a Judging, which remembers the terms. Operands without a term are read from its properties."""
     literal: Any = None
     """The value of a LITERAL."""
     text: str = ""
     """A PROPERTY's name, or a LITERAL as it is written."""
+    names: tuple[str, ...] = ()
+    """The properties that it reads, if there is no term in it."""
+    cost: Cost = FREE
+    """Of all its terms; FREE: there is none."""
 
 
 def property_(name: str, at: int) -> Operand:
     """The value of a property."""
-    return Operand(Role.PROPERTY, Kind.TEXT, at, 1, lambda properties: properties.get(name), text=name)
+
+    def evaluate(properties: Properties) -> str | None:
+        return properties.get(name)
+
+    return Operand(Role.PROPERTY, Kind.TEXT, at, 1, evaluate, evaluate, text=name, names=(name,))
 
 
 def literal(kind: Kind, value: Any, text: str, at: int) -> Operand:
     """A constant."""
-    return Operand(Role.LITERAL, kind, at, 1, lambda properties: value, value, text)
+
+    def evaluate(properties: Properties) -> Any:
+        return value
+
+    return Operand(Role.LITERAL, kind, at, 1, evaluate, evaluate, value, text)
 
 
 def negative(of: Operand) -> Operand:
     """-x: missing unless x is a number, which only a literal can be."""
-    inner = of.evaluate
+
+    def number(inner: Evaluate) -> Evaluate:
+        return lambda properties: -inner(properties)
+
+    def missing(inner: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> None:
+            inner(properties)
+
+        return evaluate
+
     if of.kind in NUMBERS:
-        return _made(Role.NEGATIVE, of.kind, (of,), lambda properties: -inner(properties))
-
-    def evaluate(properties: Properties) -> None:
-        inner(properties)
-
-    return _made(Role.NEGATIVE, Kind.MISSING, (of,), evaluate)
+        return _made(Role.NEGATIVE, of.kind, (of,), number)
+    return _made(Role.NEGATIVE, Kind.MISSING, (of,), missing)
 
 
 def not_(of: Operand) -> Operand:
     """NOT x."""
-    inner = _truth(of)
 
-    def evaluate(properties: Properties) -> bool | None:
-        value: bool | None = inner(properties)
-        return None if value is None else not value
+    def make(inner: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool | None:
+            value: bool | None = inner(properties)
+            return None if value is None else not value
 
-    return _condition((of,), evaluate)
+        return evaluate
+
+    return _condition((_truth(of),), make)
 
 
 def and_(operands: Sequence[Operand]) -> Operand:
@@ -111,16 +142,19 @@ def ordered(left: Operand, right: Operand, holds: Callable[[int], bool]) -> Oper
         if operand.role is Role.CONDITION or (operand.role is Role.LITERAL and operand.kind not in NUMBERS):
             what = operand.text or "a condition"
             raise FilterError(f"{what[:40]} has no order, only numbers and properties have", operand.at)
-    compare, left_of, right_of = ordering(left.kind, right.kind), left.evaluate, right.evaluate
+    compare = ordering(left.kind, right.kind)
 
-    def evaluate(properties: Properties) -> bool | None:
-        a = left_of(properties)
-        if a is None:
-            return None
-        b = right_of(properties)
-        return None if b is None else holds(compare(a, b))
+    def make(left_of: Evaluate, right_of: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool | None:
+            a = left_of(properties)
+            if a is None:
+                return None
+            b = right_of(properties)
+            return None if b is None else holds(compare(a, b))
 
-    return _condition((left, right), evaluate)
+        return evaluate
+
+    return _condition((left, right), make, READS_NUMBERS)
 
 
 def between(of: Operand, low: Operand, high: Operand) -> Operand:
@@ -140,13 +174,16 @@ def in_(of: Operand, texts: Sequence[str]) -> Operand:
     """x IN (...), by text; unknown if the property is missing."""
     if of.role is not Role.PROPERTY:
         raise FilterError("only a property can be IN a list, and this is none", of.at)
-    inner, wanted = of.evaluate, frozenset(texts)
+    wanted = frozenset(texts)
 
-    def evaluate(properties: Properties) -> bool | None:
-        value = inner(properties)
-        return None if value is None else value in wanted
+    def make(inner: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool | None:
+            value = inner(properties)
+            return None if value is None else value in wanted
 
-    return _condition((of,), evaluate)
+        return evaluate
+
+    return _condition((of,), make)
 
 
 def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wanted: bool) -> Operand:
@@ -154,16 +191,18 @@ def matches_text(of: Operand, test: Callable[[str, str], bool], text: str, *, wa
 
     False rather than unknown if x is missing or no text, or if 'text' is empty, also behind NOT.
     """
-    inner = of.evaluate
 
-    def evaluate(properties: Properties) -> bool:
-        value = inner(properties)
-        return type(value) is str and text != "" and test(value, text) is wanted
+    def make(inner: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool:
+            value = inner(properties)
+            return type(value) is str and text != "" and test(value, text) is wanted
 
-    return _condition((of,), evaluate)
+        return evaluate
+
+    return _condition((of,), make, searches(text) if test is contains else COMPARES)
 
 
-def whole(of: Operand) -> Evaluate:
+def whole(of: Operand) -> Operand:
     """The filter that the operand is. Raises FilterError if it is not a condition."""
     return _truth(of)
 
@@ -189,49 +228,66 @@ def at_most(outcome: int) -> bool:
 
 
 def _equal(left: Operand, right: Operand) -> Operand:
-    compare, left_of, right_of = comparison(left.kind, right.kind), left.evaluate, right.evaluate
+    compare = comparison(left.kind, right.kind)
 
-    def evaluate(properties: Properties) -> bool | None:
-        a, b = left_of(properties), right_of(properties)
-        if a is None:
-            return True if b is None else None
-        return b is not None and compare(a, b) == 0
+    def make(left_of: Evaluate, right_of: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool | None:
+            a, b = left_of(properties), right_of(properties)
+            if a is None:
+                return True if b is None else None
+            return b is not None and compare(a, b) == 0
 
-    return _condition((left, right), evaluate)
+        return evaluate
+
+    return _condition((left, right), make, READS_NUMBERS if {left.kind, right.kind} & NUMBERS else COMPARES)
 
 
 def _joined(operands: Sequence[Operand], decides: bool) -> Operand:
-    truths = [_truth(operand) for operand in operands]
+    def make(*truths: Evaluate) -> Evaluate:
+        def evaluate(properties: Properties) -> bool | None:
+            value: bool | None = not decides
+            for truth in truths:
+                each: bool | None = truth(properties)
+                if each is decides:
+                    return decides
+                if each is None:
+                    value = None
+            return value
 
-    def evaluate(properties: Properties) -> bool | None:
-        value: bool | None = not decides
-        for truth in truths:
-            each: bool | None = truth(properties)
-            if each is decides:
-                return decides
-            if each is None:
-                value = None
-        return value
+        return evaluate
 
-    return _condition(operands, evaluate)
+    return _condition([_truth(operand) for operand in operands], make)
 
 
-def _truth(of: Operand) -> Evaluate:
+def _truth(of: Operand) -> Operand:
     """The operand as a condition. A property is never TRUE, whatever its text: it is text, or missing."""
     if of.role is Role.PROPERTY:
         inner = of.evaluate
-        return lambda properties: None if inner(properties) is None else False
+
+        def evaluate(properties: Properties) -> bool | None:
+            return None if inner(properties) is None else False
+
+        resume = term(evaluate, COMPARES, of.names)
+        return of._replace(role=Role.CONDITION, kind=Kind.BOOLEAN, evaluate=evaluate, resume=resume, cost=COMPARES)
     if of.role is Role.CONDITION or (of.role is Role.LITERAL and of.kind in (Kind.BOOLEAN, Kind.MISSING)):
-        return of.evaluate
+        return of
     raise FilterError(f"{of.text[:40] or 'a number'} is not a condition", of.at)
 
 
-def _condition(operands: Sequence[Operand], evaluate: Evaluate) -> Operand:
-    return _made(Role.CONDITION, Kind.BOOLEAN, operands, evaluate)
+def _condition(operands: Sequence[Operand], make: Make, cost: Cost = COMPARES) -> Operand:
+    """`cost`: as a term, if there is none among the operands."""
+    return _made(Role.CONDITION, Kind.BOOLEAN, operands, make, cost)
 
 
-def _made(role: Role, kind: Kind, operands: Sequence[Operand], evaluate: Evaluate) -> Operand:
+def _made(role: Role, kind: Kind, operands: Sequence[Operand], make: Make, cost: Cost = FREE) -> Operand:
     depth = 1 + max([operand.depth for operand in operands])
     if depth > DEPTH_MAX:
         raise FilterError(f"the filter is nested deeper than {DEPTH_MAX} operators", operands[0].at)
-    return Operand(role, kind, operands[0].at, depth, evaluate)
+    evaluate = make(*[operand.evaluate for operand in operands])
+    names = tuple(name for operand in operands for name in operand.names)
+    below = Cost(*map(sum, zip(*[operand.cost for operand in operands], strict=True)))
+    if below.terms:
+        resume = make(*[operand.resume for operand in operands])
+        return Operand(role, kind, operands[0].at, depth, evaluate, resume, cost=below)
+    resume = term(evaluate, cost, names) if cost.terms else evaluate
+    return Operand(role, kind, operands[0].at, depth, evaluate, resume, names=names, cost=cost)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from cluster.broker.filters import conditions
 from cluster.broker.filters.conditions import Operand
 from cluster.broker.filters.errors import FilterError
 from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, Kind
+from cluster.broker.filters.text_search import contains
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -189,8 +189,8 @@ _ACTIONS: dict[str, Callable[[list[Any]], Operand]] = {
     "not_between": lambda of: conditions.not_between(of[0], of[1], of[2]),
     "in_": lambda of: conditions.in_(of[0], [_decoded(token) for token in of[1:]]),
     "not_in": lambda of: conditions.not_(conditions.in_(of[0], [_decoded(token) for token in of[1:]])),
-    "contains": _matches(operator.contains),
-    "not_contains": _matches(operator.contains, wanted=False),
+    "contains": _matches(contains),
+    "not_contains": _matches(contains, wanted=False),
     "starts_with": _matches(str.startswith),
     "not_starts_with": _matches(str.startswith, wanted=False),
     "ends_with": _matches(str.endswith),

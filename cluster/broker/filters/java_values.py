@@ -86,7 +86,7 @@ def read_double(text: str) -> float:
 
 def read_boolean(text: str) -> bool:
     """Boolean.valueOf: whatever is not "true", in any case, is false."""
-    return text.lower() == "true"
+    return len(text) == len("true") and text.lower() == "true"
 
 
 def compare_doubles(left: float, right: float) -> int:

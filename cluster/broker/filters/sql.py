@@ -7,6 +7,7 @@ from collections import OrderedDict
 from cluster.broker.filters import conditions, grammar
 from cluster.broker.filters.conditions import Properties
 from cluster.broker.filters.errors import FilterError, IncomparableError
+from cluster.broker.filters.judging import Judging
 
 TEXT_MAX = 16 << 10
 """Characters of a filter."""
@@ -19,14 +20,15 @@ BYTES_PER_CHARACTER = 200
 class SqlFilter:
     """A condition on the properties of messages."""
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "text")
 
     def __init__(self, text: str) -> None:
         """Raises FilterError."""
         if len(text) > TEXT_MAX:
             raise FilterError(f"a filter has at most {TEXT_MAX} characters, this one has {len(text)}", TEXT_MAX + 1)
         self.text = text
-        self._evaluate = conditions.whole(grammar.parse(text))
+        whole = conditions.whole(grammar.parse(text))
+        self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:
         """Whether the condition is true: neither false, nor unknown, nor a comparison of what cannot be compared."""
@@ -34,6 +36,14 @@ class SqlFilter:
             return self._evaluate(properties) is True
         except IncomparableError:
             return False
+
+    def judging(self, properties: Properties) -> Judging:
+        """The same in parts."""
+        return Judging(self._resume, properties)
+
+    def units(self, letters: int) -> int:
+        """What `matches` costs at most (`raftlog.work`) if no property has more than so many letters."""
+        return self._cost.units(letters)
 
     @property
     def kept_bytes(self) -> int:
