@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cluster.broker import cut_work
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.group_members import Members
+from cluster.broker.known_filters import KnownFilters, Unknown
 from cluster.broker.log_reads import is_here
 from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, no_topic
@@ -24,8 +26,9 @@ from cluster.broker.read_levels import ReadLevels
 from cluster.broker.recent_blocks import RecentBlocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
-from cluster.broker.subscription import MessageFilter, message_filter
+from cluster.broker.subscription import Expression
 from cluster.replication.follower_reads import LEADER, FollowerReads
+from cluster.runtime.work import Steps
 from statemachine.query import QueueItem
 
 if TYPE_CHECKING:
@@ -65,31 +68,38 @@ class Pulls:
         self._old = OldPulls(services, old, levels)
         self._has_tier = levels is not None
         self._rows = RecentBlocks(services.state)
+        self.filters = KnownFilters(services)
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
 
-    def pull(self, puller: Puller, wish: PullWish, tries: int = 0) -> None:
-        """Answers the puller, now or later. `tries`: how often it has waited for its topic."""
+    def pull(self, puller: Puller, wish: PullWish, tries: int = 0, *, waited: bool = False) -> None:
+        """Answers the puller, now or later. `tries`: how often it has waited for its topic; `waited`: it has waited
+        for its filter."""
         try:
-            pull = self._accept(puller, wish, tries)
+            pull = self._accept(puller, wish, tries, waited=waited)
         except Refused as refused:
             puller.refused(refused)
         else:
             if pull is not None:
                 self._settle(pull)
 
-    def _accept(self, puller: Puller, wish: PullWish, tries: int) -> Pull | None:
-        """None if the topic is waited for. Raises Refused."""
+    def _accept(self, puller: Puller, wish: PullWish, tries: int, *, waited: bool) -> Pull | None:
+        """None if the topic or the filter is waited for. Raises Refused."""
         topic = self._services.state.topics.get(wish.topic)
         if topic is None:
             self._wait_for_topic(puller, wish, tries)
             return None
         group = self._services.state.groups.get(wish.group)
         _check_readable(wish, topic, group)
-        pull = Pull(puller, wish, topic, self._wanted(wish, group))
+        expression = self._expression(wish, group)
+        wanted = None if expression is None else self.filters.get(*expression)
+        if isinstance(wanted, Unknown):
+            cut_work.begin(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
+            return None
+        pull = Pull(puller, wish, topic, wanted)
         # Not when it comes round again: later commits of its connection may be here already.
-        if wish.commit_offset >= 0 and not tries:
+        if wish.commit_offset >= 0 and not tries and not waited:
             self._commit(puller.client, wish, topic)
         return pull
 
@@ -100,14 +110,23 @@ class Pulls:
         if not puller.client.closed:
             self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
 
-    def _wanted(self, wish: PullWish, config: GroupConfig | None) -> MessageFilter:
-        """The filter of the wish itself, else of the group's newest subscription. Raises Refused.
+    def _learn(self, expression: Expression | None, puller: Puller, wish: PullWish, tries: int) -> Steps:
+        assert expression is not None
+        waited = False
+        for _ in self.filters.learn(*expression):
+            waited = True
+            yield
+        if not puller.client.closed:
+            self.pull(puller, wish, tries, waited=waited)
+
+    def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
+        """What the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.
 
         None where that is older than the consumer's and the client compares the tags itself: it would be told that it
         is stale until its next heartbeat, half a minute later.
         """
         if wish.expression is not None:
-            return message_filter(*wish.expression)
+            return wish.expression
         group, topic = wish.group, wish.topic
         row = self._members.subscription(group, topic)
         newest = None if row is None else row[1:]
@@ -123,7 +142,7 @@ class Pulls:
                 return None
             remark = f"group {group}: the subscription to {topic} known here is older than the request's"
             raise Refused(Reason.STALE_SUBSCRIPTION, remark)
-        return message_filter(expression_type, sub_string)
+        return Expression(expression_type, sub_string)
 
     def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""

@@ -32,6 +32,9 @@ class Client(Protocol):
         """Whose work its requests are (`cluster.runtime.work.Turns`): the same for all requests of one client, also
         for those that a forwarding node passes on."""
 
+    def work_waits(self, count: int) -> None:
+        """So many pieces of its work more wait for their turn, or less: with many, no more is taken from it."""
+
     def consumers_changed(self, group: str) -> None:
         """Tells the client, unasked, to divide the group's queues again. Dropped if closed."""
 

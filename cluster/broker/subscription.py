@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Generator
 from typing import NamedTuple
 
-from cluster.broker.filters.errors import FilterError
-from cluster.broker.filters.sql import SqlFilter, sql_filter
+from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.refusal import Reason, Refused
 from cluster.wire.java_hash import java_hash
+from raftlog.work import charge, charge_bytes
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
@@ -32,23 +33,13 @@ class Expression(NamedTuple):
     text: str | None
 
 
-def message_filter(expression_type: str | None, sub_string: str | None) -> MessageFilter:
-    """The filter of a subscription. Raises Refused: BAD_SUBSCRIPTION, or ERROR for a type that no RocketMQ has."""
-    if not expression_type or expression_type == "TAG":
-        return tag_hashes(sub_string or "*")
-    if expression_type != SQL92:
-        remark = f"The broker does not support consumer to filter message by {expression_type[:40]}"
-        raise Refused(Reason.ERROR, remark)
-    try:
-        return sql_filter(sub_string or "")
-    except FilterError as error:
-        raise Refused(Reason.BAD_SUBSCRIPTION, f"not an SQL92 filter: {error}") from None
-
-
 TEXT_MAX = 32 << 10
 """Characters of a subscription: each group and each pull that waits keeps one."""
 CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
 """Characters of a text that is remembered with its hashes, and how many are: some 10 MB at most."""
+TAG_UNITS, LETTERS_PER_UNIT = 3, 16
+"""What hashing a tag costs (`raftlog.work`)."""
+STEP_UNITS = 200
 
 
 def tag_hashes(sub_string: str) -> TagFilter:
@@ -56,7 +47,26 @@ def tag_hashes(sub_string: str) -> TagFilter:
     if len(sub_string) <= CACHED_TEXT_MAX:
         return _cached_hashes(sub_string)
     check_text(sub_string)
-    return _hashes(sub_string)
+    return _whole(sub_string)
+
+
+def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
+    """The same of a text that is not too long, in bounded steps."""
+    if sub_string.strip() in ("", "*"):
+        return None
+    charge_bytes(len(sub_string))
+    hashes: set[int] = set()
+    units = 0
+    for tag in map(str.strip, sub_string.split("||")):
+        if tag:
+            cost = TAG_UNITS + len(tag) // LETTERS_PER_UNIT
+            charge(cost)
+            hashes.add(java_hash(tag))
+            units += cost
+            if units >= STEP_UNITS:
+                units = 0
+                yield
+    return frozenset(hashes) or None
 
 
 def check_text(sub_string: str) -> None:
@@ -68,10 +78,14 @@ def check_text(sub_string: str) -> None:
 
 @functools.lru_cache(maxsize=CACHED_MAX)
 def _cached_hashes(sub_string: str) -> TagFilter:
-    return _hashes(sub_string)
+    return _whole(sub_string)
 
 
-def _hashes(sub_string: str) -> TagFilter:
-    if sub_string.strip() in ("", "*"):
-        return None
-    return frozenset(java_hash(tag.strip()) for tag in sub_string.split("||") if tag.strip()) or None
+def _whole(sub_string: str) -> TagFilter:
+    steps = hashing(sub_string)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            hashes: TagFilter = end.value
+            return hashes

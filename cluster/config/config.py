@@ -159,6 +159,8 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     batches_inflight_max: Positive = 4
     long_polls_max: Positive = 100_000
     connection_long_polls_max: Positive = 10_000
+    filter_units_max: Annotated[int, msgspec.Meta(ge=1_000, le=10_000_000)] = 100_000
+    """Microseconds of a slow core that an SQL92 filter may take for one message with the longest properties."""
     connections_max: Positive = 10_000
     topics_max: Positive = 50_000
     queues_max: Positive = 1_000_000

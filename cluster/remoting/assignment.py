@@ -11,15 +11,17 @@ from typing import TypeVar
 
 import msgspec
 
+from cluster.broker import cut_work
 from cluster.broker.assignment import assigned_queues
 from cluster.broker.group_members import BROADCASTING, Members
+from cluster.broker.known_filters import UNKNOWN, KnownFilters
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.broker.subscription import message_filter
-from cluster.remoting.answers import after_read_index, refusing
+from cluster.remoting.answers import after_read_index, refuse, refusing
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
+from cluster.runtime.work import Steps
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
 
@@ -51,15 +53,16 @@ _encode = metered_json.encode
 class Assignments:
     """Handlers of 46 and 400."""
 
-    def __init__(self, services: Services, members: Members) -> None:
+    def __init__(self, services: Services, members: Members, filters: KnownFilters) -> None:
         self._services = services
         self._members = members
+        self._filters = filters
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 400 is the leader's."""
         return {
             RequestCode.QUERY_ASSIGNMENT: refusing(self._query),
-            RequestCode.CHECK_CLIENT_CONFIG: refusing(_check_client),
+            RequestCode.CHECK_CLIENT_CONFIG: refusing(self._check_client),
         }
 
     def _query(self, request: Request) -> None:
@@ -88,14 +91,23 @@ class Assignments:
         )
         request.reply(ResponseCode.SUCCESS, body=_encode({"messageQueueAssignments": rows}))
 
+    def _check_client(self, request: Request) -> None:
+        """Refuses what is no filter before the consumer starts."""
+        data = _parse(request.body, _decode_check, "CheckClientRequestBody").subscription_data if request.body else None
+        if data is None or self._filters.get(data.expression_type, data.sub_string) is not UNKNOWN:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            steps = self._learn(request, data.expression_type, data.sub_string)
+            cut_work.begin(self._services.turns, request.connection, steps)
 
-def _check_client(request: Request) -> None:
-    """Refuses what is no filter before the consumer starts."""
-    if request.body:
-        data = _parse(request.body, _decode_check, "CheckClientRequestBody").subscription_data
-        if data is not None:
-            message_filter(data.expression_type, data.sub_string)
-    request.reply(ResponseCode.SUCCESS)
+    def _learn(self, request: Request, kind: str | None, text: str | None) -> Steps:
+        yield from self._filters.learn(kind, text)
+        try:
+            self._filters.get(kind, text)
+        except Refused as refused:
+            refuse(request, refused)
+        else:
+            request.reply(ResponseCode.SUCCESS)
 
 
 def _parse(body: bytes, decode: Callable[[bytes], _Body], name: str) -> _Body:

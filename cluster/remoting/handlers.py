@@ -72,7 +72,7 @@ def handlers_of(
         **OrderConf(services).handlers(),
         **BrokerFigures(services, members, figures).handlers(),
         **QueryRequests(services, metrics, old_keys).handlers(),
-        **Assignments(services, members).handlers(),
+        **Assignments(services, members, pulls.filters).handlers(),
         **GroupStats(services, members, groups).handlers(),
         **SendBackRequests(send_backs).handlers(),
         **RecallRequests(recalls).handlers(),

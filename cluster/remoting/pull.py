@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from cluster.broker.known_filters import KnownFilters
 from cluster.broker.pull import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
 from cluster.broker.pulls import Pulls
 from cluster.broker.refusal import Refused
@@ -65,6 +66,11 @@ class PullRequests:
         self._elsewhere = elsewhere
         self._to_leader = to_leader
         self._metrics = metrics
+
+    @property
+    def filters(self) -> KnownFilters:
+        """Those that pulls have asked for."""
+        return self._pulls.filters
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; none of these is forwarded as a whole."""

@@ -78,6 +78,9 @@ class ReplyPath:
         self.room.wait(size, lambda: None if self.closed else again())
         return False
 
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+
     def room_given_back(self) -> None:
         """What was promised to a request is not held for it any more: what waits behind it may go on."""
 

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LONG_HEADER_BYTES = 4096
 """Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
+WORKS_MAX = 16
+"""While so many pieces of a connection's work wait for their turns, no more frames are dispatched."""
 WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
@@ -135,6 +137,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_unsent",
         "_waits",
         "_wanted",
+        "_works",
         "finished",
         "handed",
         "opened_s",
@@ -159,7 +162,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._wanted: Waiter | None = None
         """It waits for that memory."""
         self._waits = 0
-        """Answers that wait for memory."""
+        """Answers that wait for memory, and one more while too much work waits for its turn."""
+        self._works = 0
+        """Pieces of work that wait for their turns."""
         self._clogged = False
         """The transport reports that the client is slow."""
         self._halted = False
@@ -315,6 +320,17 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         if not self._halted:
             self._halted = True
             self._set_reading()
+
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+        before, self._works = self._works, self._works + count
+        if before < WORKS_MAX <= self._works:
+            self._waits += 1
+            self._halt()
+        elif self._works < WORKS_MAX <= before:
+            self._waits -= 1
+            if not self.closed:
+                self._loop.call_soon(self.go_on)
 
     def go_on(self) -> None:
         """Continues with waiting frames and reads if nothing blocks them. Called whenever that may have changed."""

@@ -1,5 +1,5 @@
 """SQL92 filters: which messages a consumer wants, as a condition on their properties.
 
-`sql.sql_filter` is the way in. Values and comparisons are RocketMQ's, with Java's number formats (docs/adr/0052). Pure:
-no I/O, no clock. Called by `cluster.broker.subscription`.
+`sql.SqlFilter` is the way in. Values and comparisons are RocketMQ's, with Java's number formats (docs/adr/0052). Pure:
+no I/O, no clock. Called by `cluster.broker.known_filters`.
 """

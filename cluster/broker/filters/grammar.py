@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from cluster.broker.filters.conditions import Operand
 from cluster.broker.filters.errors import FilterError
 from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, Kind
 from cluster.broker.filters.text_search import contains
+from raftlog.work import charge
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 LONG_DIGITS_MAX = 20
 """Of a whole number, with its L."""
 TOKENS_MAX = 2048
-"""Parsing takes some 10 us of the event loop for each."""
+TOKEN_UNITS = 15
+"""Parsing takes some 10 us for each (`raftlog.work`)."""
+TOKENS_PER_STEP = 16
 
 _GRAMMAR = r"""
 ?start: or_
@@ -66,11 +69,9 @@ _GRAMMAR = r"""
 
 FLOAT.4: /[0-9]+\.[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
 WHOLE.3: /(0|[1-9][0-9]*)l?/i
-TEXT: /'(''|[^'])*'/
+TEXT: /'[^']*(''[^']*)*'/
 NAME: /[a-z_$][a-z0-9_$]*/i
-%ignore /[ \t\n\r\f]+/
-%ignore /--[^\n\r]*/
-%ignore /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
+%ignore /([ \t\n\r\f]+|--[^\n\r]*|\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\/)+/
 """
 _WORDS = (
     "_NOT",
@@ -90,10 +91,37 @@ _WORDS = (
 
 def parse(text: str) -> Operand:
     """The outermost operand of a filter, which need not be a condition. Raises FilterError."""
+    steps = parsing(text)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            operand: Operand = end.value
+            return operand
+
+
+def parsing(text: str) -> Generator[None, None, Operand]:
+    """The same in steps of a few words and signs, each charged before it is looked at."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     try:
-        operand: Operand = _parser().parse(text)
+        parser = _parser().parse_interactive(text)
+        tokens = parser.lexer_thread.lex(parser.parser_state)
+        last: Token | None = None
+        count = 0
+        while True:
+            charge(TOKEN_UNITS)
+            token = next(tokens, None)
+            if token is None:
+                break
+            count += 1
+            if count > TOKENS_MAX:
+                raise FilterError(f"the filter has more than {TOKENS_MAX} words and signs", _at(token))
+            parser.feed_token(token)
+            last = token
+            if count % TOKENS_PER_STEP == 0:
+                yield
+        operand: Operand = parser.feed_eof(last)
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
         raise FilterError(f"unexpected {text[at]!r}", at + 1) from None
@@ -104,9 +132,14 @@ def parse(text: str) -> Operand:
     return operand
 
 
+def prepare() -> None:
+    """Builds the parser, which takes 0.1 s: before the node serves anybody."""
+    _parser()
+
+
 @functools.cache
 def _parser() -> Lark:
-    """Imported and built at the first filter: nodes that see none need neither."""
+    """One for all nodes of a process; tools that see no filter need none."""
     from lark import Lark
 
     words = [f"{word}.2: /{word.strip('_')}(?![a-z0-9_$])/i\n" for word in _WORDS]
@@ -115,18 +148,9 @@ def _parser() -> Lark:
         parser="lalr",
         lexer="basic",
         transformer=SimpleNamespace(**_ACTIONS),
-        postlex=SimpleNamespace(process=_few, always_accept=()),
         maybe_placeholders=False,
         g_regex_flags=re.ASCII,
     )
-
-
-def _few(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Between lexer and parser: ends a text that has too many tokens."""
-    for count, token in enumerate(tokens, 1):
-        if count > TOKENS_MAX:
-            raise FilterError(f"the filter has more than {TOKENS_MAX} words and signs", _at(token))
-        yield token
 
 
 # --- what the rules make of their children: operands, and tokens of the kinds that are kept ---

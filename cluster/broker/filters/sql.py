@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Generator
 
 from cluster.broker.filters import conditions, grammar
-from cluster.broker.filters.conditions import Properties
+from cluster.broker.filters.conditions import Operand, Properties
 from cluster.broker.filters.errors import FilterError, IncomparableError
 from cluster.broker.filters.judging import Judging
 
 TEXT_MAX = 16 << 10
 """Characters of a filter."""
-CACHED_MAX = 128 << 10
-"""Characters of all filters that are remembered, with what became of them."""
-BYTES_PER_CHARACTER = 200
+BYTES_PER_CHARACTER, BYTES_OF_ANY = 240, 1024
 """Of a parsed filter, at most."""
 
 
@@ -24,10 +22,21 @@ class SqlFilter:
 
     def __init__(self, text: str) -> None:
         """Raises FilterError."""
-        if len(text) > TEXT_MAX:
-            raise FilterError(f"a filter has at most {TEXT_MAX} characters, this one has {len(text)}", TEXT_MAX + 1)
+        check_length(text)
+        self._take(text, grammar.parse(text))
+
+    @classmethod
+    def parsing(cls, text: str) -> Generator[None, None, SqlFilter]:
+        """The filter, in bounded steps. Raises FilterError."""
+        check_length(text)
+        operand = yield from grammar.parsing(text)
+        made = cls.__new__(cls)
+        made._take(text, operand)
+        return made
+
+    def _take(self, text: str, operand: Operand) -> None:
+        whole = conditions.whole(operand)
         self.text = text
-        whole = conditions.whole(grammar.parse(text))
         self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:
@@ -48,39 +57,10 @@ class SqlFilter:
     @property
     def kept_bytes(self) -> int:
         """The memory that it takes, roughly."""
-        return BYTES_PER_CHARACTER * len(self.text)
+        return BYTES_OF_ANY + BYTES_PER_CHARACTER * len(self.text)
 
 
-class _Cache:
-    """The filters that were asked for last, wrong ones too: consumers send theirs with every pull."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, SqlFilter | FilterError] = OrderedDict()
-        self._characters = 0
-
-    def get(self, text: str) -> SqlFilter | FilterError:
-        known = self._known.get(text)
-        if known is not None:
-            self._known.move_to_end(text)
-            return known
-        try:
-            made: SqlFilter | FilterError = SqlFilter(text)
-        except FilterError as error:
-            made = error.with_traceback(None)
-        if len(text) <= TEXT_MAX:
-            self._known[text] = made
-            self._characters += len(text) + 1
-            while self._characters > CACHED_MAX:
-                self._characters -= len(self._known.popitem(last=False)[0]) + 1
-        return made
-
-
-_cache = _Cache()
-
-
-def sql_filter(text: str) -> SqlFilter:
-    """The filter. Raises FilterError."""
-    found = _cache.get(text)
-    if isinstance(found, FilterError):
-        raise FilterError(found.reason, found.at)
-    return found
+def check_length(text: str) -> None:
+    """Raises FilterError if it is too long for a filter."""
+    if len(text) > TEXT_MAX:
+        raise FilterError(f"a filter has at most {TEXT_MAX} characters, this one has {len(text)}", TEXT_MAX + 1)

@@ -37,7 +37,7 @@ from cluster.remoting.replies import Replies
 from cluster.remoting.staging import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.work import Turns
+from cluster.runtime.work import TURN_SHARE, Turns
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import Message, encode_message
@@ -46,6 +46,7 @@ from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
 from raftlog.storage.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
+from raftlog.work import METER
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, key_hash
@@ -73,6 +74,8 @@ class FakeConnection:
         self.groups: list[str] = []
         self.calls: list[tuple[ClientRequest, Callable[[ClientAnswer | None], None]]] = []
         self.has_room = True
+        self.works = 0
+        """Pieces of its work that wait for their turns."""
         self.waiting: list[Callable[[], None]] = []
         """Answers that wait for room."""
         self.owner: Hashable = self
@@ -94,6 +97,9 @@ class FakeConnection:
         self.closed = True
         for callback in self.on_close:
             callback()
+
+    def work_waits(self, count: int) -> None:
+        self.works += count
 
     def notified(self) -> list[str]:
         """Groups that it was told to divide anew so far; forgets them."""
@@ -165,7 +171,7 @@ class Alone:
 class FakeNode:
     """`Services` whose leadership, clock, log and proposals the test decides."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, share: int = TURN_SHARE) -> None:
         self.config = config
         self.node_id = NodeId(2)
         self.state = BrokerState(MemoryKV())
@@ -184,7 +190,9 @@ class FakeNode:
         self.unreadable: set[int] = set()
         """Sizes of reads that fail."""
         self.now_ms = 1_000_000
-        self.turns = Turns(lambda again: self.call_later(0, again))
+        self.turns = Turns(lambda again: self.call_later(0, again), share)
+        self.longest = 0
+        """Units of the longest callback, or of taking a request, so far."""
         self.old_member = NodeId(0)
         """One that does not know the newest commands."""
         self.log_begins_at = 0
@@ -210,7 +218,7 @@ class FakeNode:
             **offsets.handlers(self, self.members),
             **self.pull_handlers(),
             **QueryRequests(self).handlers(),
-            **Assignments(self, self.members).handlers(),
+            **Assignments(self, self.members, self.pulls.filters).handlers(),
             **GroupStats(self, self.members, groups).handlers(),
             **BrokerFigures(self, self.members, lambda: self.figures).handlers(),
             **OrderConf(self).handlers(),
@@ -221,8 +229,8 @@ class FakeNode:
 
     def pull_handlers(self) -> dict[int, Any]:
         """Those of a node that has just started, and whose log is complete."""
-        pulls = Pulls(self, self.members, OffsetResets(self))
-        return PullRequests(pulls, lambda request, position: False, lambda request: False).handlers()
+        self.pulls = Pulls(self, self.members, OffsetResets(self))
+        return PullRequests(self.pulls, lambda request, position: False, lambda request: False).handlers()
 
     # --- Services ---
 
@@ -328,10 +336,16 @@ class FakeNode:
         """Lets time pass and timers fire, in order."""
         end = self.now_ms + ms
         while self._timers and self._timers[0][0] <= end:
-            self.now_ms, number, callback = heapq.heappop(self._timers)
-            if number not in self._cancelled:
-                callback()
+            self.next_turn()
         self.now_ms = end
+
+    def next_turn(self) -> None:
+        """Lets the next timer fire."""
+        self.now_ms, number, callback = heapq.heappop(self._timers)
+        if number not in self._cancelled:
+            before = METER.units
+            callback()
+            self.longest = max(self.longest, METER.units - before)
 
     def append_entry(self, entry_type: EntryType, data: bytes) -> list[Any]:
         """Applies one entry; returns the results of its commands."""
@@ -413,7 +427,9 @@ class FakeNode:
         fields = {name: str(value) for name, value in ext.items() if value is not None}
         request = FakeRequest(connection or FakeConnection(), code, fields, body, oneway)
         request.language, request.version = language, version
+        before = METER.units
         self.table[code](request)
+        self.longest = max(self.longest, METER.units - before)
         return request
 
 
@@ -431,7 +447,9 @@ def node(config: Config) -> FakeNode:
 @pytest.fixture
 def node_with() -> Callable[..., FakeNode]:
     """Makes a node with other limits: node_with(**{"limits.long_polls_max": 2})."""
-    return lambda **keys: FakeNode(load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}))
+    return lambda share=TURN_SHARE, **keys: FakeNode(
+        load(None, None, {"node.id": 2, "node.data_dir": "unused", **keys}), share
+    )
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_what_cannot_be_compared_ends_it_at_once() -> None:
 
 
 TEXTS = st.builds(
-    lambda piece, times, end: (piece * times)[: 30_000] + end,
+    lambda piece, times, end: (piece * times)[:30_000] + end,
     st.text("ab\u20ac", max_size=4),
     st.sampled_from([0, 1, 99, 700, 5000, 9000]),
     st.text("ab\u20ac", max_size=3),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.broker.filters import sql
 from cluster.broker.filters.errors import FilterError
-from cluster.broker.filters.sql import SqlFilter, sql_filter
+from cluster.broker.filters.sql import SqlFilter
 from tests.support import sql_reference
 from tests.support.sql_cases import PROPERTIES, TREES, WORDS
 
@@ -175,11 +175,8 @@ def test_what_is_selected(text: str, properties: dict[str, str], expected: bool)
 )
 def test_what_is_no_filter(text: str, at: int, reason: str) -> None:
     with pytest.raises(FilterError) as refused:
-        sql_filter(text)
+        SqlFilter(text)
     assert (refused.value.at, reason in refused.value.reason) == (at, True), refused.value
-    with pytest.raises(FilterError) as again:
-        sql_filter(text)
-    assert str(again.value) == str(refused.value)
 
 
 def test_zero_is_a_number_unlike_in_rocketmq() -> None:
@@ -198,16 +195,6 @@ def test_limits_leave_room() -> None:
 def test_a_number_has_at_most_1024_characters_unlike_in_rocketmq(number: str) -> None:
     assert selects(f"a >= {number}", a=number.zfill(1024))
     assert not selects(f"a >= {number}", a=number.zfill(1025))
-
-
-def test_filters_are_parsed_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql, "_cache", cache := sql._Cache())
-    assert sql_filter("a = 1") is sql_filter("a = 1")
-    for number in range(100):
-        cache.get(f"a = '{number:0>10000}'")
-        cache.get("a" * 20_000)
-    assert len(cache._known) == sql.CACHED_MAX // 10_000
-    assert cache._characters <= sql.CACHED_MAX
 
 
 @given(text=st.one_of(st.text(), st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join)), properties=PROPERTIES)
