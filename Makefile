@@ -28,7 +28,7 @@ NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test coverage test-compat test-browser compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ demo: $(STAMPS)/kernel  ## three nodes, a killed leader, every message accounted
 test: $(STAMPS)/dev  ## the default suite, a file at a time in each of TEST_JOBS processes (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
+test-all: $(STAMPS)/dev  ## the default suite; fails if a test was skipped for want of a tool (docs/testing.md has the list)
+	@$(BIN)/python -m pytest --complete -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+
 coverage: $(STAMPS)/dev  ## the default suite once more, with lines and branches that it never reached (PYTEST_ARGS=...)
 	@mkdir -p .coverage
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
@@ -50,7 +53,7 @@ test-compat: $(STAMPS)/compat  ## unmodified RocketMQ clients against a live clu
 	@$(BIN)/python -m pytest -m compat -o faulthandler_timeout=300 tests/compat $(PYTEST_ARGS)
 
 test-browser: $(STAMPS)/dev  ## the dashboard in headless Chromium beside a live cluster (apt-get install chromium)
-	@$(BIN)/python -m pytest -m "browser and not slow" tests/browser $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --complete -m "browser and not slow" tests/browser $(PYTEST_ARGS)
 
 compat-matrix: $(STAMPS)/compat  ## each client times each feature, calm and while leaders are killed; an hour (MATRIX_ARGS=...)
 	@$(BIN)/python -m tests.compat.matrix $(MATRIX_ARGS)

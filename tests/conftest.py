@@ -1,4 +1,5 @@
-"""Options, the time budget, and what docs/internals/feature-map.md promises, shared by every test folder."""
+"""Options, the time budget, the list of missing tools, and what docs/internals/feature-map.md promises: for every
+test folder."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from cluster import kernel
+from tests.support.tools import how_to_get, lacked, skip_without
 
 EXAMPLES = 50
 """Of a property that names no number. Every run draws others."""
@@ -42,8 +44,13 @@ BUDGET_SECONDS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register ``--rewrite``: golden files are written anew instead of compared."""
+    """Register ``--rewrite``: golden files are written anew instead of compared; and ``--complete``."""
     parser.addoption("--rewrite", action="store_true", help="write the expected outcome of stories and goldens anew")
+    parser.addoption(
+        "--complete",
+        action="store_true",
+        help="fail if a test was skipped for want of a tool, or one that the feature map names for any reason",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -100,8 +107,37 @@ def folder_of(nodeid: str) -> str:
     return folder if folder in BUDGET_SECONDS else _REST
 
 
+class MissingTools:
+    """Lists at the end of a run what was skipped for want of a tool, by tool. With --complete, that fails the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._complete: bool = config.option.complete
+        self._skipped: dict[str, set[str]] = defaultdict(set)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for tool in lacked(report):
+            self._skipped[tool].add(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._complete and self._skipped and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._skipped:
+            return
+        title = "incomplete: tools are missing" if self._complete else "not checked here: tools are missing"
+        terminalreporter.write_sep("-", title, red=self._complete)
+        for tool in sorted(self._skipped):
+            skipped = len(self._skipped[tool])
+            tests = f"{skipped} test{'s' * (skipped > 1)}"
+            terminalreporter.write_line(f"{tool:<12}{tests:>10}   {how_to_get(tool)}")
+        if not self._complete:
+            terminalreporter.write_line("make test-all fails without them; docs/testing.md lists the tests")
+
+
 class NamedTests:
-    """After a run of everything, each test that the feature map names must have run: skipped is not enough.
+    """After a run of everything, each test that the feature map names must be there, and with --complete it must have
+    run: skipped is then not enough.
 
     Tests named with [slow] are asked for by a run of all slow tests, the others by a run of the default suite. Any
     other run (folders, -k, --lf) promises nothing.
@@ -109,19 +145,20 @@ class NamedTests:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._ran: set[str] = set()
+        self._done: set[str] = set()
         self._missing: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.outcome != "skipped":
-            self._ran |= {report.nodeid, report.nodeid.partition("[")[0]}
+        excused = report.skipped and not self._config.option.complete
+        if excused or (report.when == "call" and not report.skipped):
+            self._done |= {report.nodeid, report.nodeid.partition("[")[0]}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         tag = _TAGS.get(self._config.option.markexpr) if self._is_whole() else None
         if tag is None or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return
         named = {name for name, given in _NAMED.findall(_PAGE.read_text(encoding="utf-8")) if given == tag}
-        self._missing = sorted(named - self._ran)
+        self._missing = sorted(named - self._done)
         if self._missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -145,14 +182,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures: they may want the tool."""
+    skip_without(item.iter_markers("needs"))
+
+
 def pytest_report_header() -> str:
     """Which kernel the product uses in this run: RAFTMQ_KERNEL=python chooses."""
     return f"kernel: {kernel.NAME}" + (f" ({kernel.WHY})" if kernel.WHY else "")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install both once; the terminal exists only in the main process."""
+    """Install each once; the terminal exists only in the main process."""
     if hasattr(config, "workerinput"):  # runs a part of the tests; their reports go to the main process
         return
     config.pluginmanager.register(TimeBudget(), "raftmq-time-budget")
+    config.pluginmanager.register(MissingTools(config), "raftmq-missing-tools")
     config.pluginmanager.register(NamedTests(config), "raftmq-named-tests")

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.support.tools import TOOLS, needs
+
 ROOT = Path(__file__).parents[2]
-VALGRIND = "sudo apt-get install --yes --no-install-recommends valgrind"
-"""The one tool that the runners lack and no Python package brings."""
+BY_DEFAULT = ["compiler", "gcc", "git", "dpkg", "promtool", "ip", "mount"]
+"""Tools of which a test of the default suite wants some."""
+ON_RUNNERS = {"gcc", "libc6-dev", "python3-dev", "git", "dpkg", "mount", "util-linux"}
+FOREIGN = [
+    "promtool",
+    "prometheus",
+    "chromium",
+    "npm",
+    "node",
+    "mvn",
+    "java",
+    "go",
+    "ip",
+    "valgrind",
+    "strace",
+    "docker",
+]
+INSTALL = "sudo apt-get install --yes --no-install-recommends "
+ABOUT_THE_RUNNER = {
+    "sudo apt-get update",
+    f"{INSTALL}iproute2 prometheus",
+    "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    f"{INSTALL}valgrind",
+}
+"""What brings tools that no Python package brings."""
+RUN = re.compile(r"(\.ci/bare )?\.ci/run|make [a-z -]+")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -25,7 +54,7 @@ def test_workflows_run_the_ci_script_and_make() -> None:
         steps = [step for job in load(path)["jobs"].values() for step in job["steps"]]
         commands = [step["run"] for step in steps if "run" in step]
         assert commands
-        assert [one for one in commands if not re.fullmatch(r"\.ci/run|make [a-z -]+", one) and one != VALGRIND] == []
+        assert [one for one in commands if not RUN.fullmatch(one) and one not in ABOUT_THE_RUNNER] == []
         assert {step["uses"].partition("@")[0] for step in steps if "uses" in step} <= {
             "actions/checkout",
             "actions/setup-python",
@@ -41,9 +70,30 @@ def test_workflows_need_no_secret_and_may_only_read() -> None:
 def test_the_suite_runs_with_both_kernels() -> None:
     """One of the machines has no compiler. The kernel in Python is then the only one, as it is for its users."""
     jobs = [job for path in WORKFLOWS for job in load(path)["jobs"].values()]
-    compilers = [job.get("env", {}).get("CC") for job in jobs if {"run": ".ci/run"} in job["steps"]]
+    checks = [{"run": ".ci/run"}, {"run": ".ci/bare .ci/run"}]
+    compilers = [job.get("env", {}).get("CC") for job in jobs if any(step in checks for step in job["steps"])]
     assert compilers == [None, "none"]
     assert shutil.which("none") is None
+
+
+def test_one_job_has_only_what_the_readme_asks_for_and_one_has_every_tool() -> None:
+    jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"].values()
+    commands = [[step["run"] for step in job["steps"] if "run" in step] for job in jobs]
+    assert [".ci/bare .ci/run"] in commands
+    (complete,) = (each for each in commands if "make test-all" in each)
+    assert complete[-1] == "make test-all", "after everything is installed"
+    installed = " ".join(each.removeprefix(INSTALL) for each in complete if each.startswith(INSTALL)).split()
+    assert {package for name in BY_DEFAULT for package in TOOLS[name].packages.split()} <= {*installed, *ON_RUNNERS}
+
+
+@needs("dpkg")
+def test_a_bare_path_has_no_tool_that_the_readme_does_not_ask_for() -> None:
+    look = 'for name; do command -v "$name"; done; exit 3'
+    command = [str(ROOT / ".ci" / "bare"), "sh", "-c", look, "sh", "sh", "make", "python3", *FOREIGN]
+    env = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["sh", "make", "python3"], done.stderr
+    assert done.returncode == 3, "the command's"
 
 
 def test_ci_runs_the_oldest_python_that_is_supported() -> None:

@@ -111,9 +111,10 @@ def test_a_test_that_does_not_exist_is_found() -> None:
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A tree with the real conftest.py, two tests (one skipped when asked) and a page that names both."""
-    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "support").mkdir(parents=True)
     (tmp_path / "docs" / "internals").mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "support/tools.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (tmp_path / "tests" / "test_a.py").write_text(
         "import os, pytest\n"
@@ -138,13 +139,25 @@ GOOD = "`tests/test_a.py::test_runs` `tests/test_a.py::test_may_skip` `tests/tes
 BAD = GOOD + " `tests/test_a.py::test_runs[2]` `tests/test_a.py::test_runs[3]` `tests/test_a.py::test_slow`"
 
 
-def test_named_tests_that_did_not_run_fail_a_whole_run(suite: Path) -> None:
-    """Skipped, deselected, or of a parameter that there is not; of slow tests only a slow run says anything."""
-    code, output = run(suite, BAD, SKIP="1")
+@pytest.mark.parametrize(
+    ("args", "missing"),
+    [([], {"test_slow", "test_runs[3]"}), (["--complete"], {"test_may_skip", "test_slow", "test_runs[3]"})],
+    ids=["default", "complete"],
+)
+def test_named_tests_that_did_not_run_fail_a_whole_run(suite: Path, args: list[str], missing: set[str]) -> None:
+    """Deselected, or of a parameter that there is not, and in a complete run also skipped; of slow tests only a slow
+    run says anything."""
+    code, output = run(suite, BAD, *args, SKIP="1")
     assert code == 1
     told = output.partition("did not run")[2]
-    missing = {"test_may_skip", "test_slow", "test_runs[3]"}
     assert set(re.findall(r"^tests/test_a\.py::(\S+)$", told, re.MULTILINE)) == missing
+
+
+def test_a_named_test_that_is_skipped_fails_only_a_complete_run(suite: Path) -> None:
+    """Whatever the environment of CI says: a machine that lacks a tool is not at fault."""
+    assert run(suite, GOOD, SKIP="1", CI="true")[0] == 0
+    assert run(suite, GOOD, "--complete", SKIP="1")[0] == 1
+    assert run(suite, GOOD, "--complete")[0] == 0
 
 
 @pytest.mark.parametrize("args", [[], ["-k", "runs"], ["-m", "slow"]], ids=["whole", "narrowed", "slow"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernels import can_compile
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 PREFLIGHT = ROOT / ".ci" / "preflight"
@@ -217,7 +217,7 @@ def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
     return list(tree.glob("cluster/kernel/_native.*.so")), done.stderr
 
 
-@pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+@needs("compiler")
 def test_the_kernel_is_built_beside_its_source_and_again_when_that_changes(tree: Path) -> None:
     built, said = build_kernel(tree)
     assert (len(built), said) == (1, "")
@@ -241,7 +241,7 @@ def test_without_a_compiler_the_setup_succeeds_and_says_what_is_missing(tree: Pa
     ]
 
 
-@pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+@needs("compiler")
 @pytest.mark.parametrize("fails", ["Cython", "compiler"])
 def test_a_kernel_that_does_not_compile_is_not_passed_over_in_silence(tree: Path, bin_dir: Path, fails: str) -> None:
     if fails == "Cython":

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tools import needs
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 
@@ -59,12 +61,14 @@ def findings(text: str) -> list[str]:
     return found
 
 
+@needs("git")
 def test_no_file_is_too_long() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in tracked_files() if path.suffix == ".py"}
     assert {name: n for name, n in lengths.items() if n > LINES_MAX and name not in LONGER} == {}
     assert [name for name in LONGER if lengths.get(name, 0) <= LINES_MAX] == [], "no longer needs its exception"
 
 
+@needs("git")
 def test_nothing_of_the_writing_place_is_left() -> None:
     found = {}
     for path in tracked_files():

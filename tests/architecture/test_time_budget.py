@@ -19,7 +19,9 @@ def run_suite(folder: Path, *args: str) -> str:
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(f"def test_{i}(rewrite): print('rewrite is', rewrite)" for i in range(tests)))
-    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "tests" / "support").mkdir()
+    for name in ("conftest.py", "support/tools.py"):
+        shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernels import can_compile
+from tests.support.tools import is_here, needs
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = {"raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
@@ -56,12 +56,12 @@ def test_it_holds_every_module(wheel: zipfile.ZipFile) -> None:
 def test_it_holds_the_native_kernel_and_not_its_source(wheel: zipfile.ZipFile) -> None:
     """Where the compiler is missing, tests/architecture/test_setup.py tells what is built."""
     suffixes = {Path(name).suffix for name in wheel.namelist() if name.startswith("cluster/kernel/_native")}
-    assert suffixes == {".pyi"} | ({".so"} if can_compile() else set())
-    assert ("-none-any" in Path(str(wheel.filename)).name) is not can_compile()
+    assert suffixes == {".pyi"} | ({".so"} if is_here("compiler") else set())
+    assert ("-none-any" in Path(str(wheel.filename)).name) is not is_here("compiler")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+@needs("compiler")
 def test_it_holds_the_kernel_of_this_tree(tmp_path: Path) -> None:
     built = zipfile.ZipFile(build("build_wheel", tmp_path))
     (name,) = (name for name in built.namelist() if name.endswith(".so"))

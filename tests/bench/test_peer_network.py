@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from bench.peers.network import ENTER
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 STORY = """
@@ -47,10 +46,9 @@ with ended_at_exit():
 """
 
 
+@needs("ip")
 def test_a_cable_is_pulled_and_plugged_in(tmp_path: Path) -> None:
     """In groups of three: this process, then each node, to nodes 0, 1 and 2. A node always reaches itself."""
-    if subprocess.run([*ENTER, "ip", "link"], capture_output=True, check=False).returncode:
-        pytest.skip("no network namespaces can be made here (unshare -Urn, ip)")
     done = subprocess.run(
         [*ENTER, sys.executable, "-c", STORY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -11,8 +11,9 @@ import pytest
 from tests.browser.conftest import GROUP, HOSTILE, HOSTS, LONG_GROUP, LONG_TOPIC, ORDERS, Load
 from tests.support.chromium import Page
 from tests.support.live_nodes import LiveCluster
+from tests.support.tools import needs
 
-pytestmark = [pytest.mark.browser, pytest.mark.live]
+pytestmark = [pytest.mark.browser, pytest.mark.live, needs("chromium")]
 
 PAGES = {
     "overview": "",

@@ -17,8 +17,9 @@ from tests.support.faulty_cluster import CLEARED_S, FaultyCluster, calm, faulty_
 from tests.support.live_nodes import LiveCluster
 from tests.support.planted_faults import FAULTS, NAMED_S, Planted
 from tests.support.small_disk_nodes import filling_disk, full_disk, small_disk_cluster
+from tests.support.tools import needs
 
-pytestmark = [pytest.mark.browser, pytest.mark.live]
+pytestmark = [pytest.mark.browser, pytest.mark.live, needs("chromium")]
 
 SHOWN = "document.querySelector('#main .stamp[data-applied]') !== null"
 LISTED = """[...document.querySelectorAll('#findings li')].map(
@@ -27,7 +28,8 @@ VOTERS = "document.querySelector('[data-tile=Voters]').textContent"
 NOTHING = "document.querySelectorAll('#findings li:not([data-severity=info])').length === 0"
 PAGE_S = 30.0
 QUICK = ("cut_link", "damage", "tier_stuck", "killed_node", "differing_setting", "stuck_queue", "isolated_node")
-CHOSEN = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAULTS]
+MARKS = {"clock": [pytest.mark.slow, needs("gcc")], **dict.fromkeys(QUICK, ())}
+CHOSEN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,7 @@ async def test_the_first_page_shows_a_planted_fault(faulty: FaultyCluster, page:
     await page.until(NOTHING, CLEARED_S)
 
 
+@needs("mount")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_the_first_page_shows_disks_that_fill_up(page: Page, tmp_path: Path) -> None:

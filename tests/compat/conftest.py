@@ -17,6 +17,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.tools import how_to_get, lack
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "clients"
@@ -139,7 +140,8 @@ class ForeignClient:
 def installed() -> None:
     """Says what to type when the clients are not there; a missing client is no reason to skip."""
     if not Path(COMMANDS["cpp"][0]).exists() or not (INSTALLED / "js" / "node_modules" / "ali-ons").is_dir():
-        pytest.exit(f"the foreign clients are not in {INSTALLED}: run `make test-compat`", returncode=2)
+        npm = how_to_get("npm")
+        pytest.exit(f"the foreign clients are not in {INSTALLED}: run `make test-compat` ({npm})", returncode=2)
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +170,7 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
 
     def start(kind: str, what: str, topic: str, *arguments: str, servers: str = live.servers) -> ForeignClient:
         if kind.startswith("java") and not (INSTALLED / f"java-{JAVA}" / "lib").is_dir():
-            pytest.skip("the Java client is not there: make test-compat builds it where mvn is installed")
+            lack("mvn", why="make test-compat builds the Java client with it")
         client = ForeignClient(kind, tmp_path, what, servers, topic, *arguments)
         started.append(client)
         return client

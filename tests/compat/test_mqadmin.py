@@ -15,6 +15,7 @@ import pytest
 import raftmq
 from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import INSTALLED
+from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -28,7 +29,7 @@ def mqadmin(request: pytest.FixtureRequest, live: LocalCluster, tmp_path: Path) 
     """`mqadmin("topicList", ...)` prints what the command prints."""
     jars = INSTALLED / f"tools-{request.param}" / "lib"
     if not jars.is_dir():
-        pytest.skip("mqadmin is not there: make test-compat fetches it where mvn is installed")
+        lack("mvn", why="make test-compat fetches mqadmin with it")
     (tmp_path / "conf").mkdir()
     for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
         (tmp_path / "conf" / name).write_text("<configuration><root level='OFF'/></configuration>")

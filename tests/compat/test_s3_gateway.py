@@ -29,6 +29,7 @@ from raftmq.local.process import free_base_port
 from tests.cluster.tier.store import test_cloud_store, test_object_stores
 from tests.compat.conftest import INSTALLED
 from tests.support.s3_server import BUCKET, options
+from tests.support.tools import lack
 
 pytestmark = pytest.mark.compat
 SERVER = INSTALLED / "go" / "versitygw"
@@ -45,7 +46,7 @@ SUITE: dict[str, Callable[[ObjectStore], Awaitable[None]]] = {
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a server with an empty bucket."""
     if not SERVER.exists():
-        pytest.skip("versitygw is not built: it takes go")
+        lack("go", why="make test-compat builds versitygw with it")
     folder = tmp_path_factory.mktemp("s3")
     (folder / BUCKET).mkdir()
     port = free_base_port(1)

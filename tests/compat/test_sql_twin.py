@@ -23,6 +23,7 @@ from tests.compat.conftest import COMMANDS, INSTALLED, NEWEST
 from tests.compat.kills import killed
 from tests.support import sql_reference
 from tests.support.sql_cases import PROPERTIES, TREES, VALUES, WORDS
+from tests.support.tools import lack
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -80,7 +81,7 @@ def test_a_consumer_with_a_wrong_filter_does_not_start(mq: raftmq.Client, start:
 
 def test_rocketmq_s_own_parser_selects_the_same(tell: Callable[[str], None]) -> None:
     if not (INSTALLED / f"java-{NEWEST}" / "classes" / "FilterTwin.class").exists():
-        pytest.skip("RocketMQ's filter is not there: make test-compat builds it where mvn is installed")
+        lack("mvn", why="make test-compat builds RocketMQ's filter with it")
     number = int(os.environ.get("RAFTMQ_COMPAT_SEED") or 1)
     cases = drawn_cases(number)
     pairs = Counter[tuple[str, str]]()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from cluster.admin.findings.catalogue import CODES
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "deploy/alerts.yml").read_text()
@@ -41,7 +39,7 @@ def test_the_rule_of_rocketmqs_operators() -> None:
     assert "severity: critical" in rule
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+@needs("promtool")
 def test_promtool_agrees() -> None:
     ended = subprocess.run(
         ["promtool", "test", "rules", "alerts_test.yml"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from raftmq.client import connect
 from tests.support.live_nodes import LiveCluster
 from tests.support.prometheus import answer, prometheus
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 BOARD = json.loads((ROOT / "deploy/grafana/raftmq.json").read_text())
@@ -55,7 +55,7 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)")
+@needs("prometheus")
 def test_a_real_prometheus_has_data_for_every_panel(live_cluster: LiveCluster, tmp_path: Path) -> None:
     nodes = [f"127.0.0.1:{node.admin_port}" for node in live_cluster.nodes]
     with prometheus(tmp_path, nodes) as url, connect(live_cluster.servers) as mq:

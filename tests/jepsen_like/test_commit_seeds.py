@@ -13,6 +13,7 @@ from jepsen_like import night
 from jepsen_like.commit_seed import WITHOUT_GIT, commit_seed
 from jepsen_like.core_sim.campaign import run_range as run_core
 from jepsen_like.sim.campaign import run_range as run_full
+from tests.support.tools import needs
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,6 +36,7 @@ def test_full_node_seeds_of_this_commit(seeds: int, record_property: Callable[[s
     assert not summary.failing, f"raftmq sim replay {summary.failing[0].seed}"
 
 
+@needs("git")
 def test_the_seed_follows_the_commit_and_is_fixed_without_one(tmp_path: Path) -> None:
     assert commit_seed(tmp_path) == (WITHOUT_GIT, "no commit here, a fixed number")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from tests.support.faulty_cluster import CLEARED_S, counted, findings, health, r
 from tests.support.live_nodes import LiveCluster
 from tests.support.planted_faults import NAMED_S, Planted
 from tests.support.prometheus import RULES, Alert, alerts, prometheus, without_waits
+from tests.support.tools import is_here
 
 AGREE_S = 30.0
 """The rules look once a second at what was scraped once a second; a loaded machine takes longer."""
@@ -45,7 +45,7 @@ class Rules:
 @contextmanager
 def rules_of(cluster: LiveCluster, folder: Path) -> Iterator[Rules]:
     """Watches the cluster while the block runs."""
-    if shutil.which("prometheus") is None:
+    if not is_here("prometheus"):
         yield Rules(None)
         return
     nodes = [f"127.0.0.1:{node.admin_port}" for node in cluster.nodes]

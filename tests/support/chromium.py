@@ -17,17 +17,18 @@ from typing import Any, Self
 
 import aiohttp
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+from tests.support.tools import CHROMIUM, how_to_get
+
 ANSWER_WAIT_S = 30.0
 START_WAIT_S = 30.0
 
 
 def find_chromium() -> str:
     """Its path. Raises RuntimeError with what to type."""
-    for name in NAMES:
+    for name in CHROMIUM:
         if path := shutil.which(name):
             return path
-    raise RuntimeError("these tests need a browser: apt-get install chromium")
+    raise RuntimeError(f"these tests need a browser: {how_to_get('chromium')}")
 
 
 class Page:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import pkgutil
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,8 +12,7 @@ import pytest
 
 import cluster
 from cluster import kernel
-
-ROOT = Path(__file__).parents[2]
+from tests.support.tools import is_here, lack
 
 
 class Pair(NamedTuple):
@@ -25,30 +22,14 @@ class Pair(NamedTuple):
     python: Any
 
 
-@functools.cache
-def setup_script() -> ModuleType:
-    """setup.py as a module; importing it builds nothing."""
-    spec = importlib.util.spec_from_file_location("setup_script", ROOT / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def can_compile() -> bool:
-    """The native kernel can be built here."""
-    return not setup_script().missing()
-
-
 def native_kernel() -> ModuleType:
     """It may be missing only where it cannot be built: then the test is skipped."""
     try:
         return kernel.native()
     except ImportError as error:
-        if can_compile():
+        if is_here("compiler"):
             pytest.fail(str(error))
-        pytest.skip(f"{setup_script().missing()}: the native kernel is not tested")
+        lack("compiler", why="the native kernel is not tested")
 
 
 @functools.cache

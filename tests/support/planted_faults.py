@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jepsen_like.live.power import NodeDisk, ShimError, build_shim
+from jepsen_like.live.power import NodeDisk, build_shim
 from raftmq.client import connect
 from raftmq.local.process import stop_nodes
 from tests.support.faulty_cluster import NOT_TO_BE_WRITTEN, FaultyCluster, Key, calm
@@ -131,10 +131,7 @@ def damage(cluster: FaultyCluster) -> Iterator[Planted]:
 def clock(cluster: FaultyCluster) -> Iterator[Planted]:
     """One node's wall clock is ahead. A preloaded library moves what the node's process reads."""
     node = cluster.follower()
-    try:
-        library = build_shim(cluster.shim)
-    except ShimError as error:
-        pytest.skip(str(error))
+    library = build_shim(cluster.shim)
     disk = NodeDisk(cluster.node(node).home, cluster.shim / f"n{node}", library)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in disk.environment().items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from raftmq.local.process import free_base_port
 from tests.support.faulty_cluster import findings
 from tests.support.live_nodes import LiveCluster
 from tests.support.prometheus import RULES, alerts, prometheus
+from tests.support.tools import needs
 
 MINUTES = float(os.environ.get("RAFTMQ_HEALTHY_MINUTES", "3"))
 FINDINGS_EVERY_S, RULES_EVERY_S = 5.0, 15.0
@@ -88,7 +88,7 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 300)
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)")
+@needs("prometheus")
 def test_nothing_is_found_on_a_healthy_cluster_under_load(cluster: LiveCluster, tmp_path: Path) -> None:
     cluster.ask(cluster.leader(), "/v1/topics", "POST", {"name": TOPIC, "queues": QUEUES})
     nodes = [f"127.0.0.1:{node.admin_port}" for node in cluster.nodes]

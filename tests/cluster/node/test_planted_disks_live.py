@@ -14,8 +14,9 @@ from tests.support.agreement import check_cleared, check_named, rules_of
 from tests.support.faulty_cluster import calm, findings
 from tests.support.planted_faults import Planted
 from tests.support.small_disk_nodes import SmallDiskCluster, filling_disk, full_disk, small_disk_cluster
+from tests.support.tools import lack, needs
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, needs("mount")]
 
 
 @pytest.fixture(scope="module")
@@ -40,4 +41,4 @@ def test_a_disk_is_named_by_all_and_clears(
                     assert re.match(r"full in \d+ (h|min) at this rate: ", findings(cluster, node.id)[key]["says"])
         check_cleared(cluster, rules)
         if not rules.is_here:
-            pytest.skip("all but the rules agrees; prometheus is not installed (Debian: prometheus)")
+            lack("prometheus", why="all but the rules agrees")

@@ -15,8 +15,10 @@ import pytest
 from tests.support.agreement import check_cleared, check_named, rules_of
 from tests.support.faulty_cluster import FaultyCluster, calm, faulty_cluster
 from tests.support.planted_faults import FAULTS
+from tests.support.tools import lack, needs
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
+CHOSEN = [pytest.param(name, marks=needs("gcc") if name == "clock" else ()) for name in FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_is_named_by_all_and_clears(cluster: FaultyCluster, name: str, tmp_path: Path) -> None:
     calm(cluster)
     with rules_of(cluster, tmp_path / "prometheus") as rules:
@@ -35,4 +37,4 @@ def test_a_fault_is_named_by_all_and_clears(cluster: FaultyCluster, name: str, t
             check_named(cluster, planted, rules)
         check_cleared(cluster, rules)
         if not rules.is_here:
-            pytest.skip("all but the rules agrees; prometheus is not installed (Debian: prometheus)")
+            lack("prometheus", why="all but the rules agrees")

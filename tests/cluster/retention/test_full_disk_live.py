@@ -9,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_disks import ROOT, can_mount
+from tests.support.small_disks import ROOT
+from tests.support.tools import needs
 
 STORY = Path(__file__).with_name("full_disk_story.py")
 
 
+@needs("mount")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "percent"), [("leader", 93), ("leader", 100), ("follower", 100), ("all", 93), ("all", 100)]
 )
 def test_a_disk_fills_up_and_is_freed(tmp_path: Path, who: str, percent: int) -> None:
     """The story itself checks that nothing acknowledged is missing, no process ended and sends were taken again."""
-    place = tmp_path / "probe"
-    place.mkdir()
-    if not can_mount(place):
-        pytest.skip("no file system can be mounted here (unshare -Urm)")
     command = ["unshare", "-Urm", sys.executable, str(STORY), str(tmp_path / "cluster"), who, str(percent)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.support.tools import needs
+
+pytestmark = needs("mount")
+
 FILL = """
 import os, sys
 from pathlib import Path

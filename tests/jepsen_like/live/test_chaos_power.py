@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.live.power import NodeDisk, ShimError, build_shim, read_journal
+from tests.support.tools import needs
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim is compiled with gcc")
+pytestmark = needs("gcc")
 
 
 @pytest.fixture(scope="module")

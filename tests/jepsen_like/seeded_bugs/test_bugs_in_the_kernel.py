@@ -14,9 +14,9 @@ import pytest
 from cluster import kernel
 from jepsen_like.seeded_bugs import kernels
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, BugError, Edit, load, make_copy
-from tests.support.kernels import can_compile
+from tests.support.tools import needs
 
-pytestmark = pytest.mark.skipif(not can_compile(), reason="there is no compiler, or no Python.h")
+pytestmark = needs("compiler")
 
 TELL = (
     "from cluster import kernel; from cluster.runtime.framing import frames; print(kernel.NAME, frames(bytes(4), 9)[1])"

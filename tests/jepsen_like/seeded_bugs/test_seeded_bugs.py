@@ -24,7 +24,7 @@ from jepsen_like.seeded_bugs import kernels, matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
 from jepsen_like.seeded_bugs.cli import bugs as bugs_command
 from tests.support.bug_schedules import fired_in
-from tests.support.kernels import can_compile
+from tests.support.tools import needs
 
 BUGS = load_all()
 REPRESENTATIVE = ["C03", "C20", "R02", "Q07", "S03"]
@@ -69,10 +69,10 @@ def played(bug: Bug) -> Any:
 
 PLAYED = list(map(played, BUGS))
 
-NATIVE_RUNS = can_compile() and os.environ.get(kernel.VARIABLE) != "python"
-COMPILED = pytest.mark.skipif(not NATIVE_RUNS, reason="the bug is in the native kernel, which cannot run here")
+PYTHON_CHOSEN = os.environ.get(kernel.VARIABLE) == "python"
+COMPILED = [needs("compiler"), pytest.mark.skipif(PYTHON_CHOSEN, reason="the bug is in the native kernel")]
 PLANTED = [
-    pytest.param(bug, id=bug.id, marks=[COMPILED] if any(edit.file == kernels.SOURCE for edit in bug.edits) else [])
+    pytest.param(bug, id=bug.id, marks=COMPILED if any(edit.file == kernels.SOURCE for edit in bug.edits) else [])
     for bug in BUGS
 ]
 """For tests that make a copy with each bug."""
