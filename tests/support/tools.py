@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LACKS = "lacks "
 """What the reason of such a skip begins with; the names of the tools follow."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-USER_NAMESPACES = "users may make namespaces (on Ubuntu: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0)"
+USER_NAMESPACES = "user namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 
 
 class Tool(NamedTuple):
