@@ -1,7 +1,8 @@
 """Who produces and consumes through this node: told by heartbeats, forgotten on disconnect or after 120 s of silence.
 
 Local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and a new leader
-answers for the group at once. Producers are known to the node they called.
+answers for the group at once. Producers are known to the node they called. The time in which this node stood still is
+no silence of theirs.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class Members:
 
     def _note(self, members: dict[str, Member], member: Member, key: tuple[Role, str, str]) -> bool:
         """True if the client is new or came over another connection."""
-        member.last_seen_ms = self._services.monotonic_ms()
+        member.last_seen_ms = self._services.awake_ms()
         old = members.get(member.client_id)
         members[member.client_id] = member
         groups = self._groups_of.get(member.connection)
@@ -234,7 +235,7 @@ class Members:
             self._drop_if(kind, name, lambda member: member.connection is connection)
 
     def _scan(self) -> None:
-        oldest = self._services.monotonic_ms() - EXPIRY_MS
+        oldest = self._services.awake_ms() - EXPIRY_MS
         for kind, groups in ((Role.PRODUCER, self.producers), (Role.CONSUMER, self.consumers)):
             for name in list(groups):
                 self._drop_if(kind, name, lambda member: member.last_seen_ms < oldest)

@@ -104,6 +104,9 @@ class Services(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds of the loop's clock, for timeouts (virtual in the simulator)."""
 
+    def awake_ms(self) -> int:
+        """The same, without the time in which this node stood still: for how long somebody was silent."""
+
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Schedules on the loop; returns a function that cancels."""
 

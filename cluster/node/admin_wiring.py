@@ -62,7 +62,7 @@ def port_of(node: OwnPort) -> AdminPort:
         transfer=node.driver.transfer,
         overruled=node.layers.overruled,
         reload=node.reload,
-        members=lambda group: node_view.members(node.clients, group, node.services.monotonic_ms()),
+        members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
     )
 
 

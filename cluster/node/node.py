@@ -485,6 +485,7 @@ class Node:
         return Chores(
             self._context.loop,
             self._clock,
+            self.services.awake.tick,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
             self.check_back.tick,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.node.listening import addresses_behind
+from cluster.runtime.standstill import AwakeClock
 from statemachine.commands import RAISE_LEVEL
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class NodeServices:
         self._raw = context.raw
         self._loop = context.loop
         self._clock = context.clock
+        self.awake = AwakeClock(context.clock)
         self._directory = storage.directory
         self._driver = driver
         self._proposals = proposals
@@ -120,6 +122,10 @@ class NodeServices:
     def monotonic_ms(self) -> int:
         """See Services."""
         return self._clock.monotonic_ms()
+
+    def awake_ms(self) -> int:
+        """See Services."""
+        return self.awake.now_ms()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """See Services."""

@@ -16,6 +16,7 @@ from cluster.peer.keyring import Keyring, key_id
 from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.standstill import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 
@@ -104,7 +105,7 @@ class Link(asyncio.Protocol):
         self._buffer = FrameBuffer(HELLO_MAX)
         self._hello = self._challenge = b""
         self._key: bytes | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: SilenceTimer | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,7 +123,7 @@ class Link(asyncio.Protocol):
             self._open()
             return
         waits_s = HANDSHAKE_S if owner.demands_proof_of(self.peer) else UNANSWERED_S
-        self._timer = asyncio.get_running_loop().call_later(waits_s, self._unanswered)
+        self._timer = SilenceTimer(asyncio.get_running_loop(), waits_s, self._unanswered)
 
     def _unanswered(self) -> None:
         if self._owner.demands_proof_of(self.peer) or self._renews:
@@ -168,7 +169,7 @@ class Link(asyncio.Protocol):
         self.transport.write(pack(Kind.PROOF, [proof]))
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+        self._timer = SilenceTimer(asyncio.get_running_loop(), HANDSHAKE_S, self.abort)
 
     def _on_welcome(self, header: list[Any]) -> None:
         if self._key is None or self.key_id or len(header) < 4:
@@ -230,13 +231,13 @@ class Inlet(asyncio.Protocol):
         """How often something came."""
         self.ping_interval_ms = 0
         """The interval at which the peer reports to send a PING; 0 before the first."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: SilenceTimer | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Waits for the handshake, for a limited time and among a limited number of others."""
         self.transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._no_hello)
+        self._timer = SilenceTimer(asyncio.get_running_loop(), HANDSHAKE_S, self._no_hello)
         self._owner.on_inlet(self)
 
     def expect_pings(self, interval_ms: int) -> None:

@@ -31,12 +31,11 @@ LAG_MAX = 1000
 
 
 class Staleness:
-    """A follower's knowledge of its own lag, sampled by a timer."""
+    """A follower's knowledge of its own lag, sampled by a timer. Real time counts: rows age while the node stands
+    still."""
 
-    def __init__(self, raw: RawNode, tick_ms: int) -> None:
-        """`tick_ms`: the core's tick, in which it counts the silence of its leader."""
+    def __init__(self, raw: RawNode) -> None:
         self._raw = raw
-        self._tick_ms = tick_ms
         self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         """(when the leader was heard, commit index known then), neither falling."""
         self._fresh_ms = -1
@@ -47,7 +46,7 @@ class Staleness:
         raw = self._raw
         if raw.role is not Role.FOLLOWER or not raw.leader_id:
             return
-        heard_ms = now_ms - raw.raft.election_elapsed * self._tick_ms
+        heard_ms = min(now_ms, raw.raft.heard_ms)
         if not self._samples or self._samples[-1][0] < heard_ms:
             self._samples.append((heard_ms, raw.commit_index))
 
@@ -76,7 +75,7 @@ class FollowerReads:
         self._now_ms = now_ms
         self._memory_bytes = memory()
         self.reload(config.modes)
-        self.staleness = Staleness(raw, config.raft.tick_ms)
+        self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
         """Other modes from now on."""

@@ -5,6 +5,8 @@ Rules of this file:
 - Writes of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in lane order.
   A lane that does small work on the loop reports before `submit` returns: the same turn then goes on with it.
 - Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
+- Silence is judged behind the sockets: a turn steps its inbox before its ticks, and a tick that comes late waits until
+  the sockets are read.
 - A lane failure is final: the node stops taking part, and its peers continue without it.
 """
 
@@ -20,6 +22,7 @@ from cluster.replication.apply_lane import Applied
 from cluster.runtime.clock import Clock
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.standstill import behind_sockets
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import ImplausibleMessageError, NotLeaderError
 from raftlog.messages import InstallSnapshot, Message
@@ -32,6 +35,8 @@ APPLY_GATHER_MAX = 256
 """As many entries are applied without waiting for more, also on a follower."""
 ROUNDS_MAX = 4
 """How often one turn goes on with what its own lanes reported before others get the loop: each round may be a sync."""
+LATE_TICKS = 1
+"""A tick that is late by more shows that the loop stood still."""
 
 
 class Transport(Protocol):
@@ -90,6 +95,7 @@ class RaftDriver:
         self._now_ms = 0.0
         """The clock at the begin of this turn, and what its own lanes have taken since."""
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_due_s = 0.0
         self._jobs_out = 0
         self._gathered: list[Entry] = []
         """Committed entries on their way to the apply lane."""
@@ -355,12 +361,21 @@ class RaftDriver:
     # --- time ------------------------------------------------------------------------------------------------------
 
     def _schedule_tick(self) -> None:
-        self._timer = self._loop.call_later(self._tick_ms / 1000, self._on_tick)
+        self._tick_due_s = self._loop.time() + self._tick_ms / 1000
+        self._timer = self._loop.call_at(self._tick_due_s, self._on_tick)
 
     def _on_tick(self) -> None:
-        """One tick per firing, however late: a node that was paused must not conclude that its peers were silent."""
-        self._ticks += 1
+        """One tick per firing, however late: a node that was paused must not conclude that its peers were silent. A
+        late one may be the last that an election or a step-down waits for: first comes what the sockets hold."""
+        late_s = self._loop.time() - self._tick_due_s
         self._schedule_tick()
+        if late_s * 1000 > LATE_TICKS * self._tick_ms:
+            behind_sockets(self._loop, self._tick)
+        else:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticks += 1
         self.wake()
 
 

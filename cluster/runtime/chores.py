@@ -1,4 +1,8 @@
-"""What a node looks after by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule."""
+"""What a node looks after by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule.
+
+Chores judge silence: of clients, of peers, of who was asked. After a standstill of the loop they run once it has read
+its sockets.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from cluster.runtime.clock import Clock
+from cluster.runtime.standstill import behind_sockets
 from raftlog.core.raw_node import RawNode
 from raftlog.core.successor import successor
 from raftlog.types import NOBODY, NodeId, Role
@@ -29,10 +34,12 @@ class Chores:
         self._clock = clock
         self._chores = chores
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
 
     def start(self) -> None:
         """Begins."""
-        self._timer = self._loop.call_later(TIMER_MS / 1000, self._run)
+        self._due_s = self._loop.time() + TIMER_MS / 1000
+        self._timer = self._loop.call_at(self._due_s, self._on_timer)
 
     def stop(self) -> None:
         """Ends; nothing is called any more."""
@@ -40,8 +47,17 @@ class Chores:
             self._timer.cancel()
             self._timer = None
 
-    def _run(self) -> None:
+    def _on_timer(self) -> None:
+        late_s = self._loop.time() - self._due_s
         self.start()
+        if late_s * 1000 > TIMER_MS:
+            behind_sockets(self._loop, self._run)
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        if self._timer is None:  # stopped while it waited for the sockets
+            return
         now = self._clock.monotonic_ms()
         for chore in self._chores:
             chore(now)

@@ -41,6 +41,9 @@ class SimLane:
     """A `cluster.runtime.lanes.LaneRunner` whose steps are timers of the node's process: they die and stand still with
     it."""
 
+    polled = True
+    """The loop hears of another thread by polling."""
+
     def __init__(
         self,
         name: str,

@@ -30,7 +30,18 @@ class StuckError(Exception):
 class Process:
     """A simulated operating system process: what runs in its context lives, stands still and dies with it."""
 
-    __slots__ = ("alive", "context", "host", "name", "on_power_cut", "parked", "paused", "tasks")
+    __slots__ = (
+        "alive",
+        "context",
+        "host",
+        "name",
+        "on_power_cut",
+        "parked",
+        "paused",
+        "stalls",
+        "tasks",
+        "unread",
+    )
 
     def __init__(self, name: str, host: str) -> None:
         """`host`: its ip address."""
@@ -39,6 +50,10 @@ class Process:
         self.alive = True
         self.paused = False
         self.parked: list[Handle] = []
+        self.stalls = 0
+        """Callbacks that take long at this moment: none, or one, or one that another fault makes longer."""
+        self.unread: list[Handle] = []
+        """What came into its sockets while a callback took long, until its loop polls them."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Kept alive until the end of the run: what a dead process left must not be collected at a random moment."""
         self.on_power_cut: Callable[[], None] = lambda: None
@@ -52,6 +67,12 @@ class Process:
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def _comes_by_poll(handle: Handle) -> bool:
+    """Whether the loop hears of it by polling: bytes, ends of connections, what other threads are done with."""
+    callback = handle._callback  # type: ignore[attr-defined]
+    return bool(getattr(getattr(callback, "__self__", None), "polled", False))
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -115,7 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if process is None:
             handle._run()
             return
-        if process.paused or not process.alive:
+        if process.paused or process.stalls or not process.alive:
             process.parked.append(handle)
             return
         self.events += 1
@@ -143,8 +164,32 @@ class SimLoop(asyncio.BaseEventLoop):
     def resume(self, process: Process) -> None:
         """SIGCONT: everything that came due meanwhile runs now, in order."""
         process.paused = False
+        if not process.stalls:
+            parked, process.parked = process.parked, []
+            self._ready.extend(parked)
+
+    def stall(self, process: Process) -> None:
+        """A callback of this process takes long from now on: time passes, sockets fill, nothing else of it runs."""
+        process.stalls += 1
+
+    def end_stall(self, process: Process) -> None:
+        """The callback returns. It was one of the I/O, so timers that came due meanwhile run first, then what was to be
+        called soon, and only then the loop polls: uvloop's order, and the worst for who judges silence."""
+        process.stalls -= 1
+        if process.stalls or process.paused or not process.alive:
+            return
         parked, process.parked = process.parked, []
-        self._ready.extend(parked)
+        process.unread += [handle for handle in parked if _comes_by_poll(handle)]
+        rest = [handle for handle in parked if not _comes_by_poll(handle)]
+        timers = [handle for handle in rest if isinstance(handle, TimerHandle)]
+        self._ready.extend(sorted(timers, key=TimerHandle.when))
+        self._ready.extend(handle for handle in rest if not isinstance(handle, TimerHandle))
+        self.call_soon(self.call_soon, self._poll, process, context=self.outside)
+
+    def _poll(self, process: Process) -> None:
+        """Behind what those timers wanted to be called soon; what that wants to be called soon comes behind this."""
+        unread, process.unread = process.unread, []
+        self._ready.extendleft(reversed(unread))
 
     def call_outside(self, delay_s: float, callback: Callable[..., None], *args: Any) -> TimerHandle:
         """A timer that belongs to no process."""

@@ -196,7 +196,7 @@ class Machine:
 
     def hand_over(self, to: NodeId) -> bool:
         """Tells the node to hand leadership over; False if it stands still, or refuses: `to` could not lead."""
-        if self.node is None or self.process is None or self.process.paused:
+        if self.node is None or self.process is None or self.process.paused or self.process.stalls:
             return False
         try:
             self.process.run(self.node.driver.transfer, to)
@@ -371,6 +371,12 @@ class Machine:
         """SIGCONT."""
         if self.process is not None and self.process.paused:
             self.loop.resume(self.process)
+
+    def stall(self, seconds: float) -> None:
+        """A turn of its loop takes so long: what is sent to it waits in its sockets."""
+        if self.process is not None and self.up:
+            self.loop.stall(self.process)
+            self.loop.call_outside(seconds, self.loop.end_stall, self.process)
 
     # --- lanes -------------------------------------------------------------------------------------------------------
 

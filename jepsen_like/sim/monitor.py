@@ -16,7 +16,8 @@ from jepsen_like.sim.clock import START_WALL_MS
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import Machine
+from jepsen_like.sim.machine import PEER_PORT, Machine
+from jepsen_like.sim.network import Endpoint
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.tier_check import TierCheck
@@ -69,6 +70,11 @@ SEEN_BY_CLIENTS = frozenset(
     )
 )
 """Checkers that use nothing but operations of clients, as those of a black box would."""
+
+
+def _judged_silence(why: str) -> bool:
+    """Whether that reason for a change of role says that somebody was silent (`raftlog.core.reasons`)."""
+    return "was silent" in why or "answered within" in why or "did not hear" in why
 
 
 class Violation(NamedTuple):
@@ -170,11 +176,20 @@ class Monitor:
             self._new_leader(node_id, raft)
             missing = self._node(node_id).installs.missing_bytes
             _require_whole(raft, 0 if self.black_box else missing)
+        if raft.role is not before.role and _judged_silence(raft.why) and self._unread(node_id):
+            self.report("silence", f"node {node_id}, whose peers' messages lie in its sockets, says: {raft.why}")
         if before.role is Role.LEADER and raft.role is not Role.LEADER:
             if raft.log.commit_index < before.tail.index:
                 self.sometimes["leader deposed with an uncommitted suffix"] += 1
             self.log(f"node {node_id} no longer leads (term {raft.term})")
         self._before[node_id] = Before.of(raft)
+
+    def _unread(self, node_id: NodeId) -> bool:
+        """Whether peers have sent what this node's loop, after a long turn, has not polled yet."""
+        process = self.machines[node_id].process
+        assert process is not None
+        sources = [getattr(handle._callback, "__self__", None) for handle in process.unread]  # type: ignore[attr-defined]
+        return any(isinstance(one, Endpoint) and one.own[1] == PEER_PORT and not one.ended for one in sources)
 
     def _node(self, node_id: NodeId) -> Node:
         node = self.machines[node_id].node

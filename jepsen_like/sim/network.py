@@ -64,6 +64,9 @@ class _Segment(NamedTuple):
 class Endpoint(asyncio.Transport):
     """One side of a connection."""
 
+    polled = True
+    """Its loop hears of it by polling (`SimLoop.end_stall`)."""
+
     def __init__(self, network: Network, process: Process, own: Address, other: Address) -> None:
         super().__init__()
         self.network = network
@@ -304,6 +307,9 @@ class Server(asyncio.AbstractServer):
 
 class Network:
     """All hosts, listeners and connections."""
+
+    polled = True
+    """Of connections that are accepted."""
 
     def __init__(self, loop: SimLoop, links: EdgeConditions) -> None:
         self.loop = loop

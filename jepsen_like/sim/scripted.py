@@ -25,6 +25,7 @@ from jepsen_like.sim.tier_check import FOLDER
 from jepsen_like.sim.tier_store import AWAY, STORMY
 from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
+from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.pull import PullResult
@@ -398,6 +399,22 @@ class Stage(World, Interpreter):
     def do_resume(self, name: str) -> None:
         self._machine(name).resume()
 
+    def do_stall(self, name: str, before: str = "", *, seconds: str = "0") -> None:
+        machine = self._machine(name)
+        if before and not self._until(lambda: _is_about_to(before, machine), OPERATION_S):
+            raise ScriptError(f"node {name} is not about to {before}")
+        if float(seconds):
+            machine.stall(float(seconds))
+        else:
+            assert machine.process is not None
+            self.loop.stall(machine.process)
+
+    def do_go_on(self, name: str) -> None:
+        process = self._machine(name).process
+        assert process is not None
+        self.loop.end_stall(process)
+        self._pass_time(0.001)
+
     # --- disks and network -------------------------------------------------------------------------------------------
 
     def do_fail(self, name: str, call: str, code: str) -> None:
@@ -484,6 +501,18 @@ class Stage(World, Interpreter):
 
     def _end_of_hand(self) -> None:
         self.wait_for(lambda: not self.hand.open, "an operation never ends")
+
+
+def _is_about_to(what: str, machine: Machine) -> bool:
+    """Whether its next tick, if nobody is heard before, ends in that."""
+    assert machine.node is not None
+    raft = machine.node.raw.raft
+    if what == "campaign":
+        return raft.role is not Role.LEADER and raft.election_elapsed == raft.election_timeout - 1
+    if what == "resign":
+        last = raft.election_elapsed == raft.config.election_ticks - 1
+        return raft.role is Role.LEADER and last and not has_quorum_contact(raft)
+    raise ValueError(what)
 
 
 def _options(line: Line) -> Options:

@@ -64,6 +64,7 @@ def hear_leader(raft: Raft, leader: NodeId) -> None:
 
     Raises InvariantViolationError on a second leader of the term.
     """
+    raft.heard_ms = raft.monotonic_ms
     if raft.role is Role.FOLLOWER and raft.leader_id == leader:
         raft.election_elapsed = 0
         return

@@ -34,6 +34,7 @@ class Raft:
         "config",
         "election_elapsed",
         "election_timeout",
+        "heard_ms",
         "heartbeat_elapsed",
         "holds",
         "id",
@@ -108,6 +109,9 @@ class Raft:
         self.election_elapsed = 0
         """Ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum."""
         self.election_timeout = 0
+        self.heard_ms = 0
+        """Monotonic time at which the leader was last heard. Ticks stand still with the node, and this clock does not:
+        what is promised to others goes by it, and silence is judged by ticks."""
         # leading
         self.heartbeat_elapsed = 0
         self.log_time = LogTime()

@@ -300,6 +300,9 @@ class FakeNode:
     def monotonic_ms(self) -> int:
         return self.now_ms
 
+    def awake_ms(self) -> int:
+        return self.now_ms
+
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         number = next(self._ids)
         heapq.heappush(self._timers, (self.now_ms + delay_ms, number, callback))

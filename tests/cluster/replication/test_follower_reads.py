@@ -28,7 +28,7 @@ class Seen:
             role=role,
             leader_id=1 if role is Role.LEADER else 2,
             commit_index=0,
-            raft=SimpleNamespace(election_elapsed=0),
+            raft=SimpleNamespace(heard_ms=0),
             status=lambda: SimpleNamespace(voters=(1, 2, 3), peers=tuple(self.peers)),
         )
         state: Any = SimpleNamespace(
@@ -93,13 +93,13 @@ class Follower:
 
     def __init__(self) -> None:
         self.raw: Any = SimpleNamespace(
-            role=Role.FOLLOWER, leader_id=2, commit_index=0, raft=SimpleNamespace(election_elapsed=0)
+            role=Role.FOLLOWER, leader_id=2, commit_index=0, raft=SimpleNamespace(heard_ms=0)
         )
-        self.staleness = Staleness(self.raw, 50)  # type: ignore[arg-type]
+        self.staleness = Staleness(self.raw)  # type: ignore[arg-type]
 
-    def at(self, now_ms: int, commit: int, silent_ticks: int = 0) -> None:
-        """The timer fires."""
-        self.raw.commit_index, self.raw.raft.election_elapsed = commit, silent_ticks
+    def at(self, now_ms: int, commit: int, silent_ms: int = 0) -> None:
+        """The timer fires; the leader was heard so long ago."""
+        self.raw.commit_index, self.raw.raft.heard_ms = commit, now_ms - silent_ms
         self.staleness.tick(now_ms)
 
 
@@ -119,7 +119,7 @@ def test_a_silent_leader_makes_it_grow_even_if_all_is_applied() -> None:
     follower = Follower()
     follower.at(1000, 10)
     for tick in range(1, 9):
-        follower.at(1000 + 50 * tick, 10, silent_ticks=tick)
+        follower.at(1000 + 50 * tick, 10, silent_ms=50 * tick)
     assert follower.staleness.staleness_ms(1400, 10) == 400
     follower.raw.leader_id = 0
     follower.at(5000, 10)
