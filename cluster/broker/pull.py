@@ -10,6 +10,7 @@ from cluster.broker.refusal import Refused
 from cluster.broker.services import Client
 from cluster.broker.subscription import Expression, MessageFilter
 from cluster.runtime.room import Share
+from cluster.runtime.untracked import Untracked
 from statemachine.topics import TopicConfig
 
 MESSAGES_MAX = 1024
@@ -106,50 +107,45 @@ class Puller(Protocol):
         """Tells the consumer why not."""
 
 
-class Pull:
-    """One pull as long as it is unanswered."""
+class Pull(Untracked):
+    """One pull as long as it is unanswered. Tables of what it waits for refer to it, and let go of it."""
 
-    __slots__ = (
-        "bytes_max",
-        "deadline_ms",
-        "group",
-        "held",
-        "here",
-        "kept",
-        "messages_max",
-        "offset",
-        "parked",
-        "puller",
-        "queue_id",
-        "repair_tries",
-        "slot",
-        "suspend_ms",
-        "topic",
-        "topic_id",
-        "wanted",
+    puller: Puller
+    group: str
+    topic: str
+    topic_id: int
+    queue_id: int
+    wanted: MessageFilter
+    """None: all messages."""
+    offset: int
+    """Where to go on; a held pull with a filter moves past what did not match."""
+    messages_max: int
+    bytes_max: int
+    suspend_ms: int
+    deadline_ms: int = 0
+    held: bool = False
+    """It was parked once: what does not match its filter no longer ends it."""
+    here: bool = False
+    """The tier did not answer it: this node's log does, whatever `tier.read` says."""
+    parked: bool = False
+    kept: Share | None = None
+    """The room that it takes while it is parked, if it is a large one."""
+    slot: int = 0
+    repair_tries: int = 0
+    """So often its first message could not be read intact."""
+
+
+def pull_of(puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> Pull:
+    """What a consumer asks for, within bounds."""
+    return Pull(
+        puller,
+        wish.group,
+        topic.name,
+        topic.id,
+        wish.queue_id,
+        wanted,
+        wish.offset,
+        min(max(wish.messages_max, 1), MESSAGES_MAX),
+        min(wish.bytes_max if wish.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX),
+        min(wish.suspend_ms, SUSPEND_MS_MAX),
     )
-
-    def __init__(self, puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> None:
-        self.puller = puller
-        self.group = wish.group
-        self.topic = topic.name
-        self.topic_id = topic.id
-        self.queue_id = wish.queue_id
-        self.wanted = wanted
-        """None: all messages."""
-        self.offset = wish.offset
-        """Where to go on; a held pull with a filter moves past what did not match."""
-        self.messages_max = min(max(wish.messages_max, 1), MESSAGES_MAX)
-        self.bytes_max = min(wish.bytes_max if wish.bytes_max > 0 else BYTES_DEFAULT, BYTES_MAX)
-        self.suspend_ms = min(wish.suspend_ms, SUSPEND_MS_MAX)
-        self.deadline_ms = 0
-        self.held = False
-        """It was parked once: what does not match its filter no longer ends it."""
-        self.here = False
-        """The tier did not answer it: this node's log does, whatever `tier.read` says."""
-        self.parked = False
-        self.kept: Share | None = None
-        """The room that it takes while it is parked, if it is a large one."""
-        self.slot = 0
-        self.repair_tries = 0
-        """So often its first message could not be read intact."""

@@ -19,7 +19,7 @@ from cluster.broker.long_poll import LongPolls
 from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.old_pulls import OldMessages, OldPulls
-from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish
+from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
 from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.read_levels import ReadLevels
@@ -97,7 +97,7 @@ class Pulls:
         if isinstance(wanted, Unknown):
             cut_work.begin(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
             return None
-        pull = Pull(puller, wish, topic, wanted)
+        pull = pull_of(puller, wish, topic, wanted)
         # Not when it comes round again: later commits of its connection may be here already.
         if wish.commit_offset >= 0 and not tries and not waited:
             self._commit(puller.client, wish, topic)

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import gc
 import os
 import signal
 import sys
@@ -20,8 +19,10 @@ from cluster.config.loading import load, written_keys
 from cluster.config.source import ConfigError
 from cluster.node.descriptors import fit
 from cluster.runtime import logs
+from cluster.runtime.garbage import Collector
 from cluster.runtime.ports import clash
 from raftlog.errors import RaftLogError
+from raftlog.types import Role
 from statemachine.kv import KVError
 
 if TYPE_CHECKING:
@@ -45,16 +46,24 @@ async def run(
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, life.stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
-        gc.unfreeze()  # the node before, if this one was opened again
-        gc.collect()
-        gc.freeze()  # objects of start-up live on: exclude them from later collections
+        collector.thorough()  # of start-up, and of the node before if this one was opened again
 
     # Before anything is served: measuring keeps the loop busy.
     environment = Environment(
         read_config=read_config, written_keys=written, fit_config=fit, python_finding=finding_at_start()
     )
     life = NodeLife(config, environment, started)
-    node = await life.run()
+    collector = Collector()
+
+    def leads() -> bool:
+        return life.node is not None and life.node.raw.role is Role.LEADER
+
+    tending = asyncio.create_task(collector.tend(leads), name="garbage")
+    try:
+        node = await life.run()
+    finally:
+        tending.cancel()
+        collector.close()
     return 1 if node is not None and node.failure else 0
 
 
@@ -78,7 +87,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     logs.setup(config.log_output.level, config.log_output.format, config.node.id)
     sys.setswitchinterval(0.0005)
-    gc.set_threshold(50_000, 20, 100)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config, read, written))

@@ -16,6 +16,7 @@ from cluster.remoting.answers import refuse
 from cluster.remoting.fields import integer, integers, text
 from cluster.remoting.request import Connection, Handler, Request
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
+from cluster.runtime.untracked import Untracked
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
 
@@ -85,24 +86,14 @@ class PullRequests:
         self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._to_leader, self._metrics), wish)
 
 
-class PullReply:
+class PullReply(Untracked):
     """Implements `cluster.broker.pull.Puller` for a request."""
 
-    __slots__ = ("_elsewhere", "_metrics", "_request", "_to_leader", "_topic")
-
-    def __init__(
-        self,
-        request: Request,
-        topic: str,
-        elsewhere: Elsewhere,
-        to_leader: ToLeader,
-        metrics: RequestFigures | None,
-    ) -> None:
-        self._request = request
-        self._topic = topic
-        self._elsewhere = elsewhere
-        self._to_leader = to_leader
-        self._metrics = metrics
+    _request: Request
+    _topic: str
+    _elsewhere: Elsewhere
+    _to_leader: ToLeader
+    _metrics: RequestFigures | None
 
     @property
     def client(self) -> Connection:

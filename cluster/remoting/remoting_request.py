@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from cluster.remoting.frame import Frame
 from cluster.runtime.room import Share
+from cluster.runtime.untracked import Untracked
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_head, ext_of
 from cluster.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.remoting.reply_path import ReplyPath
     from cluster.replication.slow_requests import SlowRequests
 
 logger = logging.getLogger(__name__)
@@ -21,41 +23,44 @@ LANGUAGE_MAX = 16
 """Characters kept of the language that a client reports."""
 
 
-class RemotingRequest:
-    """One request, with its reply path. See `services.Request`."""
+class RemotingRequest(Untracked):
+    """One request, with its reply path. See `services.Request`. Its connection refers to it until it is closed."""
 
-    __slots__ = (
-        "_answered",
-        "_arrived_s",
-        "_ext",
-        "_header",
-        "_promised",
-        "_serialize_type",
-        "_slow",
-        "body",
-        "code",
-        "connection",
-        "flag",
-        "opaque",
-        "received",
-    )
+    _header: Header
+    connection: ReplyPath
+    code: int
+    opaque: int
+    flag: int
+    body: bytes
+    _serialize_type: int
+    _slow: SlowRequests | None
+    _arrived_s: float
+    _ext: dict[str, str] | None
+    received: Frame | None = None
+    """See `may_come_back`."""
+    _answered: bool = False
+    _promised: Share | None = None
 
-    def __init__(self, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> None:
+    @classmethod
+    def of(cls, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> RemotingRequest:
         """Raises CodecError if the ext fields are not an object of values; with `reads_ext` off, `ext` does."""
-        self._header = header = frame.header
-        self.connection = frame.path
-        self.code = header.code
-        self.opaque = header.opaque
-        self.flag = header.flag
-        self._ext = ext_of(header) if reads_ext else None
-        self.body = frame.body
-        self.received: Frame | None = None
-        """The request as received, where another node may have to answer."""
-        self._serialize_type = frame.serialize_type
-        self._answered = False
-        self._promised: Share | None = None
-        self._slow = slow
-        self._arrived_s = 0.0 if slow is None else slow.clock_s()
+        header = frame.header
+        return cls(
+            header,
+            frame.path,
+            header.code,
+            header.opaque,
+            header.flag,
+            frame.body,
+            frame.serialize_type,
+            slow,
+            0.0 if slow is None else slow.clock_s(),
+            ext_of(header) if reads_ext else None,
+        )
+
+    def may_come_back(self, frame: Frame) -> None:
+        """Another node may have to answer, and gets the request as it was received."""
+        self.received = frame
 
     @property
     def version(self) -> int:

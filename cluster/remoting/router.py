@@ -200,12 +200,12 @@ class Router(Dispatch):
             self._forward(frame)
             return
         if code in PULLS:
-            request = RemotingRequest(frame, self._proposals.figures.slow, reads_ext=False)
+            request = RemotingRequest.of(frame, self._proposals.figures.slow, reads_ext=False)
             if self._log_begins() or self._state.has_resets:
-                request.received = frame
+                request.may_come_back(frame)
             self._handle(request)
             return
-        request = RemotingRequest(frame, self._proposals.figures.slow)
+        request = RemotingRequest.of(frame, self._proposals.figures.slow)
         if code in FROM_ROWS and self._fenced():
             request.reply(ResponseCode.SYSTEM_BUSY, "this node serves no messages: its rows are wrong; ask another")
             return
@@ -213,7 +213,7 @@ class Router(Dispatch):
             self._forward(frame)
             return
         if code in COME_BACK:
-            request.received = frame
+            request.may_come_back(frame)
         if code in ABOUT_A_TOPIC and not self._proposals.open and not self._known_topic(request.ext.get("topic", "")):
             self._forwarder.forward(frame)
             return

@@ -22,7 +22,7 @@ Soon = Callable[[Callable[[], None]], object]
 class Room:
     """`size` units, of which `taken` are held by shares, those of rooms inside this one included."""
 
-    __slots__ = ("_queue", "_root", "_scheduled", "_serves", "_soon", "parent", "size", "taken", "waiting")
+    __slots__ = ("_queue", "_scheduled", "_soon", "_tree", "parent", "size", "taken", "waiting")
 
     def __init__(self, size: int, soon: Soon, parent: Room | None = None) -> None:
         self.size = size
@@ -31,11 +31,9 @@ class Room:
         self.waiting = 0
         """How many wait for room here."""
         self._soon = soon
-        self._root: Room = self if parent is None else parent._root
+        self._tree: _Tree = _Tree() if parent is None else parent._tree
         self._queue: deque[Waiter] = deque()
         self._scheduled = False
-        self._serves = False
-        """Of the root: a waiter of some room in it has its turn right now."""
 
     def inside(self, size: int) -> Room:
         """A room of `size` within this one."""
@@ -64,7 +62,7 @@ class Room:
         room = self._lacking(more) or self
         waiter = Waiter(room, more, again)
         room.waiting += 1
-        if self._root._serves:
+        if self._tree.serves:
             room._queue.appendleft(waiter)  # it has waited for its turn already
         else:
             room._queue.append(waiter)
@@ -75,13 +73,13 @@ class Room:
         """Its holder is gone: all in it is given back at once, nobody waits here, and its shares count for nothing."""
         self._queue.clear()
         self.waiting = 0
-        parent, self.parent, self._root = self.parent, None, self
+        parent, self.parent, self._tree = self.parent, None, _Tree()
         if parent is not None:
             parent._move(-self.taken)
 
     def _lacking(self, more: int) -> Room | None:
         """The innermost room that has no place for `more`."""
-        served = self._root._serves
+        served = self._tree.serves
         room: Room | None = self
         while room is not None:
             if (room.waiting and not served) or not room._has(more):
@@ -120,13 +118,24 @@ class Room:
         first = queue.popleft()
         self.waiting -= 1
         first.left = True
-        root = self._root
-        root._serves = True
+        tree = self._tree
+        tree.serves = True
         try:
             first.again()
         finally:
-            root._serves = False
+            tree.serves = False
             self._look()
+
+
+class _Tree:
+    """What a room and those inside it share. No room itself: one that refers to itself only the garbage collector ends,
+    and each connection has one."""
+
+    __slots__ = ("serves",)
+
+    def __init__(self) -> None:
+        self.serves = False
+        """A waiter of some room has its turn right now."""
 
 
 class Waiter:

@@ -4,6 +4,7 @@ bounded before the work, and everybody else is served meanwhile. Real sockets, s
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -359,3 +360,26 @@ async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Sta
     client.writer.write(encode_frame(34, 9, FLAG_ONEWAY, body=bytes(6 * MIB)))
     assert await client.ask(HEARTBEAT) == 0
     assert node.router.rooms.unfinished.taken == 0
+
+
+async def test_a_client_that_is_gone_leaves_no_cycle_of_objects(start: Start) -> None:
+    """Cycles stay until the garbage collector looks at all that is there, and that is rare (`runtime.garbage`)."""
+    node = await start()
+    first = await Client.to(node)
+    assert await first.ask(send(2 * KIB)) == ResponseCode.SUCCESS
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        client = await Client.to(node)
+        client.pull(1, offset=1, suspend_ms=60_000)
+        await until(lambda: node.pulls.long_polls.count == 1)
+        client.writer.close()
+        await until(lambda: not node.pulls.long_polls.count)
+        gc.collect()
+        left = [type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("cluster.")]
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+        gc.garbage.clear()
+    assert left == []
