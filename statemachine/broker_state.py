@@ -31,6 +31,8 @@ from statemachine.payload import RowKind
 from statemachine.query import QueueItem
 from statemachine.queue_locks import QueueLock, QueueLocks
 from statemachine.queue_rows import Queue
+from statemachine.removal_slices import RemovalSlices
+from statemachine.removals import Removals
 from statemachine.row_format import check_format
 from statemachine.settings import Settings
 from statemachine.sorted_map import SortedMap
@@ -40,7 +42,7 @@ from statemachine.sums import MARKERS, RunningSums
 from statemachine.tier import TierSegment, TierSegments
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
-from statemachine.trim import Kept, Slice, Sweep, TrimMark, TrimState, highest, runs_of
+from statemachine.trim import Kept, RemoveRows, Slice, Sweep, TrimMark, TrimState, highest, runs_of
 from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
@@ -80,13 +82,17 @@ class BrokerState:
         check_format(kv)
         self._topics = Topics(kv)
         self._groups = Groups(kv)
-        self._offsets = ConsumerOffsets(kv)
-        self._resets = OffsetResets(kv)
-        self._locks = QueueLocks(kv)
+        self._removals = Removals(kv)
+        self._offsets = ConsumerOffsets(kv, self._removals)
+        self._resets = OffsetResets(kv, self._removals)
+        self._locks = QueueLocks(kv, self._removals)
         row = kv.get(META, keys.LEVEL_KEY)
         self._level = self._staged_level = 0 if row is None else keys.U32.unpack(row)[0]
-        self._queues = ConsumeQueues(kv)
+        self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
+        self._slices = RemovalSlices(
+            self._removals, self._queues, self._dedup, self._offsets, self._locks, self._resets
+        )
         self._index = MessageIndex(kv)
         self.writes = StagedWrites(kv)
         """Messages that wait for a commit; for its members that any thread may use."""
@@ -176,6 +182,11 @@ class BrokerState:
         return self._trim.sweep
 
     @property
+    def removing(self) -> int:
+        """So many topics, groups and the like are deleted whose rows are not all gone yet; 0 most of the time."""
+        return self._removals.pending
+
+    @property
     def trim_position(self) -> int:
         """The state has no reference to the log below this position; 0 if it was never trimmed."""
         return self._trim.mark.position
@@ -209,7 +220,7 @@ class BrokerState:
 
     def offsets_of_group(self, group: str) -> list[tuple[int, int, int]]:
         """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
-        return self._offsets.of_group(group)
+        return self._offsets.sorted_of_group(group)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """The next offset of the queue, 0 if it never had messages. Offsets below it, down to `min_offset`, can be
@@ -223,6 +234,8 @@ class BrokerState:
     def kept_offset(self, topic_id: int, queue_id: int) -> int:
         """The first offset that is kept anywhere: below `min_offset` if messages were evicted to the tier, where the
         lowest of them may be gone as well."""
+        if topic_id in self._removals.topics:
+            return 0
         return query.kept_offset(self._kv, topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
@@ -234,7 +247,12 @@ class BrokerState:
         if queue_offset < self.min_offset(topic_id, queue_id):
             return b""
         end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
-        return query.fetch_packed(self._kv, topic_id, queue_id, queue_offset, end)
+        try:
+            return query.fetch_packed(self._kv, topic_id, queue_id, queue_offset, end)
+        except InvariantViolationError:
+            if topic_id in self._topics.by_id:
+                raise
+            return b""  # it was deleted since the end was looked up
 
     def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
         """The first offset stored at or after the time (max_offset if none), or with `upper` the last stored at or
@@ -253,6 +271,8 @@ class BrokerState:
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """Where a message with this key and body is stored, for topics with dedup=strict."""
+        if topic_id in self._removals.topics:
+            return None
         return self._dedup.unique(topic_id, key_hash, body_crc)
 
     # -- apply, one lane
@@ -300,6 +320,7 @@ class BrokerState:
 
     def _publish(self, mark: AppliedMark) -> set[tuple[int, int]]:
         self._topics.publish()
+        self._removals.publish()
         self._groups.publish()
         self._offsets.publish()
         self._locks.publish()
@@ -385,7 +406,9 @@ class BrokerState:
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
         """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `runs_of`."""
         trim = decode_trim(entry.payload)
-        if isinstance(trim, Slice):
+        if isinstance(trim, RemoveRows):
+            self._slices.go_on(stage, trim.rows)
+        elif isinstance(trim, Slice):
             sweep = self._trim.sweep
             if sweep is not None and sweep.index == trim.cut:  # else it came twice, or late: nothing is left to do
                 self._sweep(stage, sweep, trim.rows, entry)
@@ -413,6 +436,11 @@ class BrokerState:
 
     # -- commands
 
+    @property
+    def _bounded(self) -> bool:
+        """Whether commands leave rows to slices, as of this point of the run."""
+        return self._staged_level >= commands.BOUNDED_LEVEL
+
     def _apply_commands(self, stage: Stage, run: list[Command]) -> list[CommandResult]:
         return [self._apply_command(stage, command) for command in run]
 
@@ -434,7 +462,9 @@ class BrokerState:
 
     def _delete_topic(self, stage: Stage, name: Any) -> CommandResult:
         result = self._topics.delete(stage, name)
-        if result.ok:
+        if result.ok and self._bounded:
+            self._slices.begin_topic(stage, result.value.id, result.value.queues)
+        elif result.ok:
             topic_id = result.value.id
             self._queues.delete_topic(stage, topic_id)
             self._offsets.delete_topic(stage, topic_id)
@@ -449,7 +479,9 @@ class BrokerState:
     def _delete_group(self, stage: Stage, name: Any, clean_offsets: Any) -> CommandResult:
         clean = commands.checked_bool(clean_offsets, "clean_offsets")
         result = self._groups.delete(stage, name)
-        if result.ok:
+        if result.ok and self._bounded:
+            self._slices.begin_group(stage, name, offsets=clean)
+        elif result.ok:
             self._locks.delete_group(stage, name)
             self._resets.delete_group(stage, name)
             if clean:
@@ -463,10 +495,13 @@ class BrokerState:
         return self._offsets.commit(stage, rows, self._topics, self._resets)
 
     def _end_sessions(self, stage: Stage, producer_ids: Any) -> CommandResult:
-        return self._dedup.end(stage, producer_ids)
+        return self._dedup.end(stage, producer_ids, bounded=self._bounded)
 
     def _expire(self, stage: Stage, before_ms: Any) -> CommandResult:
-        return self._dedup.expire(stage, before_ms)
+        if not self._bounded:
+            return self._dedup.expire(stage, before_ms)
+        self._slices.begin_expire(stage, commands.checked_int(before_ms, "before_ms", 0, keys.U64_MAX))
+        return commands.done()
 
     def _acknowledge(self, stage: Stage, index: Any) -> CommandResult:
         return self._members.acknowledge(stage, index)
@@ -485,7 +520,8 @@ class BrokerState:
     ) -> CommandResult:
         if not self._groups.exists(commands.checked_str(group, "group name")):
             return commands.not_found(f"no group {group!r}")
-        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics)
+        walks = not self._bounded
+        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics, walks=walks)
 
     def _unlock_queues(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
         return self._locks.unlock(stage, group, client_id, queues)

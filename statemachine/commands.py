@@ -44,6 +44,10 @@ with a result. Only a command that a client sent may be answered with an error; 
     set_config      version, now_ms, author, reason, {key: value, ...}     the cluster's configuration, if it is still
                     of that version (settings.py)
     set_maintenance node, now_ms, author, reason or nil     that node is in maintenance, or not any more
+  from level 7 on the same commands remove no rows without a bound (removals.py); while the state's level is below it,
+  they do all of it at once, for ever
+    delete_topic, delete_group, expire      begin a removal, which slices carry out (trim.py)
+    lock_queues     leaves locks of the group that have expired where they are: expire takes them
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ FORGET_WRITE = "forget_write"
 SET_CONFIG = "set_config"
 SET_MAINTENANCE = "set_maintenance"
 
-LEVEL = 6
+LEVEL = 7
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
@@ -100,10 +104,12 @@ SWEEP_LEVEL = 4
 """A TRIM of the formats CUT and SLICE."""
 TIER_LEVEL = 5
 """`tier_state`, a TRIM of the format EVICT."""
-STAGED_LEVEL = 6
+STAGED_LEVEL = 7
 """`open_attempt` and what else is about attempts and writes."""
-SETTINGS_LEVEL = 6
+SETTINGS_LEVEL = 7
 """`set_config`, `set_maintenance`."""
+BOUNDED_LEVEL = 7
+"""No command removes more rows than its entry names. A TRIM of the format REMOVE."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 

@@ -8,19 +8,22 @@ rows depend on the log alone, not on how entries were grouped into runs.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Set
 
 from raftlog.errors import InvariantViolationError
 from statemachine import keys, query
 from statemachine.kv import CQ, KV
 from statemachine.payload import ITEM
+from statemachine.removals import Done
 from statemachine.stage import Stage
 
 BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""
 STEPS_MAX = 8
 """Rows of a queue that a TRIM walks past before it looks for the next queue."""
+UNUSED_MAX = 512
+"""Queues of a deleted topic that are forgotten after one run."""
 TAILS_BYTES_MAX = 32 * 1024 * 1024
 """Memory for the tails of queues that grew lately. What is absent is read back from the store: where a queue ends when
 it grows again, the chunks of its open block when the block closes, which is once in BLOCK messages."""
@@ -69,6 +72,11 @@ class _Rows:
         self.row = next(self._scan, None)
         self._left -= 1
 
+    def leave_topic(self, topic_id: int) -> None:
+        """Moves to the first row of the next topic."""
+        self._scan = self._kv.scan(CQ, keys.cq_after_topic(topic_id), keys.LAST)
+        self.step()
+
     def leave(self, queue: Queue) -> None:
         """Moves to the first row of the next queue: it is often near, and a seek costs as much as several steps."""
         for _ in range(STEPS_MAX):
@@ -82,13 +90,19 @@ class _Rows:
 class ConsumeQueues:
     """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
 
-    def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX) -> None:
+    def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
+        """`removed`: ids of topics whose rows are being removed. Whoever asks for one of their queues finds none."""
         self._kv = kv
+        self._removed = removed
         self._tails_bytes_max = tails_bytes_max
         self._tails: OrderedDict[Queue, _Tail] = OrderedDict()
         self._tails_bytes = 0
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
+        self._removed_queues: set[Queue] = set()
+        """Of which the run has removed rows."""
+        self._unused: deque[tuple[int, int]] = deque()
+        """(topic_id, queues) of deleted topics: of those below that number there may be bounds in memory."""
         self._ends: dict[Queue, int] = {}
         self._firsts: dict[int, int] = {}
         """By `_name`, which is smaller than a second tuple of each queue."""
@@ -100,6 +114,8 @@ class ConsumeQueues:
         Derived from the last chunk when first asked for. `setdefault` keeps what the apply lane published meanwhile,
         which is never lower.
         """
+        if topic_id in self._removed:
+            return 0
         queue = (topic_id, queue_id)
         end = self._ends.get(queue)
         if end is None:
@@ -108,6 +124,8 @@ class ConsumeQueues:
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
         """The first offset that was not trimmed; `max_offset` if all were. As thread-safe as `max_offset`."""
+        if topic_id in self._removed:
+            return 0
         name = _name(topic_id, queue_id)
         first = self._firsts.get(name)
         if first is None:
@@ -154,6 +172,27 @@ class ConsumeQueues:
             self._tails_bytes -= self._tails.pop(queue).bytes
             self._touched.pop(queue, None)
 
+    def forget_topic(self, topic_id: int, queues: int) -> None:
+        """The topic, which had so many queues at last, has no rows from here on. `remove_topic` takes them from the
+        store. Its tails go like those of any queue that does not grow."""
+        for queue in [queue for queue in self._touched if queue[0] == topic_id]:
+            del self._touched[queue]
+        self._unused.append((topic_id, queues))
+
+    def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
+        """Removes at most `rows_max` rows of a topic that was deleted, from the key `at` on. Alone in its batch."""
+        start, end = keys.cq_topic_range(topic_id)
+        removed, known = stage.rows[CQ], stage.before[CQ]
+        used = 0
+        for key, row in self._kv.scan(CQ, max(start, at), end):
+            if used == rows_max:
+                return Done(used, key)
+            used += 1
+            removed[key] = None
+            known[key] = row
+            self._removed_queues.add(keys.cq_queue(key))
+        return Done(used, None)
+
     def trim(
         self,
         stage: Stage,
@@ -178,6 +217,9 @@ class ConsumeQueues:
         resumed = len(start) > keys.CQ_BOUNDS_KEY_SIZE
         while rows.row is not None and not rows.is_spent():
             queue = keys.cq_queue(rows.row[0])
+            if queue[0] in self._removed:
+                rows.leave_topic(queue[0])
+                continue
             first, base, kept_first, before = 0, 0, 0, None
             if len(rows.row[0]) == keys.CQ_BOUNDS_KEY_SIZE:
                 before = rows.row[1]
@@ -227,9 +269,24 @@ class ConsumeQueues:
             for name in [name for name in list(self._firsts) if name >> 32 in self._dropped]:
                 self._firsts.pop(name, None)
             self._dropped = set()
+        if self._removed_queues or self._unused:
+            self._forget_some()
         while self._tails_bytes > self._tails_bytes_max:
             self._tails_bytes -= self._tails.popitem(last=False)[1].bytes
         return set(touched)
+
+    def _forget_some(self) -> None:
+        """Forgets what is remembered of some queues of deleted topics."""
+        queues, self._removed_queues = self._removed_queues, set()
+        while self._unused and len(queues) < UNUSED_MAX:
+            topic_id, count = self._unused.popleft()
+            low = max(0, count - UNUSED_MAX)
+            queues.update([(topic_id, queue_id) for queue_id in range(low, count)])
+            if low:
+                self._unused.appendleft((topic_id, low))
+        for queue in queues:
+            self._ends.pop(queue, None)
+            self._firsts.pop(_name(*queue), None)
 
     def _close_block(self, stage: Stage, queue: Queue, tail: _Tail, at: int, piece: bytes) -> None:
         if tail.known_from & _LAST_IN_BLOCK:

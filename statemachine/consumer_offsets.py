@@ -10,6 +10,7 @@ from statemachine.groups import check_group_name
 from statemachine.kv import KV, OFFSETS
 from statemachine.offset_resets import OFFSET_MAX, OffsetResets
 from statemachine.queue_rows import Queue, QueueRows
+from statemachine.removals import Removals
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
@@ -24,17 +25,18 @@ class _Commit(NamedTuple):
 class ConsumerOffsets(QueueRows[int]):
     """Offsets by group and queue."""
 
-    def __init__(self, kv: KV) -> None:
-        super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]))
+    def __init__(self, kv: KV, removals: Removals) -> None:
+        super().__init__(kv, OFFSETS, lambda row: int(keys.U64.unpack(row)[0]), removals)
 
     def get(self, group: str, topic_id: int, queue_id: int) -> int | None:
         """The committed offset, None if there is none."""
-        offsets = self._published.get(group)
-        return None if offsets is None else offsets.get((topic_id, queue_id))
+        topics = self._published.get(group)
+        offsets = None if topics is None else topics.get(topic_id)
+        return None if offsets is None or topic_id in self._removals.topics else offsets.get(queue_id)
 
-    def of_group(self, group: str) -> list[tuple[int, int, int]]:
+    def sorted_of_group(self, group: str) -> list[tuple[int, int, int]]:
         """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
-        return sorted((topic, queue, offset) for (topic, queue), offset in self._published.get(group, {}).items())
+        return sorted([(*queue, offset) for queue, offset in self.of_group(group).items()])
 
     def commit(self, stage: Stage, rows: Any, topics: Topics, resets: OffsetResets) -> CommandResult:
         """Stores the offsets, also lower ones; value: how many. Offsets of deleted topics are left out (not_found),

@@ -15,12 +15,16 @@ from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.kv import DEDUP, KV
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
+from statemachine.removals import Done
 from statemachine.stage import Stage
 
 SESSION_WINDOW_MAX = 65_536
 """Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""
 SESSIONS_MAX = 16_384
 """Sessions in memory, those that were used last: about 400 bytes and their rows each. Others are read when needed."""
+
+ENDED_PARTS_MAX = 64
+"""A producer with more rows than this is not forgotten in the entry that ends it."""
 
 _ROW_SIZE = SESSION_ROW.size
 
@@ -130,15 +134,83 @@ class Dedup:
         before = checked_int(before_ms, "before_ms", 0, keys.U64_MAX)
         return done([self._expire_sessions(stage, before), _expire_unique(stage, before)])
 
-    def end(self, stage: Stage, producer_ids: object) -> CommandResult:
-        """Forgets these producers, known or not; value: how many were known."""
+    def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
+        """Removes at most `rows_max` unique rows of a topic that was deleted, from the key `at` on. This and the other
+        slices are alone in their batch."""
+        start, end = keys.unique_topic_range(topic_id)
+        used = 0
+        for key, row in self._kv.scan(DEDUP, max(start, at), end):
+            if used == rows_max:
+                return Done(used, key)
+            used += 1
+            _take(stage, key, row)
+        return Done(used, None)
+
+    def expire_sessions(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
+        """Walks over the producers from the key `at` on and forgets those idle since before `before_ms`, in at most
+        `rows_max` rows. Of a producer with more rows than are left, the lowest sequences go first."""
+        start, end = keys.PRODUCERS
+        used = 0
+        for key, row in self._kv.scan(DEDUP, max(start, at), end):
+            if used >= rows_max:
+                return Done(used, key)
+            used += 1
+            if keys.PRODUCER.unpack(row)[2] < before_ms:
+                used, whole = self._expire_session(stage, key, row, used, rows_max)
+                if not whole:
+                    return Done(used, key)
+        return Done(used, None)
+
+    def _expire_session(self, stage: Stage, key: bytes, row: bytes, used: int, rows_max: int) -> tuple[int, bool]:
+        """(rows walked over, whether all of the session went)."""
+        producer_id = key[1:]
+        low, high, last_ms = keys.PRODUCER.unpack(row)
+        last = -1
+        for name, rows in self._kv.scan(DEDUP, *keys.sessions_of(producer_id)):
+            if used == rows_max:
+                if last >= 0:
+                    stage.put(DEDUP, key, keys.PRODUCER.pack(low, high, last_ms))
+                    known = self._sessions.get(producer_id)
+                    if known is not None:
+                        left = tuple([part for part in known.parts if part.index > last])
+                        self._staged[producer_id] = known._replace(low_sequence=low, parts=left)
+                return used, False
+            used += 1
+            _take(stage, name, rows)
+            part = _part(keys.parse_session_key(name)[1], rows)
+            low, last = max(low, part.high + 1), part.index
+        _take(stage, key, row)
+        self._staged[producer_id] = None
+        return used, True
+
+    def expire_unique(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
+        """Removes unique rows written before `before_ms`, of at most `rows_max` rows from the key `at` on."""
+        start, end = keys.unique_time_range(before_ms)
+        used = 0
+        for key, value in self._kv.scan(DEDUP, max(start, at), end):
+            if used >= rows_max:
+                return Done(used, key)
+            used += 2
+            _take(stage, key, value)
+            row_key, time_ms = keys.unique_key_of_time_key(key)
+            row = stage.get(DEDUP, row_key)
+            if row is not None and keys.UNIQUE_VALUE.unpack(row)[3] == time_ms:
+                _take(stage, row_key, row)
+        return Done(used, None)
+
+    def end(self, stage: Stage, producer_ids: object, *, bounded: bool) -> CommandResult:
+        """Forgets these producers, known or not; value: how many were known. `bounded`: one with many rows is settled
+        and counts as idle since ever, so that `expire_sessions` forgets it."""
         if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
             raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
         known = 0
         for producer_id in producer_ids:
             session = self._current(producer_id)
             if session is not None:
-                self._forget(stage, producer_id, session)
+                if bounded and len(session.parts) > ENDED_PARTS_MAX:
+                    self._settle(stage, producer_id, session)
+                else:
+                    self._forget(stage, producer_id, session)
                 known += 1
         return done(known)
 
@@ -173,6 +245,17 @@ class Dedup:
         for part in session.parts:
             stage.unput(DEDUP, keys.session_key(producer_id, part.index))
         self._staged[producer_id] = None
+
+    def _settle(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
+        ended = session._replace(low_sequence=session.max_sequence + 1, last_ms=0)
+        stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(*ended[:3]))
+        self._staged[producer_id] = ended
+
+
+def _take(stage: Stage, key: bytes, value: bytes) -> None:
+    """Removes a row of the store."""
+    stage.delete(DEDUP, key)
+    stage.before[DEDUP][key] = value
 
 
 def _expire_unique(stage: Stage, before: int) -> int:

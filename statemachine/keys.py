@@ -13,6 +13,10 @@
              "sweep"                                                       sweep row (below), while one is under way
              "sweep_at"                                                    "cq" or "index" | 00 | key in that family:
                                                                            the rows below it are swept
+             "removal" | 00 | number u64                                   msgpack [kind, what, offsets], removals.py
+             "removal_at"                                                  step u8 | key: how far the first one is
+             "spared" | 00 | family | 00 | key in that family              number u64 of the newest removal that is to
+                                                                           leave this row of a group that was made again
              "level"                                                       u32, commands that every member knows
              "timer_front"                                                 value of timer's "c" | due_ms u64 |
                                                                            position u64 of its first "d", FF.. for none
@@ -97,6 +101,8 @@ TRIM_KEY = b"trim"
 KEPT_KEY = b"kept"
 SWEEP_KEY = b"sweep"
 SWEEP_AT_KEY = b"sweep_at"
+REMOVAL_PREFIX = b"removal\0"
+REMOVAL_AT_KEY = b"removal_at"
 LEVEL_KEY = b"level"
 TIMER_FRONT_KEY = b"timer_front"
 SETTING_PREFIX = b"setting\0"
@@ -105,6 +111,7 @@ MAINTENANCE_PREFIX = b"maintenance\0"
 SETTINGS = SETTING_PREFIX, b"setting\x01"
 SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
 MAINTENANCES = MAINTENANCE_PREFIX, b"maintenance\x01"
+REMOVALS = REMOVAL_PREFIX, b"removal\x01"
 """Keys [start, end) in meta."""
 
 APPLIED = struct.Struct(">QQQQI")
@@ -170,6 +177,22 @@ def maintenance_key(node: int) -> bytes:
     return MAINTENANCE_PREFIX + U32.pack(node)
 
 
+def removal_key(number: int) -> bytes:
+    """Key of a removal."""
+    return REMOVAL_PREFIX + U64.pack(number)
+
+
+def removal_number(key: bytes) -> int:
+    """The number in such a key."""
+    number: int = U64.unpack_from(key, len(REMOVAL_PREFIX))[0]
+    return number
+
+
+def spared_key(family: str, key: bytes) -> bytes:
+    """Key of the row that spares another one."""
+    return b"spared\0" + family.encode() + b"\0" + key
+
+
 cq_key = _CQ.pack
 """(topic_id, queue_id, base_offset) -> key."""
 
@@ -211,6 +234,11 @@ def cq_after_queue(topic_id: int, queue_id: int) -> bytes:
 def cq_topic_range(topic_id: int) -> tuple[bytes, bytes]:
     """Keys [start, end) of all chunks of a topic."""
     return U32.pack(topic_id), U32.pack(topic_id) + b"\xff" * 16
+
+
+def cq_after_topic(topic_id: int) -> bytes:
+    """The lowest key above every row of the topic."""
+    return U32.pack(topic_id + 1)
 
 
 def offset_key(group: str, topic_id: int, queue_id: int) -> bytes:

@@ -8,7 +8,6 @@ Invariant: while the row of a queue is there, the group's committed offset of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statemachine import keys
@@ -16,6 +15,7 @@ from statemachine.commands import CommandResult, InvalidCommandError, checked_in
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, RESETS
 from statemachine.queue_rows import Queue, QueueRows
+from statemachine.removals import Removals
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
@@ -36,22 +36,13 @@ class OffsetReset(NamedTuple):
 class OffsetResets(QueueRows[OffsetReset]):
     """Resets by group and queue."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, removals: Removals) -> None:
         self._new: set[Queue] = set()
-        super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)))
-
-    def of_group(self, group: str) -> Mapping[Queue, OffsetReset]:
-        """What the group's consumers have not been told."""
-        return self._published.get(group, {})
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is reset in any group."""
-        return not self._published
+        super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)), removals)
 
     def covers(self, group: str, queue: Queue) -> bool:
         """Whether a commit of the queue is to be left out at this point of the run (apply lane only)."""
-        return queue in self._current(group)
+        return queue[1] in self._current(group, queue[0])
 
     def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:
         """Resets the queues that exist and returns them with their offsets; a queue named twice goes to the last.
@@ -59,7 +50,7 @@ class OffsetResets(QueueRows[OffsetReset]):
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         offsets = {queue: offset for queue, offset in _check_rows(rows, "offset") if topics.has_queue(*queue)}
         for queue, offset in offsets.items():
-            before = self._current(group).get(queue)
+            before = self._value(group, queue)
             number = now_ms if before is None else max(now_ms, before.number + 1)
             self._put(stage, group, queue, OffsetReset(offset, number), keys.RESET.pack(offset, number))
         self._new |= offsets.keys()
@@ -69,12 +60,11 @@ class OffsetResets(QueueRows[OffsetReset]):
         """The consumers of these queues have been told of the resets with these numbers; value: how many that ended.
         A reset that came later stays."""
         group = check_group_name(group)
-        current = self._current(group)
-        told = {
-            queue
-            for queue, number in _check_rows(rows, "number")
-            if queue in current and current[queue].number == number
-        }
+        told = set()
+        for queue, number in _check_rows(rows, "number"):
+            reset = self._value(group, queue)
+            if reset is not None and reset.number == number:
+                told.add(queue)
         self._drop(stage, group, told)
         return done(len(told))
 

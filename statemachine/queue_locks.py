@@ -9,7 +9,6 @@ granted it, unless the holder gave it up, or its group or topic was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statemachine import keys
@@ -17,6 +16,7 @@ from statemachine.commands import CommandResult, InvalidCommandError, checked_in
 from statemachine.groups import check_group_name
 from statemachine.kv import KV, LOCKS
 from statemachine.queue_rows import Queue, QueueRows
+from statemachine.removals import Done, Removals
 from statemachine.stage import Stage
 from statemachine.topics import Topics
 
@@ -39,29 +39,34 @@ class QueueLock(NamedTuple):
 class QueueLocks(QueueRows[QueueLock]):
     """Locks by group and queue."""
 
-    def __init__(self, kv: KV) -> None:
-        super().__init__(kv, LOCKS, _decode)
-
-    def of_group(self, group: str) -> Mapping[Queue, QueueLock]:
-        """Every lock of the group, also those that have expired and were not taken since."""
-        return self._published.get(group, {})
+    def __init__(self, kv: KV, removals: Removals) -> None:
+        super().__init__(kv, LOCKS, _decode, removals)
 
     def lock(
-        self, stage: Stage, group: Any, client_id: Any, now_ms: Any, expires_ms: Any, queues: Any, topics: Topics
+        self,
+        stage: Stage,
+        group: Any,
+        client_id: Any,
+        now_ms: Any,
+        expires_ms: Any,
+        queues: Any,
+        topics: Topics,
+        *,
+        walks: bool,
     ) -> CommandResult:
         """Grants what nobody else holds; value: the queues that the client holds now, [[topic_id, queue_id], ...].
-        Locks of the group that have expired go."""
+        `walks`: all locks of the group that have expired go. Else those that nobody takes go with `expire_slice`."""
         group, client_id = check_group_name(group), _check_client(client_id)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         expires_ms = checked_int(expires_ms, "expires_ms", now_ms, keys.U64_MAX)
         granted = []
-        current = self._current(group)
         for queue in _check_queues(queues):
-            held = current.get(queue)
+            held = self._value(group, queue)
             if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, now_ms)):
                 granted.append(queue)
-        expired = [queue for queue, held in current.items() if held.expires_ms <= now_ms]
-        self._drop(stage, group, set(expired) - set(granted))
+        if walks:
+            expired = [queue for queue, held in self._all(group).items() if held.expires_ms <= now_ms]
+            self._drop(stage, group, set(expired) - set(granted))
         for queue in granted:
             lock = QueueLock(client_id, expires_ms)
             self._put(stage, group, queue, lock, keys.U64.pack(expires_ms) + client_id.encode())
@@ -71,11 +76,29 @@ class QueueLocks(QueueRows[QueueLock]):
         """Gives up those of these queues that the client holds, all that it holds if `queues` is None; value: how
         many. Others' locks stay."""
         group, client_id = check_group_name(group), _check_client(client_id)
-        current = self._current(group)
-        wanted = current if queues is None else _check_queues(queues)
-        mine = {queue for queue in wanted if queue in current and current[queue].client_id == client_id}
+        wanted = self._all(group) if queues is None else _check_queues(queues)
+        mine = set()
+        for queue in wanted:
+            held = self._value(group, queue)
+            if held is not None and held.client_id == client_id:
+                mine.add(queue)
         self._drop(stage, group, mine)
         return done(len(mine))
+
+    def expire_slice(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
+        """Walks over at most `rows_max` locks from the key `at` on, and removes those that expired before that log
+        time. Those of deleted groups go with the group's removal."""
+        used = 0
+        for key, row in self._kv.scan(LOCKS, at, keys.LAST):
+            if used == rows_max:
+                return Done(used, key)
+            used += 1
+            group, *queue = keys.parse_offset_key(key)
+            held = self._value(group, (queue[0], queue[1]))
+            if held is not None and held.expires_ms < before_ms:
+                self._drop(stage, group, [(queue[0], queue[1])])
+                stage.before[LOCKS][key] = row
+        return Done(used, None)
 
 
 def _decode(row: bytes) -> QueueLock:

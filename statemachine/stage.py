@@ -7,6 +7,7 @@ does not depend on where runs begin and end.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
 
 from statemachine.kv import FAMILIES, KV, Batch
 
@@ -60,22 +61,29 @@ class Stage:
         return None if self._in_removed_range(family, key) else self._kv.get(family, key)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with start <= key < end as of this stage, ascending; a copy, so writing meanwhile is fine."""
-        merged: dict[bytes, bytes | None] = {
-            key: value for key, value in self._kv.scan(family, start, end) if not self._in_removed_range(family, key)
-        }
-        merged.update((key, value) for key, value in self.rows[family].items() if start <= key < end)
-        return iter([(key, value) for key, value in sorted(merged.items()) if value is not None])
+        """Rows with start <= key < end as of this call, ascending. They are read as the caller goes on, so there may be
+        millions; writing meanwhile is fine."""
+        staged = {key: value for key, value in self.rows[family].items() if start <= key < end}
+        ranges = [(low, high) for ranged, low, high in self._ranges if ranged == family]
+        stored = (
+            row
+            for row in self._kv.scan(family, start, end)
+            if row[0] not in staged and not any(low <= row[0] < high for low, high in ranges)
+        )
+        return merge(stored, sorted([(key, value) for key, value in staged.items() if value is not None]))
 
-    def removed(self, kv: KV) -> Iterator[tuple[str, dict[bytes, bytes]]]:
-        """Rows of `kv` that only the removed ranges remove, by family; each row once."""
-        for family in {family for family, _, _ in self._ranges}:
+    def removed(self, kv: KV) -> Iterator[tuple[str, bytes, bytes]]:
+        """Rows of `kv` that only the removed ranges remove: (family, key, value), each row once, read one by one."""
+        at: tuple[str, bytes] = ("", b"")
+        for family, start, end in sorted(self._ranges):
+            first = max(start, at[1]) if at[0] == family else start
+            if first >= end:
+                continue
             rows = self.rows[family]
-            gone: dict[bytes, bytes] = {}
-            for ranged, start, end in self._ranges:
-                if ranged == family:
-                    gone.update((key, value) for key, value in kv.scan(family, start, end) if key not in rows)
-            yield family, gone
+            for key, value in kv.scan(family, first, end):
+                if key not in rows:
+                    yield family, key, value
+            at = family, end
 
     def batch(self) -> Batch:
         """Everything staged, as one batch."""

@@ -118,8 +118,7 @@ def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
                 of_row = crc32c(value, of_key)
                 change += (of_row + 1) * ((of_row ^ of_key) + 1)
         found.append((family, change))
-    for family, gone in stage.removed(kv):
-        found.append((family, -sum(row_sum(family, key, value) for key, value in gone.items())))
+    found += [(family, -row_sum(family, key, value)) for family, key, value in stage.removed(kv)]
     return found
 
 

@@ -5,7 +5,7 @@ of the state, whether or not a replica still has the file. The leader decides it
 rejects it: a position or offset below the current one changes nothing, and one beyond the end of a queue means the end
 (in a sweep: where it ends when its slice comes; a leader names no such offset).
 
-A TRIM has one of four formats, each a msgpack map with its keys in this order:
+A TRIM has one of five formats, each a msgpack map with its keys in this order:
 
     1  {"format", "position": u64, "first_index": u64, "reason": str, "queues": [[topic_id, queue_id, min_offset], ...]}
        Does everything in one entry. `queues` lists queues that are trimmed further than `position` requires.
@@ -14,10 +14,12 @@ A TRIM has one of four formats, each a msgpack map with its keys in this order:
        at most `rows` rows, or a few more, and removes what lies below the cut.
     4  the keys of 2, `queues` is empty. An EVICT: a cut whose rows go here and whose messages stay in the tier. From
        level 5 on (docs/adr/0062). One above what the tier holds VERIFIED changes nothing.
+    5  {"format", "rows": u32}. A slice of what is to be removed for another reason (removals.py). From level 7 on.
 
 A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
 a queue moves in the slice that removes its rows. The log begins at the cut once the last slice is applied: until then
-rows that were not swept yet refer to the log below.
+rows that were not swept yet refer to the log below. A sweep skips the queues of topics that are being removed: their
+rows refer to anything, and nobody reads them.
 
 After an EVICT the log has two beginnings: that of its rows and files, the *mark*, and below it that of what is *kept*
 anywhere. A TRIM between both moves the second one alone; one at or above the mark moves both.
@@ -35,8 +37,8 @@ from statemachine import keys
 from statemachine.kv import CQ, KV, META
 from statemachine.stage import Stage
 
-WHOLE, CUT, SLICE, EVICT = 1, 2, 3, 4
-FORMAT = EVICT
+WHOLE, CUT, SLICE, EVICT, REMOVE = 1, 2, 3, 4, 5
+FORMAT = REMOVE
 """The newest."""
 _EVICTS = b"\x01"
 SLICE_ROWS_MIN = 4
@@ -68,6 +70,12 @@ class Slice(NamedTuple):
     """The next part of the sweep that the TRIM at index `cut` began."""
 
     cut: int
+    rows: int
+
+
+class RemoveRows(NamedTuple):
+    """The next part of what is being removed (removals.py): no beginning of the log moves."""
+
     rows: int
 
 
@@ -109,9 +117,12 @@ class Kept(NamedTuple):
     first_index: int
 
 
-def encode(trim: Trim | Slice) -> bytes:
+def encode(trim: Trim | Slice | RemoveRows) -> bytes:
     """The payload."""
     packed: bytes
+    if isinstance(trim, RemoveRows):
+        packed = msgpack.packb({"format": REMOVE, "rows": trim.rows})
+        return packed
     if isinstance(trim, Slice):
         packed = msgpack.packb({"format": SLICE, "cut": trim.cut, "rows": trim.rows})
         return packed
@@ -127,13 +138,15 @@ def encode(trim: Trim | Slice) -> bytes:
     return packed
 
 
-def decode(payload: bytes) -> Trim | Slice:
+def decode(payload: bytes) -> Trim | Slice | RemoveRows:
     """Decodes the payload. Raises TrimError."""
     try:
         fields = msgpack.unpackb(payload)
         kind = fields.get("format") if type(fields) is dict else None
         if kind == SLICE:
             return Slice(_number(fields["cut"]), max(SLICE_ROWS_MIN, _number(fields["rows"])))
+        if kind == REMOVE:
+            return RemoveRows(max(SLICE_ROWS_MIN, _number(fields["rows"])))
         if kind not in (WHOLE, CUT, EVICT):
             raise TrimError(f"not a TRIM of format {WHOLE} to {FORMAT}: was it written by a newer RaftMQ?")
         queues = tuple((_number(t), _number(q), _number(offset)) for t, q, offset in fields["queues"])

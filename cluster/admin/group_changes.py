@@ -10,6 +10,7 @@ import msgspec
 from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided
 from cluster.admin.errors import ApiError
+from cluster.broker.command_levels import propose_bounded
 from cluster.broker.group_lag import queue_lags
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.refusal import Reason, Refused
@@ -101,7 +102,7 @@ async def delete_group(call: Call) -> GroupChanged:
     held = _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
         return held
-    entry, _ = await applied(lambda done: call.port.services.propose([[DELETE_GROUP, group.name, True]], done))
+    entry, _ = await applied(partial(propose_bounded, call.port.services, [DELETE_GROUP, group.name, True]))
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 

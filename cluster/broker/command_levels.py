@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
+from statemachine.commands import BOUNDED_LEVEL
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.replication.outcome import Done, ProposeResult
     from statemachine.commands import Command
 
 
@@ -19,3 +21,15 @@ def raising(services: Services, level: int, what: str, then: str = "") -> list[C
         remark = f"node {before} has not announced that it knows {what}: upgrade it, or wait until it is up{then}"
         raise Refused(Reason.UNAVAILABLE, remark)
     return before
+
+
+def propose_bounded(services: Services, command: Command, done: Done) -> None:
+    """Proposes a command that leaves rows to slices once every member knows them; until then it does all of it at once.
+    `done` hears of this command alone. Leader only."""
+    before = services.raising(BOUNDED_LEVEL)
+    run = [*before, command] if isinstance(before, list) else [command]
+
+    def applied(result: ProposeResult) -> None:
+        done(result._replace(results=result.results[-1:]))
+
+    services.propose(run, applied)

@@ -15,6 +15,7 @@ from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.check_back import CheckBack
 from cluster.broker.client_relay import ClientRelay
+from cluster.broker.command_levels import propose_bounded
 from cluster.broker.early_routes import EarlyRoutes
 from cluster.broker.group_members import Members
 from cluster.broker.offset_resets import OffsetResets
@@ -519,7 +520,7 @@ class Node:
     def _expire_sessions(self) -> bool:
         if self.proposals.open:
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-            self.proposals.submit_commands([[EXPIRE, before]], lambda _: None)
+            propose_bounded(self.services, [EXPIRE, before], lambda _: None)
         return True
 
     def _mark_suspect(self, why: str, sound_index: int) -> None:

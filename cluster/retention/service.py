@@ -24,6 +24,7 @@ from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pin_alarm import PinAlarm
 from cluster.retention.pinned import Gather, Slice
 from cluster.retention.policy import Decision
+from cluster.retention.remover import Remover
 from cluster.retention.sweeper import Raising, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
@@ -32,7 +33,7 @@ from cluster.runtime.lanes import LaneRunner
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
 from raftlog.types import Entry, EntryId, EntryType, Role
-from statemachine.trim import Trim, decode
+from statemachine.trim import RemoveRows, Trim, decode
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +74,14 @@ class Retention:
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
-        self._raw = context.raw
-        self._state = state
-        self._log = directory.log
+        self._raw, self._state, self._log = context.raw, state, directory.log
         self._checkpointer = storage.checkpointer
-        self._clock = context.clock
-        self._loop = context.loop
-        self._alarms = context.alarms
+        self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
         self._metrics = metrics
         self._writes_open = writes_open
         self._carrier = carrier
         self._sweeper = Sweeper(context, state, self._leads, raising)
+        self._remover = Remover(context, state, self._leads)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._tiered = bool(context.config.tier.url)
@@ -157,6 +155,7 @@ class Retention:
             self._removing = True
             self._runner.submit(Remove((self._files[0],)))
         self._sweeper.go_on()
+        self._remover.go_on()
         if not self._looking and (now_ms >= self._due_ms or (self._settled() and (self._asked or self._more))):
             self._look(now_ms)
         elif not self._looking and self._asked_first:
@@ -339,6 +338,8 @@ class Retention:
         for entry in entries:
             if entry.type == EntryType.TRIM:
                 trim = decode(entry.payload)
+                if isinstance(trim, RemoveRows):
+                    continue
                 if isinstance(trim, Trim):
                     self._metrics.trimmed(trim.reason)
                     logger.info("TRIM at index %d: to position %d (%s)", entry.index, trim.position, trim.reason)

@@ -16,7 +16,7 @@ from raftlog.types import Entry, EntryType
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM, RowKind, Run
-from statemachine.trim import Slice, decode
+from statemachine.trim import RemoveRows, Slice, decode
 
 CHECKER = "pins"
 
@@ -137,7 +137,7 @@ class PinCheck:
 
     def _trim(self, entry: Entry) -> None:
         trim = decode(entry.payload)
-        if isinstance(trim, Slice):
+        if isinstance(trim, Slice | RemoveRows):
             return
         position = trim.position
         places = [(row.place, at) for at, row in self._timers.items()]

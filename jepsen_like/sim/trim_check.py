@@ -21,7 +21,7 @@ from jepsen_like.sim.pin_check import PinCheck
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
 from statemachine import commands, payload
 from statemachine.tier import TierState
-from statemachine.trim import Slice, Trim, decode, highest
+from statemachine.trim import RemoveRows, Slice, Trim, decode, highest
 
 Report = Callable[[str, str], None]
 Queue = tuple[int, int]
@@ -266,7 +266,7 @@ class TrimCheck:
 
     def _trim(self, machine: Machine, entry: Entry) -> None:
         trim = decode(entry.payload)
-        if isinstance(trim, Slice):
+        if isinstance(trim, Slice | RemoveRows):
             return
         if trim.position > 0:
             self._justify(machine, entry, trim)

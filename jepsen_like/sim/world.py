@@ -56,6 +56,8 @@ PROGRESS_S = 30.0
 """Virtual seconds after the heal within which every node leads or follows and writes are taken."""
 MEMBERS_S = 60.0
 """And within which members that were to join have joined, and those that were to leave are gone."""
+REMOVED_S = 60.0
+"""And within which nothing is left of topics and groups that were deleted."""
 TIER_S = 120.0
 """And within which everything sealed is verified: a pause after a failure lasts up to 30 s."""
 FINISH_S = 90.0
@@ -293,6 +295,8 @@ class World:
             return
         if not self._wait(self._nothing_waits, PROGRESS_S, "messages that are due are not delivered"):
             return
+        if not self._wait(self._nothing_goes, REMOVED_S, "rows of what was deleted are not removed", "removals"):
+            return
         if not self._wait(self._tiered, TIER_S, "sealed segments do not reach the tier", "tier"):
             return
         if self.store is not None:
@@ -376,6 +380,9 @@ class World:
 
     def _nothing_waits(self) -> bool:
         return not self._timers()
+
+    def _nothing_goes(self) -> bool:
+        return not any(node.state.removing for node in self._running())
 
     def _tiered(self) -> bool:
         return self.monitor.tier is None or self.monitor.tier.is_complete(self._running())

@@ -92,6 +92,10 @@ class LogBuilder:
         """The next slice of the sweep that `cut` began."""
         return self.add(EntryType.TRIM, trims.encode(trims.Slice(cut.index, rows)))
 
+    def remove(self, rows: int) -> Entry:
+        """The next slice of what is being removed."""
+        return self.add(EntryType.TRIM, trims.encode(trims.RemoveRows(rows)))
+
     def segments(self) -> list[Entry]:
         """The first entry of each segment."""
         return [entry for entry in self.entries if entry.flags & FLAG_ROLL]
@@ -103,16 +107,20 @@ class LogBuilder:
 
 
 def drawn_log(seed: int, length: int) -> list[Entry]:
-    """A log that uses every entry type and command, drawn by the seed."""
+    """A log that uses every entry type and command, drawn by the seed. At some point of most of them commands begin to
+    leave rows to slices."""
     rng = Random(seed)
     log = LogBuilder(segment_size=rng.choice([2**13, 2**17, 2**26]))
     log.add(EntryType.GENESIS)
+    bounded_from = rng.choice([0, 0, 0, length // 3, length])
     ids: dict[str, int] = {}
     next_id = 1
     sequences: dict[int, int] = {}
     waiting: list[list[int]] = []
     cuts: list[Entry] = []
-    for _ in range(length):
+    for number in range(length):
+        if number == bounded_from:
+            log.command(["raise_level", commands.BOUNDED_LEVEL])
         log.now_ms += rng.choice([0, 0, 1, 50, 1000])
         step = rng.random()
         if step < 0.15 or not ids:
@@ -138,12 +146,16 @@ def drawn_log(seed: int, length: int) -> list[Entry]:
             log.add(rng.choice([EntryType.NOOP, EntryType.DIGEST]))
         elif step < 0.48:
             _drawn_trim(log, rng, cuts)
-        elif step < 0.56:
+        elif step < 0.51:
+            _drawn_group_rows(log, rng, sorted(ids.values()))
+        elif step < 0.58:
             _drawn_timers(log, rng, sorted(ids.values()), waiting)
         else:
             _drawn_messages(log, rng, sorted(ids.values()), sequences)
         if cuts and rng.random() < 0.7:
             log.slice(rng.choice(cuts[-2:]), rng.choice([4, 5, 9, 30, 30]))
+        if rng.random() < 0.5:
+            log.remove(rng.choice([4, 4, 5, 9, 30]))
     return log.entries
 
 
@@ -164,6 +176,23 @@ def _drawn_messages(log: LogBuilder, rng: Random, topic_ids: list[int], sequence
     effects = (commit,) if rng.random() < 0.4 else ()
     keys = rng.randbytes(8 * rng.choice([0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 40, 40, 6000]))
     log.messages(*runs, sessions=sessions, unique=unique, effects=effects, keys=keys)
+
+
+def _drawn_group_rows(log: LogBuilder, rng: Random, topic_ids: list[int]) -> None:
+    """Locks, resets and offsets of a group, given and ended; ended sessions."""
+    group, client, now = f"g{rng.randrange(3)}", rng.choice("ab"), log.now_ms
+    queues = [[rng.choice(topic_ids), rng.randrange(4)] for _ in range(rng.randint(1, 6))]
+    log.command(
+        ["lock_queues", group, client, now, now + rng.choice([0, 500, 10**6]), queues],
+        ["reset_offsets", group, now, [[*queue, rng.randrange(9)] for queue in queues[:2]]],
+        ["commit_offsets", [[group, *queue, rng.randrange(99)] for queue in queues]],
+    )
+    if rng.random() < 0.5:
+        log.command(
+            ["unlock_queues", group, client, rng.choice([None, queues[:1]])],
+            ["end_resets", group, [[*queues[0], now]]],
+            ["end_sessions", [bytes([rng.randrange(3)]) * 16]],
+        )
 
 
 def _drawn_timers(log: LogBuilder, rng: Random, topic_ids: list[int], waiting: list[list[int]]) -> None:

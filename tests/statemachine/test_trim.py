@@ -196,7 +196,7 @@ def test_a_position_above_the_open_bucket_leaves_it_whole(log: Any) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
-@example(seed=63)  # a queue grows past an offset that a sweep names and that was beyond its end
+@example(seed=39)  # a queue grows past an offset that a sweep names and that was beyond its end
 def test_a_trim_hides_what_is_below_and_nothing_else(draw_log: Callable[[int, int], list[Entry]], seed: int) -> None:
     """What is left of each queue is what it was before. It begins where the TRIMs said; during a sweep, there or
     where it began before."""
@@ -243,12 +243,15 @@ class Model:
 
     def trimmed(
         self,
-        said: trim.Trim | trim.Slice,
+        said: trim.Trim | trim.Slice | trim.RemoveRows,
         before: dict[tuple[int, int], list[QueueItem]],
         state: BrokerState,
         sweep: trim.Sweep | None,
     ) -> None:
         """A TRIM was applied: `before` is what queues held, `sweep` what was under way."""
+        if isinstance(said, trim.RemoveRows):
+            assert (state.sweep, before) == (sweep, {queue: kept(state, *queue) for queue in queues_of(state)})
+            return
         if isinstance(said, trim.Slice):
             if state.sweep is None:
                 for queue, offset in self.beyond.items():

@@ -29,7 +29,7 @@ from raftlog.storage.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
-from statemachine.trim import CUT, SLICE, WHOLE, Slice, Trim, decode, encode
+from statemachine.trim import CUT, SLICE, WHOLE, RemoveRows, Slice, Trim, decode, encode
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
@@ -211,6 +211,7 @@ def knows_slices(node: Node) -> list[int]:
     def noting(kind: int, data: bytes, now_ms: int) -> Entry:
         if kind == EntryType.TRIM:
             said = decode(data)
+            assert not isinstance(said, RemoveRows)
             kinds.append(SLICE if isinstance(said, Slice) else CUT if said.sliced else WHOLE)
         entry: Entry = propose(kind, data, now_ms)
         return entry
@@ -271,6 +272,28 @@ async def test_a_leader_goes_on_with_a_sweep_that_it_finds_and_does_not_trim_mea
     assert kinds[:2] == [CUT, SLICE]
     node.pass_ms(300)
     assert asked.result() is not None, "answered once it could be decided"
+
+
+async def test_a_leader_goes_on_with_a_removal_that_it_finds(make: Callable[..., Node]) -> None:
+    node = make()
+    node.retention._leads = node.retention._remover._leads = lambda: False  # type: ignore[method-assign]
+    node.store(300)
+    state = node.storage.state
+    name = next(iter(state.topics))
+    run: list[commands.Command] = [[commands.RAISE_LEVEL, commands.BOUNDED_LEVEL], [commands.DELETE_TOPIC, name]]
+    node.core.propose(EntryType.COMMAND, commands.pack(run), 0)
+    node.pass_ms(300)
+    assert state.removing == 1, "who does not lead leaves it alone"
+    node.core.refuses = True
+    node.retention._leads = node.retention._remover._leads = lambda: True  # type: ignore[method-assign]
+    node.pass_ms(300)
+    assert state.removing == 1
+    node.core.refuses = False
+    node.pass_ms(300)
+    assert state.removing == 0
+    index = state.applied.index
+    node.pass_ms(300)
+    assert state.applied.index == index, "nothing is proposed when nothing is left"
 
 
 async def test_a_trim_is_whole_while_a_member_does_not_know_slices(make: Callable[..., Node]) -> None:

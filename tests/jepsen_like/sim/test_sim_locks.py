@@ -17,6 +17,7 @@ from jepsen_like.sim.scripted import play
 from jepsen_like.sim.world import CLOSE_MS, World, run_seed
 from statemachine import queue_locks
 from statemachine.commands import done
+from statemachine.removals import Done
 
 KILLED = "kill 1\nwait 5\nstart 1\nsettle\n"
 SHORT = "nodes 3 queues=2 ordered=1 producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 4\n"
@@ -66,7 +67,7 @@ def test_what_is_broken_is_found(
 
 
 def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks.QueueLocks, "delete_topic", lambda locks, stage, topic_id: None)
+    monkeypatch.setattr(queue_locks.QueueLocks, "remove_topic", lambda locks, *rest: Done(0, None))
     checker, what = found("nodes 3\nlead 1\nlocks 1 make a+ topic\nsettle\n")[0]
     assert (checker, "which are deleted" in what) == ("locks", True)
 

@@ -41,8 +41,8 @@ def ends_the_next_one_too(patch: pytest.MonkeyPatch) -> None:
     end = offset_resets.OffsetResets.end
 
     def end_any(self: offset_resets.OffsetResets, stage: Stage, group: str, rows: list[list[int]]) -> CommandResult:
-        current = self._current(group)
-        told = [[topic, queue, current[topic, queue].number] for topic, queue, _ in rows if (topic, queue) in current]
+        found = [(topic, queue, self._value(group, (topic, queue))) for topic, queue, _ in rows]
+        told = [[topic, queue, reset.number] for topic, queue, reset in found if reset is not None]
         return end(self, stage, group, told)
 
     patch.setattr(offset_resets.OffsetResets, "end", end_any)

@@ -1,0 +1,77 @@
+"""Carries out removals (removals.py): which rows each step walks over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from statemachine.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
+from statemachine.removals import SESSIONS, Done, Removal, RemovalKind, Removals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from statemachine.consume_queue import ConsumeQueues
+    from statemachine.consumer_offsets import ConsumerOffsets
+    from statemachine.dedup import Dedup
+    from statemachine.offset_resets import OffsetResets
+    from statemachine.queue_locks import QueueLocks
+    from statemachine.queue_rows import QueueRows
+    from statemachine.stage import Stage
+
+
+class RemovalSlices:
+    """Begins removals, and does the next slice. Apply lane only."""
+
+    def __init__(
+        self,
+        removals: Removals,
+        queues: ConsumeQueues,
+        dedup: Dedup,
+        offsets: ConsumerOffsets,
+        locks: QueueLocks,
+        resets: OffsetResets,
+    ) -> None:
+        self._removals = removals
+        self._queues, self._dedup, self._locks = queues, dedup, locks
+        self._rows: Mapping[str, QueueRows[Any]] = {OFFSETS: offsets, LOCKS: locks, RESETS: resets}
+
+    def begin_topic(self, stage: Stage, topic_id: int, queues: int) -> None:
+        """The topic, which had so many queues at last, has no rows from here on."""
+        self._removals.begin(stage, Removal(RemovalKind.TOPIC, topic_id))
+        self._queues.forget_topic(topic_id, queues)
+
+    def begin_group(self, stage: Stage, group: str, *, offsets: bool) -> None:
+        """The group has no locks and resets from here on, and no `offsets` either."""
+        removal = Removal(RemovalKind.GROUP, group, offsets)
+        self._removals.begin(stage, removal)
+        for family in removal.steps:
+            self._rows[family].forget_group(group)
+
+    def begin_expire(self, stage: Stage, before_ms: int) -> None:
+        """What was not used since that log time is to go, unless another such removal is pending: then the leader asks
+        again later."""
+        if not self._removals.expires:
+            self._removals.begin(stage, Removal(RemovalKind.EXPIRE, before_ms))
+
+    def go_on(self, stage: Stage, rows_max: int) -> None:
+        """The next slice of what is pending: of the first removal, and of the next ones if that ends. Each step counts
+        as one row at least. Alone in its batch: it walks over the store as it is."""
+        removals = self._removals
+        while rows_max > 0 and removals.first is not None:
+            done = self._step(stage, removals.first, rows_max)
+            rows_max -= max(1, done.rows)
+            removals.go_on(stage, done.at)
+
+    def _step(self, stage: Stage, removal: Removal, rows_max: int) -> Done:
+        place, kind, what = self._removals.place, removal.kind, removal.what
+        step, at = removal.steps[place.step], place.at
+        if kind is RemovalKind.TOPIC:
+            rows = self._queues if step == CQ else self._dedup if step == DEDUP else self._rows[step]
+            return rows.remove_topic(stage, what, at, rows_max)
+        if kind is RemovalKind.GROUP:
+            last = self._removals.is_last_of_group(what)
+            return self._rows[step].remove_group(stage, what, at, rows_max, last=last)
+        if step == LOCKS:
+            return self._locks.expire_slice(stage, what, at, rows_max)
+        expire = self._dedup.expire_sessions if step == SESSIONS else self._dedup.expire_unique
+        return expire(stage, what, at, rows_max)

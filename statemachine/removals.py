@@ -1,0 +1,203 @@
+"""Rows that are to go slice by slice, because there may be millions of them (docs/adr/0082).
+
+A command that takes much away, as the deletion of a topic does, only *begins a removal*: a row of `meta` that says what
+is to go. From that entry on nobody sees what is to go. The leader then proposes slices, one after the other is applied,
+and each walks over at most so many rows. Removals are carried out in the order in which they began, each in steps: one
+step for each range of rows. How far the first one has come is a row, too. So a new leader, a node that restarts, and
+one that was restored go on with what they find.
+
+A slice names no removal. One that comes late, or twice, does the next piece of the work, or finds none.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from statemachine import keys
+from statemachine.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
+from statemachine.stage import Stage
+
+
+class RemovalKind(IntEnum):
+    """What a removal takes away. Values are in rows: never renumber."""
+
+    TOPIC = 1
+    """Everything under the id of a deleted topic."""
+    GROUP = 2
+    """What a deleted group had in each queue."""
+    EXPIRE = 3
+    """What was not used since some log time."""
+
+
+SESSIONS, UNIQUE = "sessions", "unique"
+"""Steps over rows of the family `dedup`."""
+
+STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
+    RemovalKind.TOPIC: (CQ, DEDUP, OFFSETS, LOCKS, RESETS),
+    RemovalKind.GROUP: (LOCKS, RESETS, OFFSETS),
+    RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
+}
+"""The steps of each kind, in their order. Most are named after the family whose rows they walk over. Numbers of steps
+are in rows: never reorder."""
+
+
+class Removal(NamedTuple):
+    """What is to go."""
+
+    kind: RemovalKind
+    what: Any
+    """A topic's id, a group's name, or a log time in milliseconds."""
+    offsets: bool = True
+    """Of a group: its committed offsets go, too."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is done, in this order."""
+        steps = STEPS[self.kind]
+        return steps if self.offsets else steps[:-1]
+
+
+class Place(NamedTuple):
+    """How far the first removal has come: what the step would walk over below the key `at` is done."""
+
+    step: int
+    at: bytes
+
+
+class Done(NamedTuple):
+    """What a step of a slice did."""
+
+    rows: int
+    """So many it walked over."""
+    at: bytes | None
+    """Where the next slice goes on; None if the step is over."""
+
+
+BEGIN = Place(0, keys.FIRST)
+
+
+class Removals:
+    """All pending removals. `topics` and `pending` may be read on any thread; all else belongs to the apply lane."""
+
+    def __init__(self, kv: KV) -> None:
+        self._removals: OrderedDict[int, Removal] = OrderedDict()
+        """By number; the order in which they are carried out."""
+        self.groups: dict[str, list[int]] = {}
+        """The removals of each group's name, as of this point of the run."""
+        self.topics: set[int] = set()
+        """Ids of topics whose rows are being removed: nobody sees them. Changed in place."""
+        self._gone: list[int] = []
+        self._over: list[int] = []
+        """Ids that the run adds to `topics`, and takes from it."""
+        self.expires = False
+        """Whether there is one of the kind EXPIRE, as of this point of the run."""
+        for key, row in kv.scan(META, *keys.REMOVALS):
+            self._add(keys.removal_number(key), _unpack(row))
+        row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
+        self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
+        self._changed = True
+        self.pending = 0
+        """So many removals are not over."""
+        self.publish()
+
+    @property
+    def first(self) -> Removal | None:
+        """What the next slice works on, as of this point of the run."""
+        return next(iter(self._removals.values()), None)
+
+    @property
+    def place(self) -> Place:
+        """How far it has come."""
+        return self._place
+
+    def begin(self, stage: Stage, removal: Removal) -> None:
+        """It comes last."""
+        number = next(reversed(self._removals), 0) + 1
+        self._add(number, removal)
+        stage.put(META, keys.removal_key(number), _pack(removal))
+        self._changed = True
+
+    def go_on(self, stage: Stage, at: bytes | None) -> None:
+        """The first removal has come so far: to a key of its step, or with None to the end of the step."""
+        number, removal = next(iter(self._removals.items()))
+        step = self._place.step
+        self._place = Place(step, at) if at is not None else Place(step + 1, keys.FIRST)
+        self._changed = True
+        if self._place.step < len(removal.steps):
+            stage.put(META, keys.REMOVAL_AT_KEY, bytes([self._place.step]) + self._place.at)
+            return
+        self._place = BEGIN
+        self._end(number, removal)
+        stage.delete(META, keys.removal_key(number))
+        stage.delete(META, keys.REMOVAL_AT_KEY)
+
+    def is_last_of_group(self, group: str) -> bool:
+        """Whether only one removal of the name is pending."""
+        return len(self.groups[group]) == 1
+
+    def ahead_of(self, family: str, group: str, key: bytes) -> int:
+        """The number of the newest removal of the group's name that has yet to come by a row with this key; 0 if there
+        is none."""
+        return max([number for number in self.groups.get(group, ()) if self._is_ahead(number, family, key)], default=0)
+
+    def hides(self, kv: KV, family: str, group: str, key: bytes) -> bool:
+        """Whether the store's row of the group is one that is to go: written before the deletion that began the newest
+        of them."""
+        number = self.ahead_of(family, group, key)
+        if not number:
+            return False
+        spared = kv.get(META, keys.spared_key(family, key))
+        return spared is None or keys.U64.unpack(spared)[0] < number
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        if self._changed:
+            self._changed = False
+            self.pending = len(self._removals)
+            self.topics.update(self._gone)
+            self.topics.difference_update(self._over)
+            self._gone, self._over = [], []
+
+    def _is_ahead(self, number: int, family: str, key: bytes) -> bool:
+        steps = self._removals[number].steps
+        if family not in steps:
+            return False
+        if number != next(iter(self._removals)):
+            return True
+        step, at = self._place
+        return (steps.index(family), key) >= (step, at)
+
+    def _add(self, number: int, removal: Removal) -> None:
+        self._removals[number] = removal
+        if removal.kind is RemovalKind.TOPIC:
+            self._gone.append(removal.what)
+        elif removal.kind is RemovalKind.GROUP:
+            self.groups.setdefault(removal.what, []).append(number)
+        else:
+            self.expires = True
+
+    def _end(self, number: int, removal: Removal) -> None:
+        del self._removals[number]
+        if removal.kind is RemovalKind.TOPIC:
+            self._over.append(removal.what)
+        elif removal.kind is RemovalKind.GROUP:
+            self.groups[removal.what].remove(number)
+            if not self.groups[removal.what]:
+                del self.groups[removal.what]
+        else:
+            self.expires = False
+
+
+def _pack(removal: Removal) -> bytes:
+    row: bytes = msgpack.packb([int(removal.kind), removal.what, removal.offsets])
+    return row
+
+
+def _unpack(row: bytes) -> Removal:
+    kind, what, offsets = msgpack.unpackb(row)
+    return Removal(RemovalKind(kind), what, offsets)

@@ -1,0 +1,341 @@
+"""What commands take away from level 7 on goes slice by slice: nobody sees it from the first entry on, no entry is
+long, and in the end the same rows are left as if it had gone at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jepsen_like.fakes.memory_kv import MemoryKV
+from statemachine import payload, sums
+from statemachine.broker_state import BrokerState
+from statemachine.commands import BOUNDED_LEVEL
+from statemachine.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, Batch, Op
+
+ROWS = 8
+BATCH_MAX = 3 * ROWS + 16
+"""Steps of the batch of a slice: rows that go, the rows that spare others, what is known of the removal and the log."""
+TTL_MS = 60_000
+
+
+class Recording(MemoryKV):
+    """Keeps what was written last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Op] = []
+
+    def write(self, batch: Batch) -> None:
+        self.ops = list(batch.ops)
+        super().write(batch)
+
+
+class Broker:
+    """A state of that level, and the log that feeds it."""
+
+    def __init__(self, log: Any, level: int = BOUNDED_LEVEL) -> None:
+        self.log, self.kv = log, Recording()
+        self.state = BrokerState(self.kv)
+        self.run(["raise_level", level])
+
+    def run(self, *run: list[Any]) -> Any:
+        return self.state.apply([self.log.command(*run)]).results[0]
+
+    def apply(self, entry: Any) -> None:
+        self.state.apply([entry])
+
+    def slice(self, rows: int = ROWS) -> None:
+        self.apply(self.log.remove(rows))
+        assert len(self.kv.ops) <= BATCH_MAX
+        assert self.state.sums.totals == sums.count(self.kv)
+
+    def finish(self) -> int:
+        """How many slices it took until nothing was left to remove."""
+        count = 0
+        while self.state.removing:
+            self.slice()
+            count += 1
+        return count
+
+    def reopen(self) -> None:
+        self.state = BrokerState(self.kv)
+
+    def rows(self, *families: str) -> dict[str, list[tuple[bytes, bytes]]]:
+        wanted = families or tuple(family for family in FAMILIES if family != META)
+        return {family: list(self.kv.scan(family, b"", b"\xff" * 64)) for family in wanted}
+
+    def meta(self, prefix: bytes) -> list[bytes]:
+        return [key for key, _ in self.kv.scan(META, prefix, prefix + b"\xff" * 64)]
+
+
+@pytest.fixture
+def broker(new_log: Callable[[], Any]) -> Broker:
+    return Broker(new_log())
+
+
+def fill(broker: Broker) -> None:
+    """Topic 1 is to be deleted; topic 2 has the same beside it."""
+    broker.run(["create_topic", {"name": "t", "read_queues": 9}, True], ["create_topic", {"name": "u"}, True])
+    for group in ("g", "h", "i"):
+        broker.run(
+            ["put_group", {"name": group}, True],
+            ["commit_offsets", [[group, topic, queue, queue] for topic in (1, 2) for queue in range(9)]],
+            ["lock_queues", group, "c", 1000, 1000 + TTL_MS, [[topic, at] for topic in (1, 2) for at in range(4)]],
+            ["reset_offsets", group, 1000, [[topic, at, 0] for topic in (1, 2) for at in range(3)]],
+        )
+    for _ in range(30):
+        broker.log.now_ms += 1000
+        runs = [broker.log.run(topic, queue, 20) for topic in (1, 2) for queue in range(3)]
+        unique = tuple(payload.UniqueRow(broker.log.now_ms, topic, 0, 0, 1, 7) for topic in (1, 2))
+        broker.apply(broker.log.messages(*runs, unique=unique))
+
+
+def test_a_deleted_topic_goes_in_slices_and_leaves_what_a_whole_deletion_leaves(new_log: Callable[[], Any]) -> None:
+    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    for broker in (whole, sliced):
+        fill(broker)
+        assert broker.run(["delete_topic", "t"])[0].value.name == "t"
+    assert whole.state.removing == 0
+    assert len(whole.rows(CQ)[CQ]) < len(sliced.rows(CQ)[CQ])
+    assert len(sliced.kv.ops) < 8, "the first entry removes no row of the topic but its own"
+    assert sliced.finish() > 10
+    assert sliced.rows() == whole.rows()
+    assert not sliced.meta(b"removal")
+    sliced.slice()
+    assert sliced.rows() == whole.rows(), "a slice that comes too late"
+
+
+def test_nobody_sees_a_topic_that_is_being_removed(broker: Broker) -> None:
+    fill(broker)
+    assert broker.state.fetch(1, 0, 0, 1)
+    assert broker.state.unique(1, broker.log.now_ms, 7)
+    broker.run(["delete_topic", "t"])
+    count = 0
+    while broker.state.removing:
+        state = broker.state
+        assert [state.max_offset(1, 0), state.min_offset(1, 0), state.kept_offset(1, 0)] == [0, 0, 0]
+        assert state.fetch(1, 0, 0, 10) == []
+        assert state.offset_by_time(1, 0, 0, False) == 0
+        assert state.unique(1, broker.log.now_ms, 7) is None
+        assert state.offset("g", 1, 0) is None
+        assert {topic for topic, _, _ in state.offsets_of_group("g")} == {2}
+        assert {topic for topic, _ in state.locks_of_group("g")} == {2}
+        assert {topic for topic, _ in state.resets_of_group("g")} == {2}
+        assert (1, 0) not in state.locks_of_group("g")
+        assert len(state.locks_of_group("g")) == 4
+        broker.slice()
+        if count % 3 == 0:
+            broker.reopen()
+        count += 1
+    assert count > 10
+
+
+def test_a_topic_is_made_again_before_the_last_slice(broker: Broker) -> None:
+    fill(broker)
+    broker.run(["delete_topic", "t"])
+    made = broker.run(["create_topic", {"name": "t"}, False], ["put_group", {"name": "g"}, True])[0].value
+    assert made.id == 3
+    broker.apply(broker.log.messages(broker.log.run(3, 0, 300)))
+    broker.run(["commit_offsets", [["g", 3, 0, 7], ["g", 1, 0, 7]]])
+    broker.slice()
+    broker.reopen()
+    broker.finish()
+    assert (broker.state.max_offset(3, 0), broker.state.offset("g", 3, 0)) == (300, 7)
+    assert len(broker.state.fetch(3, 0, 0, 400)) == 300
+    assert not [key for key, _ in broker.rows(CQ)[CQ] if key[:4] == bytes([0, 0, 0, 1])]
+
+
+def test_what_is_remembered_of_a_deleted_topics_queues_is_forgotten(broker: Broker) -> None:
+    fill(broker)
+    queues = broker.state._queues
+    for queue in range(9):
+        assert broker.state.max_offset(1, queue) + broker.state.min_offset(1, queue) >= 0
+    broker.run(["delete_topic", "t"])
+    broker.finish()
+    assert not [queue for queue in queues._ends if queue[0] == 1]
+    assert not [name for name in queues._firsts if name >> 32 == 1]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_deleted_group_goes_in_slices(new_log: Callable[[], Any], clean: bool) -> None:
+    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    for broker in (whole, sliced):
+        fill(broker)
+        assert broker.run(["delete_group", "h", clean])[0].ok
+    assert sliced.state.locks_of_group("h") == sliced.state.resets_of_group("h") == {}
+    assert sliced.state.offsets_of_group("h") == whole.state.offsets_of_group("h")
+    assert len(sliced.kv.ops) < 8
+    assert sliced.finish() >= 2
+    assert sliced.rows() == whole.rows()
+
+
+def test_a_group_made_again_keeps_what_it_writes(broker: Broker) -> None:
+    """Rows of a group bear its name: what is written while those of its predecessor go is told apart, also after a
+    restart, and also by a second deletion."""
+    fill(broker)
+    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
+    broker.run(["commit_offsets", [["h", 1, 8, 88]]], ["lock_queues", "h", "new", 1, 99, [[1, 3], [2, 0]]])
+    assert broker.meta(b"spared")
+    broker.slice(5)
+    broker.run(["reset_offsets", "h", 5, [[1, 2, 0]]], ["lock_queues", "h", "new", 1, 99, [[1, 0]]])
+    expected = broker.state.offsets_of_group("h"), dict(broker.state.locks_of_group("h"))
+    assert expected[0] == [(1, 2, 0), (1, 8, 88)]
+    broker.reopen()
+    assert (broker.state.offsets_of_group("h"), dict(broker.state.locks_of_group("h"))) == expected
+    broker.run(["unlock_queues", "h", "new", [[2, 0]]])
+    broker.finish()
+    broker.reopen()
+    assert broker.state.offsets_of_group("h") == expected[0]
+    assert set(broker.state.locks_of_group("h")) == {(1, 0), (1, 3)}
+    assert set(broker.state.resets_of_group("h")) == {(1, 2)}
+    assert not broker.meta(b"spared")
+
+
+def test_a_group_that_is_deleted_twice_leaves_nothing(broker: Broker) -> None:
+    fill(broker)
+    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
+    broker.run(["commit_offsets", [["h", 1, queue, 88] for queue in range(9)]])
+    broker.slice()
+    broker.slice()
+    broker.run(["delete_group", "h", True], ["put_group", {"name": "h"}, True])
+    broker.run(["commit_offsets", [["h", 2, 1, 77]]])
+    broker.reopen()
+    assert broker.state.offsets_of_group("h") == [(2, 1, 77)]
+    broker.finish()
+    broker.reopen()
+    assert broker.state.offsets_of_group("h") == [(2, 1, 77)]
+    assert len([key for key, _ in broker.rows(OFFSETS)[OFFSETS] if key.startswith(b"h\0")]) == 1
+    assert not broker.meta(b"spared")
+
+
+def test_groups_that_have_nothing_of_a_topic_are_passed_within_bounds(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "t"}, True], ["create_topic", {"name": "u"}, True])
+    broker.run(["commit_offsets", [[f"g{number:04}", 2, 0, 1] for number in range(2000)]])
+    broker.run(["commit_offsets", [["g1999", 1, 0, 1]]], ["delete_topic", "t"])
+    assert broker.finish() > 2000 / (ROWS * 20)
+    assert len(broker.rows(OFFSETS)[OFFSETS]) == 2000
+
+
+def test_a_sweep_skips_the_queues_of_a_topic_that_is_being_removed(broker: Broker) -> None:
+    fill(broker)
+    begin = broker.log.messages(broker.log.run(2, 0, 1))
+    broker.apply(begin)
+    broker.run(["delete_topic", "t"])
+    removed = [row for row in broker.rows(CQ)[CQ] if row[0][3] == 1]
+    cut = broker.log.cut(begin)
+    broker.apply(cut)
+    while broker.state.sweep is not None:
+        broker.apply(broker.log.slice(cut, ROWS))
+        assert [row for row in broker.rows(CQ)[CQ] if row[0][3] == 1] == removed
+    assert broker.state.trim_position == begin.position
+    assert broker.state.min_offset(2, 0) == 600
+    broker.finish()
+    assert not [row for row in broker.rows(CQ)[CQ] if row[0][3] == 1]
+    assert broker.state.fetch(2, 0, 600, 9)
+
+
+def test_a_removal_takes_queues_from_under_a_sweep_that_stands_in_one(broker: Broker) -> None:
+    fill(broker)
+    begin = broker.log.messages(broker.log.run(2, 0, 1))
+    broker.apply(begin)
+    cut = broker.log.cut(begin)
+    broker.apply(cut)
+    broker.apply(broker.log.slice(cut, ROWS))
+    broker.run(["delete_topic", "t"])
+    broker.slice()
+    broker.apply(broker.log.slice(cut, 4))
+    broker.finish()
+    while broker.state.sweep is not None:
+        broker.apply(broker.log.slice(cut, ROWS))
+    assert [broker.state.min_offset(2, queue) for queue in range(3)] == [600, 600, 600]
+    assert broker.state.sums.totals == sums.count(broker.kv)
+
+
+def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -> None:
+    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    for broker in (whole, sliced):
+        fill(broker)
+        sessions = [broker.log.session(producer, 0, [1, 2]) for producer in range(40)]
+        broker.apply(broker.log.messages(sessions=tuple(sessions)))
+        broker.log.now_ms += 1000
+        broker.apply(broker.log.messages(sessions=(broker.log.session(7, 0, [9]),)))
+        broker.run(["expire", broker.log.now_ms])
+    kept = sliced.rows(OFFSETS, RESETS, CQ)
+    assert sliced.finish() > 10
+    assert sliced.rows(DEDUP) == whole.rows(DEDUP)
+    assert [key for key, _ in sliced.rows(DEDUP)[DEDUP]][:1] == [b"p" + bytes([7]) * 16]
+    assert kept == sliced.rows(OFFSETS, RESETS, CQ)
+
+
+def test_locks_that_expired_long_ago_go_with_the_sessions(broker: Broker) -> None:
+    fill(broker)
+    broker.run(["expire", 1000 + TTL_MS])
+    broker.finish()
+    assert len(broker.state.locks_of_group("g")) == 8
+    broker.run(["expire", 1001 + TTL_MS])
+    broker.finish()
+    assert not broker.rows(LOCKS)[LOCKS]
+    assert not broker.state.locks_of_group("g")
+
+
+def test_a_session_of_many_rows_goes_from_its_beginning(broker: Broker) -> None:
+    for sequence in range(30):
+        broker.apply(broker.log.messages(sessions=(broker.log.session(1, 0, [sequence]),)))
+    broker.log.now_ms += 1000
+    broker.run(["expire", broker.log.now_ms], ["expire", broker.log.now_ms + 10**6])
+    producer = bytes([1]) * 16
+    broker.slice()
+    session = broker.state.session(producer)
+    assert session is not None
+    assert session.forgotten(0)
+    assert session.find(29) is not None
+    broker.reopen()
+    assert broker.state.session(producer) == session
+    assert broker.finish() > 2
+    assert broker.state.session(producer) is None
+    assert not broker.rows(DEDUP)[DEDUP]
+
+
+def test_a_session_that_is_used_again_before_its_slice_is_kept(broker: Broker) -> None:
+    for producer in range(20):
+        broker.apply(broker.log.messages(sessions=(broker.log.session(producer, 0, [1]),)))
+    broker.log.now_ms += 1000
+    broker.run(["expire", broker.log.now_ms])
+    broker.slice()
+    broker.apply(broker.log.messages(sessions=(broker.log.session(19, 0, [2]),)))
+    broker.finish()
+    assert [broker.state.session(bytes([producer]) * 16) is None for producer in (0, 18, 19)] == [True, True, False]
+
+
+def test_ending_a_session_of_many_rows_leaves_them_to_expire(broker: Broker) -> None:
+    for sequence in range(100):
+        broker.apply(broker.log.messages(sessions=(broker.log.session(1, 0, [sequence]),)))
+    producer = bytes([1]) * 16
+    assert broker.run(["end_sessions", [producer]])[0].value == 1
+    assert len(broker.kv.ops) < 8
+    broker.reopen()
+    broker.run(["expire", 1])
+    broker.finish()
+    assert broker.state.session(producer) is None
+    assert not broker.rows(DEDUP)[DEDUP]
+
+
+def test_removals_are_carried_out_one_after_the_other(broker: Broker) -> None:
+    fill(broker)
+    broker.run(["delete_topic", "t"], ["delete_group", "g", True], ["delete_topic", "u"], ["delete_group", "i", True])
+    assert broker.state.removing == 4
+    broker.slice()
+    broker.reopen()
+    assert broker.state.removing == 4
+    broker.finish()
+    assert not broker.rows(CQ)[CQ]
+    assert {key[:2] for key, _ in broker.rows(OFFSETS)[OFFSETS]} == set()
+
+
+def test_many_small_removals_need_few_slices(broker: Broker) -> None:
+    names = [f"t{number}" for number in range(100)]
+    broker.run(*[["create_topic", {"name": name}, True] for name in names])
+    broker.run(*[["delete_topic", name] for name in names])
+    assert broker.finish() <= 100 * 5 / ROWS + 1, "a step counts as one row"
