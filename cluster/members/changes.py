@@ -17,6 +17,7 @@ from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
 from cluster.peer.reach import DRAINED, MAINTAINED
+from cluster.peer.slow_turns import SlowTurns
 from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
@@ -47,6 +48,7 @@ class MemberChanges:
         self._caught_up: set[NodeId] = set()
         self._preference = Preference(service.own_id, raft.preferred_leaders, raft.preferred_lag_entries)
         self._waiting: dict[int, list[tuple[int, Callable[[Ending], None]]]] = {}
+        self._slow_turns: SlowTurns | None = None
         self._drain_due = False
         self.drained = False
         """This node is drained: it must not lead."""
@@ -176,9 +178,17 @@ class MemberChanges:
         self._promote_those_that_caught_up(now_ms)
         status = self._raw.status()
         to = self._preference.choose(status.term, status.voters, status.peers, now_ms)
-        if to != NOBODY and not self.drained and not self.maintained:
+        if to != NOBODY and not (self.drained or self.maintained) and self._may_go_to(to):
             logger.info("node %d is preferred and near: it should lead", to)
             self._try(lambda: self._transfer(to))
+
+    def watch_slow_turns(self, slow: SlowTurns) -> None:
+        """Leadership does not go back by preference to where turns are long, nor soon after it left for that."""
+        self._slow_turns = slow
+
+    def _may_go_to(self, node: NodeId) -> bool:
+        slow = self._slow_turns
+        return slow is None or not (slow.paused or slow.is_slow(node))
 
     def _hand_over(self) -> None:
         if self._raw.status().transferee != NOBODY:

@@ -194,7 +194,8 @@ class Node:
         self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids)
         self.changes = MemberChanges(context, members, transfer=driver.transfer)
         self.transport = transport_of(context, members, self.secret, driver)
-        self.links = links_of(context, self.transport, metrics.links)
+        self.links = links_of(context, self.transport, metrics.links, driver.transfer)
+        self.changes.watch_slow_turns(self.links.slow_turns)
 
     def _build_repair(self) -> None:
         """What mends, compares and trims the log and the state."""
@@ -486,6 +487,7 @@ class Node:
         return Chores(
             self._context.loop,
             self._clock,
+            self.links.slow_turns.note,
             self.services.awake.tick,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
@@ -500,6 +502,7 @@ class Node:
             self.secret.tick,
             self.changes.tick,
             DiskLag(self.raw, self.driver.transfer).tick,
+            self.links.slow_turns.tick,
             self.disk.tick,
             self.modes.tick,
             self.links.tick,

@@ -45,11 +45,27 @@ class LinkMetrics:
             ["peer", "side"],
             registry=registry,
         )
+        self._slow_turns = Counter(
+            "raftmq_slow_turns", "Turns of the event loop that took more than 500 ms", registry=registry
+        )
+        self._handed = Counter(
+            "raftmq_slow_turns_handed_over",
+            "Number of times this leader handed over because of its slow turns",
+            registry=registry,
+        )
         self._shown: set[NodeId] = set()
 
     def changed(self, peer: NodeId, state: LinkState) -> None:
         """The link went into the state."""
         self._changes.labels(str(peer), state.value).inc()
+
+    def slow_turn(self) -> None:
+        """A turn of this node's loop was slow."""
+        self._slow_turns.inc()
+
+    def slow_turns_handed_over(self) -> None:
+        """This leader hands over for that."""
+        self._handed.inc()
 
     def expired(self, peer: NodeId, side: str) -> None:
         """A silent connection was closed; `side`: "dialled" or "accepted"."""

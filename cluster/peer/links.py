@@ -20,6 +20,7 @@ from cluster.peer.connections import BULK, CONTROL, Inlet, Link
 from cluster.peer.link_metrics import LinkFigures, LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge
 from cluster.peer.reach import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
+from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
@@ -81,11 +82,15 @@ def heartbeat_net(config: Config) -> HeartbeatNet:
     return HeartbeatNet(config.peer.heartbeat, found)
 
 
-def links_of(context: NodeContext, transport: PeerTransport, metrics: LinkMetrics) -> Links:
-    """The links of a node."""
+def links_of(
+    context: NodeContext, transport: PeerTransport, metrics: LinkMetrics, transfer: Callable[[NodeId], None]
+) -> Links:
+    """The links of a node. `transfer` hands leadership over."""
     config = context.config
     raw, patience = context.raw, patience_ms(config.raft)
-    links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, patience)
+    slow = SlowTurns(raw, context.clock, context.alarms, transfer, config.ha.send_heartbeat_interval_ms)
+    slow.on_slow, slow.on_handed = metrics.slow_turn, metrics.slow_turns_handed_over
+    links = Links(transport, raw, context.clock, config.ha, metrics, context.wake, slow, patience)
     links.leaving = lambda: not LEAVING.isdisjoint(raw.raft.holds)
     return links
 
@@ -129,12 +134,16 @@ class Links:
         ha: HaSection,
         metrics: LinkMetrics,
         wake: Callable[[], None],
+        slow_turns: SlowTurns,
         away_ms: int = AWAY_MS,
     ) -> None:
         """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
         self.leaving: Callable[[], bool] = lambda: False
         """Whether this node says that it leaves: clients should go elsewhere."""
         self._leaves = False
+        self.slow_turns = slow_turns
+        self._slow = 0
+        """Slow turns and hand-overs for them, when that was last told."""
         self._reach = Reach(away_ms)
         self._led = False
         self._transport = transport
@@ -158,6 +167,7 @@ class Links:
     def reload(self, ha: HaSection) -> None:
         """Changes the settings."""
         self._ha = ha
+        self.slow_turns.reload(ha.send_heartbeat_interval_ms)
         self._catch_up.reload(ha.catch_up_bytes_per_second)
         self._ping_due_ms = 0
 
@@ -244,7 +254,7 @@ class Links:
         self._number += 1
         self._asked[self._number] = 1000 * self._clock.monotonic_s()
         interval_ms = self._ha.send_heartbeat_interval_ms
-        header = [channel, self._number, interval_ms, self._reach.word(self._led), self._leaves]
+        header = [channel, self._number, interval_ms, self._reach.word(self._led), self._leaves, self.slow_turns.word()]
         self._transport.send_on(peer, channel, Kind.PING, header)
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -270,6 +280,7 @@ class Links:
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
             if peer in self._records:
                 self._records[peer].leaves = header[4] is True if len(header) > 4 else False
+                self.slow_turns.heard(peer, header[5] if len(header) > 5 else None)
         for inlet in self._transport.inlets:
             if inlet.peer == peer and inlet.channel == channel:
                 inlet.expect_pings(interval_ms)
@@ -278,7 +289,7 @@ class Links:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _judge_all(self, now_ms: int) -> bool:
-        """True if this node's report of reachable peers has changed, or whether it leaves."""
+        """True if what this node says of itself has changed: whom it reaches, whether it leaves, its slow turns."""
         leads = self._raw.role is Role.LEADER
         out_ms: dict[NodeId, int] = {}
         progress = {peer.node_id: peer for peer in self._raw.status().peers} if leads else {}
@@ -295,8 +306,9 @@ class Links:
         changed = self._reach.judge(out_ms, now_ms, leaving)
         led, self._led = self._led, leads
         left, self._leaves = self._leaves, self.leaving()
+        slow, self._slow = self._slow, self.slow_turns.total + self.slow_turns.handed
         self.unreached()  # the last leader's report stays valid while there is no leader
-        return led != leads or (leads and changed) or left != self._leaves
+        return led != leads or (leads and changed) or left != self._leaves or slow != self._slow
 
     @staticmethod
     def _out_ms(record: _Record, evidence: Evidence, now_ms: int) -> int:

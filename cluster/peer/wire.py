@@ -77,7 +77,7 @@ class Kind(IntEnum):
     """[term, index]: handed to the operating system up to here"""
     PING = 8
     """[channel, number, ms between two of the sender's, ids of the nodes that the sender does not reach, or nil if it
-    does not lead]: answered on the same channel (`cluster.peer.links`)"""
+    does not lead, whether it leaves, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
     PONG = 9
     """[channel, number of the PING]"""
     CHALLENGE = 10

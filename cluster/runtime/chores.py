@@ -29,9 +29,13 @@ Chore = Callable[[int], object]
 class Chores:
     """Calls its chores every TIMER_MS."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, *chores: Chore) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, late: Callable[[float], object], *chores: Chore
+    ) -> None:
+        """`late`: told for how many milliseconds the loop stood still, if that was longer than TIMER_MS."""
         self._loop = loop
         self._clock = clock
+        self._late = late
         self._chores = chores
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
@@ -48,9 +52,10 @@ class Chores:
             self._timer = None
 
     def _on_timer(self) -> None:
-        late_s = self._loop.time() - self._due_s
+        late_ms = 1000 * (self._loop.time() - self._due_s)
         self.start()
-        if late_s * 1000 > TIMER_MS:
+        if late_ms > TIMER_MS:
+            self._late(late_ms)
             behind_sockets(self._loop, self._run)
         else:
             self._run()

@@ -45,6 +45,7 @@ CODES: Final[dict[str, Code]] = {
     "crash_loop": Code("critical", "raftmq logs {n}"),
     "state_replaced": Code("warning", "raftmq recovery --node {n}"),
     "slow_python": Code("info", "raftmq doctor"),
+    "slow_turns": Code("warning", "raftmq logs {n}"),
     "failpoint_set": Code("warning", "raftmq down"),
     # disks
     "disk_full": Code("critical", "raftmq retention --run"),
@@ -124,6 +125,7 @@ BECAUSE_OF: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "backup_old": (("backup_failed", "same"),),
     "queue_stuck": (("no_leader", "any"),),
     "disk_slow": (("failpoint_set", "same"),),
+    "slow_turns": (("failpoint_set", "same"),),
 }
 """Consequence -> causes, the most likely first. `same`: about the same object; `end`: about a node at an end of the
 link (or a link of the node); `any`: about any object."""

@@ -14,7 +14,9 @@ from cluster.peer.connections import BULK, CONTROL
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.peer.link_state import Evidence, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links
+from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.wire import Kind, WireError
+from cluster.runtime.alarms import Alarms
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
 
@@ -130,7 +132,8 @@ class World:
         self.registry = CollectorRegistry()
         wire: Any = self.wire
         raw: Any = self.raw
-        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None)
+        slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
+        self.links = Links(wire, raw, clock, HaSection(**ha), LinkMetrics(self.registry), lambda: None, slow)
 
     def run(self, milliseconds: int, *speaking: Any) -> None:
         for _ in range(milliseconds // 50):

@@ -158,3 +158,37 @@ def test_what_a_follower_says_of_its_staleness_counts_the_standstill(sim: SimClu
     ext: dict[str, Any] = {}
     follower.running.modes.reads.label(ext)
     assert int(ext["raftmqStalenessMs"]) >= 1000 * stalled_s
+
+
+def three_long_turns(sim: SimCluster, *nodes: SimNode) -> None:
+    for _ in range(3):
+        stall(sim, 0.7, *nodes)
+
+
+def patient(seed: int) -> SimCluster:
+    """Its followers wait for longer than the stalls take."""
+    return SimCluster(seed, **{"raft.election_ticks": 60})
+
+
+def test_a_leader_that_stands_still_again_and_again_hands_over_once() -> None:
+    with patient(4) as sim:
+        first = sim.leader()
+        sim.loop.run_for(2)
+        three_long_turns(sim, first)
+        second = sim.leader()
+        assert second is not first
+        assert first.running.alarms.raised("slow_turns")
+        assert [node.running.links.slow_turns.handed for node in sim.running].count(1) == 1
+        term = second.raw.term
+        three_long_turns(sim, second)  # what made the turns long has followed it
+        assert (sim.leader(), sim.leader().raw.term) == (second, term)
+        assert second.running.alarms.raised("slow_turns")
+
+
+def test_leadership_stays_if_all_stand_still_again_and_again() -> None:
+    with patient(5) as sim:
+        before = office(sim)
+        sim.loop.run_for(2)
+        three_long_turns(sim, *sim.running)
+        assert office(sim) == before
+        assert sim.leader().running.alarms.raised("slow_turns")

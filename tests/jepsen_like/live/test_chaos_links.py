@@ -12,7 +12,9 @@ from cluster.config.config import HaSection
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.roster import Membership
+from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
+from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
 from jepsen_like.live.proxy import Fabric
 from raftlog.types import NodeId, Role
@@ -38,7 +40,9 @@ class Peer:
             heartbeats=heartbeats,
         )
         raw: Any = SimpleNamespace(role=Role.FOLLOWER, leader_id=NodeId(1), last_index=0, catch_up_waits=False)
-        self.links = Links(self.transport, raw, SystemClock(), HA, LinkMetrics(CollectorRegistry()), lambda: None)
+        clock = SystemClock()
+        slow = SlowTurns(raw, clock, Alarms(clock.wall_ms), lambda to: None, 1000)
+        self.links = Links(self.transport, raw, clock, HA, LinkMetrics(CollectorRegistry()), lambda: None, slow)
 
     async def start(self) -> None:
         frame = lambda peer, kind, header, payload: self.links.on_frame(peer, kind, header)  # noqa: E731

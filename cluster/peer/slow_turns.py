@@ -1,0 +1,189 @@
+"""A leader whose turns of the event loop are long hands over, once, to a voter whose turns are not.
+
+While a turn is long nobody is served and no heartbeat leaves. A leader to which that happens again and again keeps its
+office if each turn is shorter than its followers' patience, and serves badly. Voters tell each other in PING how many
+such turns they had, so that leadership does not go to one that fares no better: if the turns come from what clients ask
+for, or from a machine that all share, the next leader has them as well, and stays.
+
+A turn that worked and one that was not scheduled count alike. To clients they are the same, and a leader without CPU is
+no better than one that is busy; nor is it moved in vain, since a voter that is starved too has such turns itself. What
+the turn did is told to people, in the alarm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from cluster.peer.wire import WireError
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.clock import Clock
+from raftlog.core.raw_node import RawNode
+from raftlog.core.status import PeerStatus
+from raftlog.core.successor import successor
+from raftlog.errors import RaftLogError
+from raftlog.types import NOBODY, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+SLOW_MS: Final = 500
+"""A turn that takes longer is slow."""
+TURNS: Final = 3
+WINDOW_MS: Final = 60_000
+"""A leader that had TURNS slow turns within it should not lead."""
+PAUSE_MS: Final = 300_000
+"""Between two such hand-overs of the whole cluster."""
+TOLD_MS: Final = 5_000
+"""What a peer said of itself counts for so long, or for three of its PINGs."""
+LAG_MAX: Final = 256
+"""Entries that a successor may be behind: no writes are taken until it has them."""
+TURNS_MAX: Final = 1_000_000
+ALARM = "slow_turns"
+
+
+class _Turn(NamedTuple):
+    at_ms: int
+    took_ms: int
+    worked: bool
+    what: str
+    led: bool
+    """The node led when it ended."""
+
+
+class _Word(NamedTuple):
+    """What a peer said of itself."""
+
+    at_ms: int
+    turns: int
+
+
+class SlowTurns:
+    """Of one node: its own slow turns, what its peers say of theirs, and what follows. Event loop only."""
+
+    def __init__(
+        self, raw: RawNode, clock: Clock, alarms: Alarms, transfer: Callable[[NodeId], None], interval_ms: int
+    ) -> None:
+        """`transfer`: hands leadership over, or raises; `interval_ms`: of PINGs."""
+        self._raw, self._clock, self._alarms, self._transfer = raw, clock, alarms, transfer
+        self._turns: deque[_Turn] = deque(maxlen=100)
+        self._words: dict[NodeId, _Word] = {}
+        self._own_ms: int | None = None
+        """When this node last handed over for this."""
+        self._handed_ms: int | None = None
+        """When any leader did, as far as it said so."""
+        self.reload(interval_ms)
+        self.total = 0
+        """Slow turns since the start."""
+        self.handed = 0
+        """Hand-overs of this node for them, since the start."""
+        self.on_slow: Callable[[], None] = lambda: None
+        """Called at each slow turn."""
+        self.on_handed: Callable[[], None] = lambda: None
+
+    def reload(self, interval_ms: int) -> None:
+        """Another interval of PINGs."""
+        self._told_ms = max(TOLD_MS, 3 * interval_ms)
+
+    def note(self, took_ms: float, *, worked: bool = True, what: str = "") -> None:
+        """A turn took so long. `worked`: it used the processor; if not, it waited for it. `what`: ran then."""
+        if took_ms > SLOW_MS:
+            self.total += 1
+            led = self._raw.role is Role.LEADER
+            self._turns.append(_Turn(self._clock.monotonic_ms(), int(took_ms), worked, what, led))
+            self.on_slow()
+
+    # --- between nodes -----------------------------------------------------------------------------------------------
+
+    def word(self) -> list[int]:
+        """For PING: slow turns lately, and milliseconds since this node handed over for them; -1: never. Nobody repeats
+        what others say of that: it would get younger from node to node."""
+        now_ms = self._clock.monotonic_ms()
+        return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
+
+    def heard(self, peer: NodeId, word: object) -> None:
+        """What a peer's PING says; None: its release says nothing. Raises WireError."""
+        if word is None:
+            self._words.pop(peer, None)
+            return
+        turns, since_ms = _numbers(word)
+        now_ms = self._clock.monotonic_ms()
+        self._words[peer] = _Word(now_ms, turns)
+        if since_ms >= 0:
+            self._handed_ms = max(now_ms - since_ms, -PAUSE_MS if self._handed_ms is None else self._handed_ms)
+
+    def may_lead(self, node: NodeId) -> bool:
+        """Whether that peer has said lately that it has no slow turns."""
+        word = self._words.get(node)
+        return word is not None and not word.turns and self._clock.monotonic_ms() - word.at_ms <= self._told_ms
+
+    def is_slow(self, node: NodeId) -> bool:
+        """Whether that peer says that it has slow turns."""
+        return node in self._words and self._words[node].turns > 0
+
+    @property
+    def paused(self) -> bool:
+        """Leadership was handed over for this a short while ago: it stays where it went."""
+        return self._handed_ms is not None and self._clock.monotonic_ms() - self._handed_ms < PAUSE_MS
+
+    # --- by the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """A chore."""
+        if not self._turns:
+            return
+        mine = [turn for turn in self._lately(now_ms) if turn.led]
+        if len(mine) < TURNS:
+            if self._alarms.raised(ALARM):
+                self._alarms.clear(ALARM)
+            return
+        if not self._alarms.raised(ALARM):
+            self._alarms.raise_alarm(ALARM, _text(mine))
+        if self._raw.role is Role.LEADER and not self.paused:
+            self._hand_over(now_ms)
+
+    def _lately(self, now_ms: int) -> deque[_Turn]:
+        turns = self._turns
+        while turns and now_ms - turns[0].at_ms > WINDOW_MS:
+            turns.popleft()
+        return turns
+
+    def _hand_over(self, now_ms: int) -> None:
+        status = self._raw.status()
+        if status.transferee != NOBODY:
+            return
+        to = successor(status.peers, status.voters, self._could_lead)
+        if to == NOBODY:
+            return  # all fare alike, or are behind: perhaps at a later look
+        try:
+            self._transfer(to)
+        except (RaftLogError, ValueError) as error:
+            logger.info("leadership cannot go to node %d: %s", to, error)
+            return
+        logger.warning("this leader had %d long turns within %d s; node %d should lead", TURNS, WINDOW_MS // 1000, to)
+        self._own_ms = self._handed_ms = now_ms
+        self.handed += 1
+        self.on_handed()
+
+    def _could_lead(self, peer: PeerStatus) -> bool:
+        return peer.caught_up and peer.lag <= LAG_MAX and self.may_lead(peer.node_id)
+
+
+def _numbers(word: object) -> tuple[int, int]:
+    fields: list[Any] = word if isinstance(word, list) else []
+    if len(fields) < 2 or any(type(field) is not int for field in fields[:2]) or not 0 <= fields[0] <= TURNS_MAX:
+        raise WireError("malformed word of slow turns")
+    return fields[0], max(-1, fields[1])
+
+
+def _text(turns: list[_Turn]) -> str:
+    longest = max(turns, key=lambda turn: turn.took_ms)
+    worked = sum(turn.worked for turn in turns)
+    did = "worked" if worked == len(turns) else "waited for the processor" if not worked else f"worked in {worked}"
+    what = f", the longest in {longest.what}" if longest.what else ""
+    return (
+        f"{len(turns)} turns of this leader's event loop took more than {SLOW_MS} ms within {WINDOW_MS // 1000} s, up "
+        f"to {longest.took_ms} ms; it {did}{what}. Nobody is served meanwhile. Leadership goes to a voter without such "
+        f"turns, if there is one: raftmq status"
+    )
