@@ -6,9 +6,12 @@ The first are refused in words. The second are told as warnings: a dry run shows
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from cluster.config.config import Config
+from cluster.config.ranges import dangers
+from cluster.config.toml_text import toml_value
 from cluster.replication.ack_levels import Ack, default_level
 
 if TYPE_CHECKING:
@@ -66,6 +69,14 @@ def warnings_of(before: Config, after: Config) -> Iterator[str]:
     if after.dedup.session_hours < before.dedup.session_hours:
         hours = after.dedup.session_hours
         yield f"producers that were silent for {hours} h are forgotten: a send that is repeated later is stored again"
+
+
+def dangers_of(before: Config, after: Config) -> Iterator[str]:
+    """What a change does that is allowed and dangerous. It needs `force`."""
+    known = dangers(before)
+    for key, why in dangers(after).items():
+        if key not in known or attrgetter(key)(before) != attrgetter(key)(after):
+            yield f"{key} = {toml_value(attrgetter(key)(after))}: {why}"
 
 
 def _kept(keep_ms: int) -> float:

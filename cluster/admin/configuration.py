@@ -8,7 +8,7 @@ import msgspec
 
 from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView, decided
-from cluster.admin.config_guard import warnings_of, why_it_stops
+from cluster.admin.config_guard import dangers_of, warnings_of, why_it_stops
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
 from cluster.broker.command_levels import raising
@@ -72,6 +72,8 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     """The version that it is meant for; another one is refused. null: whichever it is."""
     dry_run: bool = False
     """Only answer what would change."""
+    force: bool = False
+    """Also if a value is dangerous: the warnings of a dry run say what it does."""
 
 
 class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +168,11 @@ async def change_config(call: Call) -> ConfigChanged:
     await call.watch.ask_around()
     for why, fix in why_it_stops(port.config, after, call.watch.nodes()):
         raise ApiError("refused", f"{why}; nothing was changed", fix)
-    warnings = list(warnings_of(port.config, after))
+    dangerous = list(dangers_of(port.config, after))
+    if dangerous and not (wanted.force or wanted.dry_run):
+        fix = "raftmq config set asks first; over HTTP, add force: true to the change"
+        raise ApiError("refused", f"{'; '.join(dangerous)}: nothing was changed", fix)
+    warnings = [*warnings_of(port.config, after), *dangerous]
     changes = _changes(settings, values)
     if wanted.dry_run or not changes:
         return _changed(port, wanted.dry_run, settings.version, None, changes, warnings)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
+    from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.changes import MemberChanges
     from cluster.members.service import MembersService
@@ -236,6 +237,7 @@ class AdminPort:
     transfer: Callable[[NodeId], None]
     """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
     overruled: Callable[[], list[KeyChange]]
+    held: Callable[[], list[Held]]
     """Keys of the cluster to which this node's file gives another value (`after`), which does not count."""
     reload: Callable[[], ReloadView]
     """Reads the configuration again. Raises ConfigError, having changed nothing."""

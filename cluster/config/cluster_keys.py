@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from cluster.config.config import Config
 from cluster.config.loading import value_of
+from cluster.config.ranges import range_of
 from cluster.config.rules import check
 from cluster.config.source import ConfigError, KeyPath, Source, nearest
 
@@ -110,6 +111,8 @@ def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[
     would not hold."""
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
+        for key, value in converted.items():
+            _check_range(key, value)
         fresh = in_force(config, converted)
         check(fresh, _Change())
     except ConfigError as error:
@@ -126,6 +129,17 @@ def in_type(key: str, value: object) -> Value:
     if type(converted) is int and converted >= 1 << 63:
         raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", "write a smaller number")
     return converted
+
+
+def _check_range(key: str, value: Value) -> None:
+    known = range_of(FIELDS[key])
+    if known is not None and not known.has(int(value)):
+        or_zero = "0, or " if known.zero else ""
+        raise ConfigError(
+            f"{key} cannot be {value}",
+            f"the cluster goes on serving, and its memory is bounded, with {or_zero}{known.low} to {known.high}",
+            f"set it to {known.nearest(int(value))}, for example",
+        )
 
 
 def _unknown(key: str) -> ConfigError:

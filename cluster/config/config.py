@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from cluster.config.ranges import within
 from cluster.config.source import ConfigError
 from cluster.config.toml_text import toml_value
 from raftlog.types import NodeId
@@ -17,7 +18,6 @@ from raftlog.types import NodeId
 __all__ = ["Config", "ConfigError", "dump", "split_address"]
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 NodeNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -101,10 +101,12 @@ class PeerSection(_Section, frozen=True, kw_only=True):
 class HaSection(_Section, frozen=True, kw_only=True):
     """Links between nodes, RocketMQ's three keys among them, and what a peer that catches up may take."""
 
-    send_heartbeat_interval_ms: Milliseconds = 1000
-    housekeeping_interval_ms: Milliseconds = 20_000
-    client_heartbeat_timeout_ms: Milliseconds = 30_000
-    catch_up_bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 32 << 20
+    send_heartbeat_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(50, 60_000))] = 1000
+    housekeeping_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 3_600_000))] = 20_000
+    client_heartbeat_timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 3_600_000))] = (
+        30_000
+    )
+    catch_up_bytes_per_second: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 40, zero=True))] = 32 << 20
 
 
 class AdminSection(_Section, frozen=True, kw_only=True):
@@ -120,10 +122,10 @@ class RaftSection(_Section, frozen=True, kw_only=True):
     """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
 
     tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
-    heartbeat_ticks: Positive = 2
-    election_ticks: Positive = 10
-    inflight_bytes_max: Positive = 8 << 20
-    append_bytes_max: Positive = 1 << 20
+    heartbeat_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 100))] = 2
+    election_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(2, 1000))] = 10
+    inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64 << 10, 1 << 30))] = 8 << 20
+    append_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16 << 10, 64 << 20))] = 1 << 20
     preferred_leaders: NodeNumbers = ""
     """Ids of the nodes that should lead, best first; equal on every node."""
     preferred_lag_entries: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 64
@@ -145,33 +147,33 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     """What one client and all clients may ask for; `profile` names a set (cluster/config/limit_profiles.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
-    message_bytes_max: Positive = 4 << 20
-    properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767)] = 32767
-    frame_bytes_max: Positive = 16 << 20
-    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 127
-    connection_inflight_bytes_max: Positive = 64 << 20
-    node_inflight_bytes_max: Positive = 128 << 20
-    connection_unsent_bytes_max: Positive = 16 << 20
-    node_unsent_bytes_max: Positive = 128 << 20
-    stalled_ms: Milliseconds = 10_000
-    batch_bytes_max: Positive = 1 << 20
-    batch_messages_max: Positive = 4096
-    batches_inflight_max: Positive = 4
-    long_polls_max: Positive = 100_000
-    connection_long_polls_max: Positive = 10_000
+    message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 64 << 20))] = 4 << 20
+    properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767, extra=within(1 << 10, 32767))] = 32767
+    frame_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(128 << 10, 256 << 20))] = 16 << 20
+    topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256, extra=within(64, 256))] = 127
+    connection_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 1 << 30))] = 64 << 20
+    node_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 2 << 30))] = 128 << 20
+    connection_unsent_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 1 << 30))] = 16 << 20
+    node_unsent_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 2 << 30))] = 128 << 20
+    stalled_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
+    batch_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 64 << 20))] = 1 << 20
+    batch_messages_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 65_536))] = 4096
+    batches_inflight_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 64))] = 4
+    long_polls_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 100_000
+    connection_long_polls_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 100_000))] = 10_000
     filter_units_max: Annotated[int, msgspec.Meta(ge=1_000, le=10_000_000)] = 100_000
     """Microseconds of a slow core that an SQL92 filter may take for one message with the longest properties."""
-    connections_max: Positive = 10_000
-    topics_max: Positive = 50_000
-    queues_max: Positive = 1_000_000
-    groups_max: Positive = 20_000
+    connections_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 1_000_000))] = 10_000
+    topics_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 50_000
+    queues_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 16_000_000))] = 1_000_000
+    groups_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 20_000
 
 
 class SendSection(_Section, frozen=True, kw_only=True):
     """How long a write waits: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
 
-    deadline_ms: Milliseconds = 3000
-    leader_wait_ms: Milliseconds = 2000
+    deadline_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 600_000))] = 3000
+    leader_wait_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
 
 
 class TopicsSection(_Section, frozen=True, kw_only=True):
@@ -201,7 +203,14 @@ class IndexSection(_Section, frozen=True, kw_only=True):
 class OffsetsSection(_Section, frozen=True, kw_only=True):
     """Oneway offset commits ride in the log at the latest after `flush_ms`."""
 
-    flush_ms: Milliseconds = 100
+    flush_ms: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            le=86_400_000,
+            extra=within(1, 10_000, usual=(1, 1000), why="a change of the leader forgets what consumers committed"),
+        ),
+    ] = 100
 
 
 class DedupSection(_Section, frozen=True, kw_only=True):
@@ -210,12 +219,21 @@ class DedupSection(_Section, frozen=True, kw_only=True):
     session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
 
 
+_SOON = "transactions are rolled back before their producers could answer"
+
+
 class TransactionSection(_Section, frozen=True, kw_only=True):
     """When producers are asked about half messages that nobody has ended (RocketMQ: transactionTimeOut and others)."""
 
-    timeout_ms: Milliseconds = 6000
-    check_interval_ms: Milliseconds = 30_000
-    check_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 15
+    timeout_ms: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 86_400_000, usual=(1000, 86_400_000), why=_SOON)),
+    ] = 6000
+    check_interval_ms: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 86_400_000, usual=(1000, 86_400_000), why=_SOON)),
+    ] = 30_000
+    check_max: Annotated[int, msgspec.Meta(ge=1, le=1000, extra=within(1, 1000, usual=(3, 1000), why=_SOON))] = 15
 
 
 class WritesSection(_Section, frozen=True, kw_only=True):
@@ -246,20 +264,33 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
 
     hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
     """Log time; 0: for ever."""
-    ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    ms: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            extra=within(
+                1000, 1 << 50, usual=(60_000, 1 << 50), zero=True, why="messages go within a minute, consumed or not"
+            ),
+        ),
+    ] = 0
     """Instead of `hours`, unless it is 0."""
-    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
     """Of log; 0: as many as there are."""
     protect_unconsumed: bool = False
     """Keep, whatever else is said here, what a consumer group has not consumed."""
     delete_when: str = "04"
     """Hours of the day, local time of the leader, when what has expired goes ("04;16"); "" for any time."""
-    every_ms: Milliseconds = 10_000
+    every_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(50, 3_600_000))] = 10_000
     disk_max_used_percent: Percent = 75
     """Above it what has expired goes at any hour."""
     disk_force_clean_percent: Percent = 85
     """Above it the oldest goes although it has not expired."""
-    disk_refuse_writes_percent: Percent = 90
+    disk_refuse_writes_percent: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1, le=100, extra=within(1, 100, usual=(50, 100), why="writes are refused on a half empty disk")
+        ),
+    ] = 90
     """Above it nothing more is written."""
     disk_rate_ms: Annotated[int, msgspec.Meta(ge=1000, le=86_400_000)] = 600_000
     """A disk is observed for so long before it is said when it will be full; at most for six times as long."""
@@ -294,12 +325,12 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """What retention takes from the nodes stays in the tier."""
     retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0
     """How long the tier keeps what has left the nodes, log time; 0: for ever."""
-    retention_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    retention_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1000, 1 << 50, zero=True))] = 0
     """Instead of `retention_hours`, unless it is 0."""
     read: Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"] = "NOT_IN_DISK"
     """Which messages pulls read from the tier: those that this node has no more, also those further behind than
     `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
-    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
     """Of objects in the tier, as long as older ones have left the nodes; 0: as many as there are."""
     delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
     """Between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
@@ -317,9 +348,9 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """Keys of S3, in the format of ~/.aws/credentials, read again every minute so that they can be rotated; "" for the
     environment, or the machine's own."""
     credentials_profile: str = "default"
-    bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 40, zero=True))] = 0
     """Of uploads, on average; 0: no limit."""
-    cache_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 1 << 30
+    cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(1 << 20, 1 << 60, zero=True))] = 1 << 30
     """On this node's disk, for what is read from the tier; 0: nothing is kept."""
     cache_dir: str = ""
     """"" for `tier-cache` in the data directory."""
@@ -337,15 +368,15 @@ class TierSection(_Section, frozen=True, kw_only=True):
 class RepairSection(_Section, frozen=True, kw_only=True):
     """What this node gives to others that fetch what their disks lost."""
 
-    bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20)] = 32 << 20
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20, extra=within(1 << 20, 1 << 40))] = 32 << 20
 
 
 class ConsistencySection(_Section, frozen=True, kw_only=True):
     """How often replicas are compared, and what lies on disk is read again (0: never)."""
 
-    digest_every_ms: Milliseconds = 60_000
+    digest_every_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 3_600_000))] = 60_000
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=8760)] = 24
-    scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10)] = 16 << 20
+    scrub_bytes_per_second: Annotated[int, msgspec.Meta(ge=64 << 10, extra=within(64 << 10, 1 << 40))] = 16 << 20
 
 
 class ModesSection(_Section, frozen=True, kw_only=True):
@@ -355,7 +386,7 @@ class ModesSection(_Section, frozen=True, kw_only=True):
     broker_role: Literal["SYNC_MASTER", "ASYNC_MASTER"] = "SYNC_MASTER"
     transient_store_pool_enable: bool = False
     """With ASYNC_FLUSH: what the leader's word is enough for is answered from memory, before it is written."""
-    all_timeout_ms: Milliseconds = 2000
+    all_timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
     """How long a send of level `all` waits for the last voter's disk once a majority has it."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a follower."""
@@ -366,7 +397,7 @@ class ModesSection(_Section, frozen=True, kw_only=True):
 class HealthSection(_Section, frozen=True, kw_only=True):
     """When a state of the cluster becomes a finding (docs/runbooks.md)."""
 
-    follower_behind_entries: Positive = 10_000
+    follower_behind_entries: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 1 << 40))] = 10_000
     follower_behind_ms: Milliseconds = 30_000
     clock_off_ms: Milliseconds = 500
     group_idle_ms: Milliseconds = 600_000

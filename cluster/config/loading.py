@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from cluster.config.config import Config
+from cluster.config.ranges import range_of
 from cluster.config.rules import check, complete
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
 from cluster.config.toml_text import toml_value
@@ -125,7 +126,9 @@ def _expected(kind: Any) -> str:
         if meta.pattern and ";" in meta.pattern:
             return 'node ids, best first, as "2;1", or empty'
         return "a text in quotes, not empty" if meta.min_length else "a UUID in lower case, or empty"
-    return f"a whole number from {meta.ge} to {meta.le}" if meta.le is not None else f"a whole number from {meta.ge} up"
+    known = range_of(kind)
+    assert known is not None
+    return f"{'0, or ' if known.zero else ''}a whole number from {known.low} to {known.high}"
 
 
 def _example(kind: Any, path: KeyPath) -> str:

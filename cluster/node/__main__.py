@@ -16,6 +16,7 @@ import uvloop
 
 from cluster.config.config import Config
 from cluster.config.loading import load, written_keys
+from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.node.descriptors import fit
 from cluster.runtime import logs
@@ -50,7 +51,7 @@ async def run(
 
     # Before anything is served: measuring keeps the loop busy.
     environment = Environment(
-        read_config=read_config, written_keys=written, fit_config=fit, python_finding=finding_at_start()
+        read_config=read_config, written_keys=written, fit_config=usable, python_finding=finding_at_start()
     )
     life = NodeLife(config, environment, started)
     collector = Collector()
@@ -67,6 +68,12 @@ async def run(
     return 1 if node is not None and node.failure else 0
 
 
+def usable(config: Config) -> Config:
+    """The configuration as this process goes by it: every value in its range, and as many connections as there are
+    descriptors for. Raises ConfigError."""
+    return fit(hold(config))
+
+
 def _reload(node: Node) -> None:
     with contextlib.suppress(ConfigError):  # the log says why
         node.reload()
@@ -81,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     written = functools.partial(written_keys, options.config, dict(os.environ))
     try:
         config = read()
-        fit(config)  # a process with too few descriptors says so before it opens anything
+        usable(config)  # a process with too few descriptors says so before it opens anything
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - before logging exists
         return 2

@@ -61,6 +61,7 @@ def port_of(node: OwnPort) -> AdminPort:
         genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
         transfer=node.driver.transfer,
         overruled=node.layers.overruled,
+        held=lambda: node.layers.held,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_force
+from cluster.config.ranges import Held, outside
 from cluster.config.reload import KeyChange
 from cluster.config.toml_text import toml_value
 
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.runtime.environment import Environment
     from statemachine.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 class LayeredConfig:
@@ -21,6 +26,8 @@ class LayeredConfig:
         """`own`: the node's file; `settings`: the cluster's, as this node has applied them."""
         self._settings = settings
         self._environment = environment
+        self.held: list[Held] = []
+        """Keys with a value outside their range, in the log or in this node's file, and the value that counts."""
         self.set_own(own)
 
     def set_own(self, own: Config) -> None:
@@ -31,8 +38,14 @@ class LayeredConfig:
 
     def in_force(self) -> Config:
         """Raises ConfigError if this process cannot have it."""
-        values = {key: setting.value for key, setting in self._settings.by_key.items()}
-        return self._environment.fit_config(in_force(self.own, values))
+        wanted = in_force(self.own, {key: setting.value for key, setting in self._settings.by_key.items()})
+        config = self._environment.fit_config(wanted)
+        self.held = [each for each in outside(wanted) if attrgetter(each.key)(config) == each.held]
+        for each in self.held:
+            logger.warning(
+                "%s = %d is not in its range and is held at %d: raftmq config set, or correct the file", *each
+            )
+        return config
 
     def overruled(self) -> list[KeyChange]:
         """Keys of the cluster to which this node's file or variables give another value (`after`) than the cluster

@@ -101,7 +101,7 @@ def set_keys(
             click.echo(warning, err=True)
         click.confirm("change it?", abort=True, err=True)
     # The answer to the question is about this version, and about no other.
-    _show_changed(api.put("/v1/config", {**body, "version": plan["version"]}), as_json)
+    _show_changed(api.put("/v1/config", {**body, "version": plan["version"], "force": True}), as_json)
 
 
 def _show_changed(answer: dict[str, Any], as_json: bool) -> None:

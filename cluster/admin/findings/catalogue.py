@@ -35,6 +35,8 @@ CODES: Final[dict[str, Code]] = {
     "follower_behind": Code("warning", "raftmq node list"),
     "clock_off": Code("warning", "timedatectl timesync-status"),
     "config_differs": Code("warning", "raftmq config diff"),
+    "config_held": Code("warning", "raftmq config show"),
+    "config_dangerous": Code("info", "raftmq config show"),
     "removed": Code("critical", "raftmq node list"),
     "unsafe_recovered": Code("critical", "raftmq alarm list"),
     "peer_secret": Code("warning", "raftmq secret status"),

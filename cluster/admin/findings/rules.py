@@ -6,11 +6,14 @@ Each rule is a function of what the HTTP API sees of the node; nothing here reme
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from cluster.admin.findings.catalogue import code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
 from cluster.admin.port import AdminPort, NodeStatus
+from cluster.config.ranges import dangers
+from cluster.config.toml_text import toml_value
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 
@@ -211,6 +214,15 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
             f"counts, which is {key.before}: correct the file, or change the cluster: raftmq config set"
         )
         yield Condition("config_differs", f"setting {key.key}", says)
+    for held in port.held():
+        says = (
+            f"{held.key} = {held.value}, in the cluster's configuration or in the raftmq.toml of node {status.node}, "
+            f"is outside its range; the node goes by {held.held}"
+        )
+        yield Condition("config_held", f"setting {held.key}", says)
+    for dangerous, why in dangers(port.config).items():
+        value = toml_value(attrgetter(dangerous)(port.config))
+        yield Condition("config_dangerous", f"setting {dangerous}", f"{dangerous} is {value}: {why}")
 
 
 def _maintenance(port: AdminPort) -> Iterator[Condition]:

@@ -20,6 +20,7 @@ from cluster.backup.service import Backups
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.members.changes import MemberChanges
 from cluster.members.service import MembersService
@@ -102,6 +103,7 @@ class FakeNode:
         self.consumers: dict[str, list[MemberView]] = {}
         self.contradicted: list[KeyChange] = []
         self.turns = Turns(lambda callback: asyncio.get_running_loop().call_soon(callback))
+        self.held_keys: list[Held] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
         self._append(EntryType.NOOP, b"")
@@ -151,7 +153,7 @@ class FakeNode:
             failure=self.failure,
             alarms=self.alarms.all(),
             peers=[PeerStatus(node=2, match_index=applied - 5, lag_entries=12, connected=False)] if self.leads else [],
-            load=LoadStatus(connections=5, long_polls=4, inflight_bytes=300),
+            load=LoadStatus(connections=50, long_polls=4, inflight_bytes=300),
             recovery=RecoveryStatus(
                 clean=True, bytes_scanned=0, torn_bytes_cut=0, entries_replayed=0, stages_ms={}, reasons=[]
             ),
@@ -164,6 +166,9 @@ class FakeNode:
 
     def overruled(self) -> list[KeyChange]:
         return self.contradicted
+
+    def held(self) -> list[Held]:
+        return self.held_keys
 
     def leader_id(self) -> NodeId:
         return self.leader

@@ -79,10 +79,16 @@ async def test_a_change_that_is_meant_for_another_version_is_refused(client: Any
         ({"limits.connections_max": 0}, 400, "limits.connections_max"),
         ({"raft.tick_ms": 20}, 400, "raft.tick_ms"),
         ({}, 400, "names no key"),
-        ({"limits.frame_bytes_max": 5}, 409, "too small for limits.message_bytes_max"),
+        ({"limits.frame_bytes_max": 1 << 20}, 409, "too small for limits.message_bytes_max"),
+        ({"limits.frame_bytes_max": 5}, 409, "with 131072 to 268435456"),
+        ({"limits.properties_bytes_max": 1}, 409, "with 1024 to 32767"),
+        ({"limits.message_bytes_max": 1}, 409, "with 1024 to 67108864"),
+        ({"offsets.flush_ms": 86_400_000}, 409, "with 1 to 10000"),
+        ({"tier.bytes_per_second": 1}, 409, "with 0, or 65536 to"),
+        ({"transaction.timeout_ms": 1}, 409, "with 100 to"),
         ({"limits.node_inflight_bytes_max": 2**70}, 409, "limits.node_inflight_bytes_max"),
-        ({"send.deadline_ms": 9, "send.leader_wait_ms": 9}, 409, "each would be answered with an unknown outcome"),
-        ({"limits.connections_max": 4}, 409, "5 clients are connected to node 1"),
+        ({"send.deadline_ms": 9, "send.leader_wait_ms": 9}, 409, "send.deadline_ms cannot be 9"),
+        ({"limits.connections_max": 40}, 409, "50 clients are connected to node 1"),
         ({"timer.delay_levels": ""}, 400, "timer.delay_levels"),
         ({"timer.delay_levels": "1x"}, 409, "are not delays"),
     ],
@@ -94,6 +100,19 @@ async def test_what_cannot_be_is_refused_in_words(
     found, answer = await put(client, values)
     assert (found, said in answer["error"]["message"]) == (status, True), answer
     assert seeded.state.settings.version == 1
+
+
+async def test_what_is_dangerous_is_told_by_a_dry_run_and_needs_force(client: Any, seeded: Any) -> None:
+    values = {"transaction.check_max": 1, "modes.flush_disk_type": "ASYNC_FLUSH"}
+    status, plan = await put(client, values, dry_run=True)
+    assert status == 200
+    assert [each for each in plan["warnings"] if "rolled back before their producers could answer" in each]
+    status, answer = await put(client, values)
+    assert (status, seeded.state.settings.version) == (409, 1)
+    assert "before a majority has them on disk" in answer["error"]["message"]
+    assert "force" in answer["error"]["hint"]
+    assert (await put(client, values, force=True))[0] == 200
+    assert seeded.state.settings.version == 2
 
 
 async def test_without_a_leader_that_answers_the_outcome_is_unknown(client: Any, seeded: Any) -> None:

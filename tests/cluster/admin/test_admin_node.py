@@ -69,7 +69,7 @@ async def test_metrics_show_the_state_of_this_moment(client: Any, node: Any) -> 
         "raftmq_raft_leader_id 1.0",
         f"raftmq_raft_last_index {float(node.status().last_index)}",
         'raftmq_peer_lag_entries{peer="2"} 12.0',
-        "raftmq_connections 5.0",
+        "raftmq_connections 50.0",
         "raftmq_inflight_bytes 300.0",
         "rocketmq_topic_number 0.0",
     ):

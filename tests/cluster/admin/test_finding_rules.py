@@ -16,6 +16,7 @@ from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.port import MemberView
+from cluster.config.ranges import Held
 from cluster.members.quorum import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
@@ -116,6 +117,12 @@ def maintenance(node: Any) -> set[str]:
     return set(conditions(node))
 
 
+def settings(make_node: Any) -> set[str]:
+    node = make_node(1, offsets__flush_ms=5000)
+    node.held_keys = [Held("limits.message_bytes_max", 1, 1024)]
+    return set(conditions(node))
+
+
 def failpoint(make_node: Any) -> set[str]:
     node = make_node(1, failpoints__enabled=True)
     node.failpoints.set("apply.batch", "slow:20x")
@@ -144,8 +151,26 @@ def test_a_bound_that_is_reached_is_a_finding(node: Any, raised: Callable[[Any],
     assert code in raised(node)
 
 
+def test_a_value_that_is_held_and_one_that_is_dangerous_are_named(make_node: Any) -> None:
+    assert {"config_held", "config_dangerous"} & set(conditions(make_node())) == set()
+    node = make_node(1, offsets__flush_ms=5000)
+    node.held_keys = [Held("limits.message_bytes_max", 1, 1024)]
+    found = conditions(node)
+    assert "limits.message_bytes_max = 1" in found["config_held"].says
+    assert "the node goes by 1024" in found["config_held"].says
+    assert "offsets.flush_ms is 5000: a change of the leader forgets" in found["config_dangerous"].says
+
+
 def test_every_code_is_raised_by_something(make_node: Any) -> None:
-    raised = {*STATUSES, *ALARMS.values(), *around(), *down(), *failpoint(make_node), *conditions(make_node())}
+    raised = {
+        *STATUSES,
+        *ALARMS.values(),
+        *around(),
+        *down(),
+        *failpoint(make_node),
+        *settings(make_node),
+        *conditions(make_node()),
+    }
     for scene in (crash, lag, flood, digest, groups, maintenance):
         raised |= scene(make_node())
     assert raised == set(CODES)

@@ -161,7 +161,7 @@ WRONG_VALUES = [
     ("raft.tick_ms", 0, "raft.tick_ms cannot be 0", "raft.tick_ms is a whole number from 1 to 10000",
      "write, for example: tick_ms = 50"),
     ("raft.election_ticks", -1, "raft.election_ticks cannot be -1",
-     "raft.election_ticks is a whole number from 1 up", "write, for example: election_ticks = 10"),
+     "raft.election_ticks is a whole number from 2 to 1000", "write, for example: election_ticks = 10"),
     ("peer.port", 65536, "peer.port cannot be 65536", "peer.port is a whole number from 1 to 65535",
      "write, for example: port = 10912"),
     ("listeners.0.port", True, "listeners.0.port cannot be true",
