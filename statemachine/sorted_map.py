@@ -74,6 +74,25 @@ class SortedMap(dict[Key, Value]):
             at += 1
         return found
 
+    def rank(self, key: Key) -> int | None:
+        """How many keys are below it; None if it is not there. A step for each piece."""
+        if key not in self:
+            return None
+        pieces = self._pieces
+        charge(1 + (len(pieces) >> 4))
+        at = max(0, bisect_right(pieces, key, key=_first) - 1)
+        return sum([len(piece) for piece in pieces[:at]]) + bisect_left(pieces[at], key)
+
+    def key_at(self, rank: int) -> Key:
+        """The key with so many below it. Raises IndexError. A step for each piece."""
+        pieces = self._pieces
+        charge(1 + (len(pieces) >> 4))
+        for piece in pieces:
+            if rank < len(piece):
+                return piece[rank]
+            rank -= len(piece)
+        raise IndexError(rank)
+
     def _insert(self, key: Key) -> None:
         pieces = self._pieces
         if not pieces:

@@ -7,13 +7,16 @@ no silence of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from enum import StrEnum
 
+from cluster.broker.group_notices import Budget, GroupNotices
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services
 from cluster.broker.subscription import Subscription, check_text
 from cluster.runtime.room import Room, Share
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.sorted_map import SortedMap
 
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
@@ -26,6 +29,12 @@ CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """In so many groups may the clients of one connection be, and those of all connections together."""
 TEXT_BYTES_MAX = 64 << 20
 """All groups' subscriptions, as this node keeps them."""
+IDS_BYTES_MAX = 8 << 20
+"""The client ids of one group together: every member asks for the list of all."""
+TRIES_MAX = 64
+"""Members that are looked at for one whose connection is open: those of closed ones are about to go."""
+LOOKS = 16
+"""Members that one step of a scan looks at."""
 
 
 class Role(StrEnum):
@@ -54,17 +63,27 @@ class ConsumerGroup:
     """The members of a consumer group and what the group as a whole subscribes to."""
 
     __slots__ = (
+        "__weakref__",
+        "budget",
         "consume_from_where",
         "consume_type",
+        "ids_bytes",
         "members",
         "message_model",
         "subscribed",
         "subscriptions",
         "text",
+        "version",
     )
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: SortedMap[str, Member] = SortedMap()
+        """By client id: every node has the same order."""
+        self.version = 0
+        """Of the list of ids: it is another one after each change."""
+        self.ids_bytes = 0
+        """The ids together, as characters."""
+        self.budget = Budget()
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
         """Whether any member has told `subscriptions`; after a restart the first heartbeats may come without."""
@@ -73,6 +92,10 @@ class ConsumerGroup:
         self.message_model = CLUSTERING
         self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+
+    def clients(self) -> Iterator[Client]:
+        """See `cluster.broker.group_notices.Told`."""
+        return (member.connection for member in self.members.values())
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Takes one member's list as the group's: newer versions replace, topics not listed go. True if it changed."""
@@ -91,14 +114,15 @@ class Members:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self.consumers: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[str, Member]] = {}
-        self._producer_clients: dict[str, dict[str, Member]] = {}
+        self._notices = GroupNotices(services)
+        self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
+        self.producers: SortedMap[str, SortedMap[str, Member]] = SortedMap()
+        self._producer_clients: dict[str, SortedMap[str, Member]] = {}
         """Client id -> producer group -> member: members known by their client id alone."""
         self._turn = 0
         """Counts choices among several members."""
-        self._groups_of: dict[Client, dict[tuple[Role, str, str], None]] = {}
-        """Client -> (role, group, client id), so that its end touches nobody else's groups."""
+        self._groups_of: dict[Client, _Memberships] = {}
+        """So that the end of a connection touches nobody else's groups."""
         self._count = 0
         """Of all of these."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
@@ -108,7 +132,7 @@ class Members:
     def consumer_ids(self, group: str) -> list[str]:
         """Client ids of a consumer group, sorted; every node gives the same list."""
         found = self.consumers.get(group)
-        return sorted(found.members) if found is not None else []
+        return list(found.members) if found is not None else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """What the group's members on this node said of the topic."""
@@ -117,74 +141,96 @@ class Members:
 
     def clients_of(self, connection: Client, group: str) -> frozenset[str]:
         """Ids of the group's consumers that this connection's heartbeats named."""
-        mine = self._groups_of.get(connection, ())
-        return frozenset(client_id for kind, name, client_id in mine if kind == Role.CONSUMER and name == group)
+        mine = self._groups_of.get(connection)
+        return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
 
     def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
         """(role, group, member) for each group that this connection's heartbeats named."""
         found = []
-        for role, group, client_id in self._groups_of.get(connection, ()):
-            consumers = self.consumers.get(group)
-            members = self.producers.get(group, {}) if role is Role.PRODUCER else consumers.members if consumers else {}
-            if (member := members.get(client_id)) is not None:
-                found.append((role, group, member))
+        mine = self._groups_of.get(connection)
+        for (role, group), client_ids in mine.ids.items() if mine is not None else ():
+            members = self._members_of(role, group)
+            found += [(role, group, members[client_id]) for client_id in client_ids if client_id in members]
         return found
 
     def find(self, role: Role, group: str | None, client_id: str | None) -> Member | None:
         """A connected member: that client, or with None each of the group in turn. `group` None: any, which is known of
         producers with a client id only."""
+        candidates: SortedMap[str, Member]
         if group is None:
-            candidates = self._producer_clients.get(client_id or "", {}) if role is Role.PRODUCER else {}
-        elif role is Role.PRODUCER:
-            candidates = self.producers.get(group, {})
+            candidates = self._producer_clients.get(client_id or "", _NOBODY) if role is Role.PRODUCER else _NOBODY
         else:
-            found = self.consumers.get(group)
-            candidates = found.members if found is not None else {}
-        wanted = None if group is None else client_id
-        able = [one for one in candidates.values() if not one.connection.closed and wanted in (None, one.client_id)]
-        self._turn += 1
-        return able[self._turn % len(able)] if able else None
+            candidates = self._members_of(role, group)
+            if client_id is not None:
+                named = candidates.get(client_id)
+                return named if named is not None and not named.connection.closed else None
+        count = len(candidates)
+        for _ in range(min(count, TRIES_MAX)):
+            self._turn += 1
+            member = candidates.get(candidates.key_at(self._turn % count))
+            if member is not None and not member.connection.closed:
+                return member
+        return None
+
+    def _members_of(self, role: Role, group: str) -> SortedMap[str, Member]:
+        if role is Role.PRODUCER:
+            return self.producers.get(group, _NOBODY)
+        found = self.consumers.get(group)
+        return found.members if found is not None else _NOBODY
 
     def add_producer(self, group: str, member: Member) -> None:
         """Adds or refreshes a producer."""
-        members = self.producers.get(group, {})
-        self._note(members, member, (Role.PRODUCER, group, member.client_id))
-        self.producers[group] = members
-        self._producer_clients.setdefault(member.client_id, {})[group] = member
+        members = self.producers.get(group)
+        if members is None:
+            members = SortedMap()
+            self.producers.put(group, members)
+        self._note(members, member, Role.PRODUCER, group)
+        groups = self._producer_clients.get(member.client_id)
+        if groups is None:
+            groups = self._producer_clients[member.client_id] = SortedMap()
+        groups.put(group, member)
 
     def add_consumer(
         self, group: str, member: Member, subscriptions: list[Subscription] | None, message_model: str
     ) -> bool:
         """Adds or refreshes a consumer; None keeps the group's subscriptions. True if the group's list changed.
 
-        Members of the group are notified (40) of a new member, a new connection and a changed list.
+        Members of the group are notified (40) of a new member, a new connection and a changed list. Raises Refused.
         """
         found = self.consumers.get(group)
         if subscriptions is not None:
+            charge(ITEM_UNITS * len(subscriptions))
             self._check_text(group, found, subscriptions)
         if found is None:
-            found = self.consumers[group] = ConsumerGroup()
+            found = ConsumerGroup()
+            self.consumers.put(group, found)
+        elif member.client_id not in found.members:
+            _check_ids(group, found, member.client_id)
         found.message_model = message_model
-        joined = self._note(found.members, member, (Role.CONSUMER, group, member.client_id))
+        if member.client_id not in found.members:
+            found.version += 1
+            found.ids_bytes += len(member.client_id)
+        joined = self._note(found.members, member, Role.CONSUMER, group)
         changed = subscriptions is not None and found.subscribe(subscriptions)
         if changed:
             if found.text is None:
                 found.text = self._text.share()
             found.text.hold(_text_bytes(found.subscriptions.values()))
         if joined or changed:
-            self._notify(group, found)
+            self._changed(group, found)
         return changed
 
     def remove(self, client_id: str, consumer_group: str | None, producer_group: str | None) -> None:
         """A client says goodbye to a group (35)."""
         if producer_group:
-            self._drop_producers(producer_group, {client_id})
+            self._drop(Role.PRODUCER, producer_group, client_id)
         if consumer_group:
-            self._drop_consumers(consumer_group, {client_id})
+            self._drop(Role.CONSUMER, consumer_group, client_id)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
         """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""
-        mine = len(self._groups_of.get(connection, ()))
+        known = self._groups_of.get(connection)
+        mine = known.count if known is not None else 0
         if len(client_id) > CLIENT_ID_MAX:
             remark = f"a clientID of {len(client_id)} characters is too long; at most {CLIENT_ID_MAX} are allowed"
             raise Refused(Reason.INVALID, remark)
@@ -209,87 +255,139 @@ class Members:
             )
             raise Refused(Reason.BUSY, remark)
 
-    def _note(self, members: dict[str, Member], member: Member, key: tuple[Role, str, str]) -> bool:
+    def _note(self, members: SortedMap[str, Member], member: Member, role: Role, group: str) -> bool:
         """True if the client is new or came over another connection."""
         member.last_seen_ms = self._services.awake_ms()
         old = members.get(member.client_id)
-        members[member.client_id] = member
-        groups = self._groups_of.get(member.connection)
-        if groups is None:
-            groups = self._groups_of[member.connection] = {}
+        members.put(member.client_id, member)
+        mine = self._groups_of.get(member.connection)
+        if mine is None:
+            mine = self._groups_of[member.connection] = _Memberships()
             member.connection.on_close.append(lambda: self._on_close(member.connection))
-        if key not in groups:
-            groups[key] = None
-            self._count += 1
+        self._count += mine.add(role, group, member.client_id)
         if old is not None and old.connection is not member.connection:
-            self._leave(old, key)
+            self._leave(old, role, group)
         if not self._scanning:
             self._scanning = True
             self._services.call_later(SCAN_MS, self._scan)
         return old is None or old.connection is not member.connection
 
     def _on_close(self, connection: Client) -> None:
-        mine = self._groups_of.pop(connection, {})
-        self._count -= len(mine)
-        for kind, name in dict.fromkeys((kind, name) for kind, name, _ in mine):
-            self._drop_if(kind, name, lambda member: member.connection is connection)
+        mine = self._groups_of.pop(connection, None)
+        if mine is not None:
+            self._count -= mine.count
+            self._services.turns.begin(self, self._end(connection, mine))
+
+    def _end(self, connection: Client, mine: _Memberships) -> Generator[None]:
+        for (role, group), client_ids in mine.ids.items():
+            for client_id in client_ids:
+                charge(ITEM_UNITS)
+                member = self._members_of(role, group).get(client_id)
+                if member is not None and member.connection is connection:  # else it came again over another one
+                    self._drop(role, group, client_id)
+                yield
 
     def _scan(self) -> None:
-        oldest = self._services.awake_ms() - EXPIRY_MS
-        for kind, groups in ((Role.PRODUCER, self.producers), (Role.CONSUMER, self.consumers)):
-            for name in list(groups):
-                self._drop_if(kind, name, lambda member: member.last_seen_ms < oldest)
+        self._services.turns.begin(self, self._expire(self._services.awake_ms() - EXPIRY_MS))
+
+    def _expire(self, oldest_ms: int) -> Generator[None]:
+        looked = 0
+        for role, groups in ((Role.PRODUCER, self.producers), (Role.CONSUMER, self.consumers)):
+            for group in groups:
+                for client_id, member in self._members_of(role, group).items():
+                    charge(ITEM_UNITS)
+                    if member.last_seen_ms < oldest_ms:
+                        self._drop(role, group, client_id)
+                    looked += 1
+                    if looked % LOOKS == 0:
+                        yield
         self._scanning = bool(self.consumers or self.producers)
         if self._scanning:
             self._services.call_later(SCAN_MS, self._scan)
 
-    def _drop_if(self, kind: Role, name: str, gone: Callable[[Member], bool]) -> None:
-        if kind == Role.PRODUCER:
-            members = self.producers.get(name, {})
-            self._drop_producers(name, {m.client_id for m in members.values() if gone(m)})
-        elif name in self.consumers:
-            members = self.consumers[name].members
-            self._drop_consumers(name, {m.client_id for m in members.values() if gone(m)})
-
-    def _drop_producers(self, name: str, client_ids: set[str]) -> None:
-        members = self.producers.get(name, {})
-        for client_id in client_ids:
-            if (member := members.pop(client_id, None)) is not None:
-                self._leave(member, (Role.PRODUCER, name, client_id))
-                mine = self._producer_clients[client_id]
-                del mine[name]
-                if not mine:
-                    del self._producer_clients[client_id]
+    def _drop(self, role: Role, group: str, client_id: str) -> None:
+        """Forgets the client in that group, if it is there."""
+        members = self._members_of(role, group)
+        member = members.get(client_id)
+        if member is None:
+            return
+        members.remove(client_id)
+        self._leave(member, role, group)
+        if role is Role.CONSUMER:
+            self._consumer_left(group, client_id)
+            return
+        mine = self._producer_clients[client_id]
+        mine.remove(group)
+        if not mine:
+            del self._producer_clients[client_id]
         if not members:
-            self.producers.pop(name, None)
+            self.producers.remove(group)
 
-    def _drop_consumers(self, name: str, client_ids: set[str]) -> None:
-        group = self.consumers.get(name)
-        if group is None:
+    def _consumer_left(self, name: str, client_id: str) -> None:
+        group = self.consumers[name]
+        group.version += 1
+        group.ids_bytes -= len(client_id)
+        if group.members:
+            self._changed(name, group)
             return
-        before = len(group.members)
-        for client_id in client_ids:
-            if (member := group.members.pop(client_id, None)) is not None:
-                self._leave(member, (Role.CONSUMER, name, client_id))
-        if not group.members:
-            del self.consumers[name]
-            if group.text is not None:
-                group.text.hold(0)
-        elif len(group.members) != before:
-            self._notify(name, group)
+        self.consumers.remove(name)
+        if group.text is not None:
+            group.text.hold(0)
 
-    def _leave(self, member: Member, key: tuple[Role, str, str]) -> None:
-        groups = self._groups_of.get(member.connection)
-        if groups is not None and key in groups:
-            del groups[key]
-            self._count -= 1
+    def _leave(self, member: Member, role: Role, group: str) -> None:
+        mine = self._groups_of.get(member.connection)
+        if mine is not None:
+            self._count -= mine.remove(role, group, member.client_id)
 
-    def _notify(self, name: str, group: ConsumerGroup) -> None:
+    def _changed(self, name: str, group: ConsumerGroup) -> None:
         """Asks the members of a CLUSTERING group to divide the queues again."""
-        if group.message_model != CLUSTERING:
-            return
-        for connection in dict.fromkeys(member.connection for member in group.members.values()):
-            connection.consumers_changed(name)
+        if group.message_model == CLUSTERING:
+            self._notices.changed(name, group)
+
+
+class _Memberships:
+    """What one connection's heartbeats named."""
+
+    __slots__ = ("count", "ids")
+
+    def __init__(self) -> None:
+        self.ids: dict[tuple[Role, str], dict[str, None]] = {}
+        """(role, group) -> client ids, in the order in which they came."""
+        self.count = 0
+        """Of all of them."""
+
+    def add(self, role: Role, group: str, client_id: str) -> int:
+        """1 if it is new, else 0."""
+        ids = self.ids.setdefault((role, group), {})
+        if client_id in ids:
+            return 0
+        ids[client_id] = None
+        self.count += 1
+        return 1
+
+    def remove(self, role: Role, group: str, client_id: str) -> int:
+        """1 if it was there, else 0."""
+        ids = self.ids.get((role, group), {})
+        if client_id not in ids:
+            return 0
+        del ids[client_id]
+        if not ids:
+            del self.ids[role, group]
+        self.count -= 1
+        return 1
+
+
+_NOBODY: SortedMap[str, Member] = SortedMap()
+"""Never changed."""
+
+
+def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
+    """Raises Refused if the list of the group's members would become too long."""
+    if group.ids_bytes + len(client_id) > IDS_BYTES_MAX:
+        remark = (
+            f"the client ids of group {name} have {group.ids_bytes} characters; at most {IDS_BYTES_MAX} are allowed"
+        )
+        raise Refused(Reason.BUSY, remark)
 
 
 def _text_bytes(subscriptions: Iterable[Subscription]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
+from cluster.broker import cut_work
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services
 from cluster.remoting.request import Handler, Request
@@ -53,6 +54,22 @@ def refusing(handler: Handler) -> Handler:
             refuse(request, refused)
 
     return answered
+
+
+def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
+    """Handles the request step by step (`cluster.runtime.work.Turns`), behind what its client asked for before; ends
+    when the client is gone. Answers with code and remark where a step raises Refused."""
+    cut_work.begin(services.turns, request.connection, _steps_of(request, steps))
+
+
+def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
+    try:
+        for _ in steps:
+            yield
+            if request.connection.closed:
+                return
+    except Refused as refused:
+        refuse(request, refused)
 
 
 def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] | None = None) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Annotated
 
 import msgspec
@@ -16,8 +17,9 @@ from cluster.broker.queue_locks import QueueLocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.broker.subscription import Subscription
-from cluster.remoting.answers import after_read_index, refuse, refusing
+from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.body_limits import too_long
+from cluster.remoting.consumer_list import ConsumerLists
 from cluster.remoting.fields import text
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
@@ -35,7 +37,10 @@ from cluster.runtime.request_limits import (
 )
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
+from raftlog.work import ITEM_UNITS, charge, charge_bytes
 
+GROUP_UNITS = 15
+"""Noting a client in one group."""
 _MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _FROM_WHERE = (
@@ -87,7 +92,6 @@ class HeartbeatData(msgspec.Struct, rename="camel"):
 
 
 _decode = metered_json.decoder(HeartbeatData, strict=False)
-_encode = metered_json.encode
 
 
 class Heartbeats:
@@ -98,6 +102,7 @@ class Heartbeats:
         self._members = members
         self._news = GroupNews(services, members)
         self._locks = locks
+        self._lists = ConsumerLists()
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
@@ -111,17 +116,25 @@ class Heartbeats:
         data = _parse(request.body)
         groups = len(data.producer_data_set or ()) + len(data.consumer_data_set or ())
         self._members.check(request.connection, data.client_id, groups)
+        in_steps(self._services, request, self._note(request, data))
+
+    def _note(self, request: Request, data: HeartbeatData) -> Generator[None]:
+        """Registers the client in each group, then tells the log what is new, and answers."""
         changed = False
         for producer in data.producer_data_set or ():
+            charge(GROUP_UNITS)
             self._members.add_producer(producer.group_name, _member(request, data.client_id))
+            yield
         consumers = data.consumer_data_set or []
         for consumer in consumers:
+            charge(GROUP_UNITS)
             changed |= self._note_consumer(request, data, consumer)
+            yield
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if changed or not data.heartbeat_fingerprint else "false",
         }
-        self._propose_news([consumer.group_name for consumer in consumers], request, ext)
+        yield from self._propose_news([consumer.group_name for consumer in consumers], request, ext)
 
     def _note_consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData) -> bool:
         """Registers one group of a heartbeat. True if the client should send its subscriptions next time."""
@@ -137,7 +150,7 @@ class Heartbeats:
         group.consume_from_where = _enum_name(consumer.consume_from_where, _FROM_WHERE)
         return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
 
-    def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> None:
+    def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> Generator[None]:
         """Answers the heartbeat, after the log knows its groups if this node can tell it. Only what no entry can hold
         is an error: the next heartbeat proposes again what could not be written now."""
 
@@ -147,26 +160,34 @@ class Heartbeats:
             else:
                 request.reply(ResponseCode.SUCCESS, None, ext)
 
-        self._news.propose(groups, done)
+        yield from self._news.propose(groups, done)
 
     def _unregister(self, request: Request) -> None:
-        ext = request.ext
-        client_id, group = text(request, "clientID"), ext.get("consumerGroup")
-        self._members.remove(client_id, group, ext.get("producerGroup"))
+        in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # behind its heartbeats
+
+    def _leave(self, request: Request, client_id: str) -> Generator[None]:
+        group = request.ext.get("consumerGroup")
+        charge(GROUP_UNITS)
+        self._members.remove(client_id, group, request.ext.get("producerGroup"))
         if group and self._services.writes_open():  # an orderly leave hands its queues over at once
+            charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
             self._locks.unlock(group, client_id, None, lambda _: None)
         request.reply(ResponseCode.SUCCESS)
+        yield
 
     def _consumer_list(self, request: Request) -> None:
         group = text(request, "consumerGroup")
+        after_read_index(
+            self._services, request, lambda request: in_steps(self._services, request, self._list(request, group))
+        )
 
-        def answer(request: Request) -> None:
-            ids = self._members.consumer_ids(group)
-            if not ids:
-                raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
-            request.reply(ResponseCode.SUCCESS, body=_encode({"consumerIdList": ids}))
-
-        after_read_index(self._services, request, answer)
+    def _list(self, request: Request, group: str) -> Generator[None]:
+        found = self._members.consumers.get(group)
+        if found is None:
+            raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
+        body = yield from self._lists.body(found)
+        charge_bytes(len(body))
+        request.reply(ResponseCode.SUCCESS, body=body)
 
 
 def handlers(services: Services, members: Members, locks: QueueLocks) -> dict[int, Handler]:
