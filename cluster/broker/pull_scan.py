@@ -1,23 +1,23 @@
-"""Which messages a pull gets: chosen by their rows in the queue, or by reading them where a filter needs properties.
+"""Which messages a pull gets, chosen by their rows in the queue: all of them, or those with certain tags.
 
-Every way is bounded: one pull holds the event loop for a few milliseconds and goes on at the next, from `next_offset`.
+Every way is bounded: one pull looks at some of them and goes on at the next, from `next_offset`. `pull_search` does the
+same by the properties of the messages.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.log_reads import read_body, read_intact
+from cluster.broker.log_reads import read_body
 from cluster.broker.pull import Pull
 from cluster.broker.recent_blocks import RecentBlocks
 from cluster.broker.services import Services
 from cluster.broker.stored_bodies import extent_of
-from cluster.wire.message_format import parse_properties, stored_properties
+from raftlog.work import METER, charge
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem, unpack_items
 
@@ -25,13 +25,8 @@ SCAN_MAX = 4096
 """Queue items looked at by one pull with a tag filter."""
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
-SEARCH_MAX = 1024
-"""Messages read by one pull with an SQL92 filter; RocketMQ looks at 800."""
-SEARCH_WINDOW = 32
-SEARCH_WINDOW_BYTES = 256 << 10
-"""Messages, and bytes of them, per fetch and read."""
-SEARCH_BYTES_MAX = 8 << 20
-SEARCH_MS_MAX = 20
+WINDOW_UNITS, STEP_UNITS = 40, 250
+"""What looking at one costs (`raftlog.work`), and above which costs a step ends."""
 
 _SIZE = struct.Struct(">8xI20x")
 _TAG = struct.Struct(">16xq8x")
@@ -71,10 +66,7 @@ class Chosen(NamedTuple):
 
 
 def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
-    """By rows: the items to send, within the pull's limits but at least one if any matches, and where to go on."""
-    assert not isinstance(pull.wanted, SqlFilter)
-    if pull.wanted is not None:
-        return _choose_tags(rows, pull, pull.wanted, high)
+    """All items from the pull's offset on, within the pull's limits but at least one, and where to go on."""
     first = pull.offset
     end = min(first + pull.messages_max, high)
     items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
@@ -92,12 +84,18 @@ def _fitting(items: bytes, bytes_max: int) -> int:
     return max(1, bisect_right(ends, bytes_max))
 
 
-def _choose_tags(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Chosen:
+def choosing(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Generator[None, None, Chosen]:
+    """The items with one of the tags, in bounded steps."""
     parts: list[bytes] = []
     offsets: list[int] = []
     total = 0
     at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
+    began = METER.units
     while at < stop:
+        if METER.units - began >= STEP_UNITS:
+            yield
+            began = METER.units
+        charge(WINDOW_UNITS)
         window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % SCAN_WINDOW + SCAN_WINDOW, stop), high)
         if not window:  # trimmed since the bounds were looked up: the next pull learns it
             break
@@ -127,49 +125,3 @@ def read(services: Services, chosen: Chosen) -> Found:
         return Found(count, body, chosen.next_offset, chosen.extent[2])
     bad = unpack_items(items[count * ITEM.size : (count + 1) * ITEM.size], chosen.offsets[count])[0]
     return Found(count, body, bad.queue_offset, unread=bad)
-
-
-def search(services: Services, pull: Pull, wanted: SqlFilter, high: int) -> Found:
-    """By properties: reads the messages from the pull's offset on, at least one, and keeps those that the filter wants.
-
-    Only intact ones are judged: damage must not make a message unwanted.
-    """
-    pieces: list[bytes] = []
-    last = -1
-    total = read_bytes = 0
-    at, stop = pull.offset, min(high, pull.offset + SEARCH_MAX)
-    until_ms = services.monotonic_ms() + SEARCH_MS_MAX
-    while at < stop and read_bytes < SEARCH_BYTES_MAX:
-        window = _window(services, pull, at, stop)
-        if not window:  # trimmed since the bounds were looked up: the next pull learns it
-            break
-        read_bytes += sum([item.size for item in window])
-        intact = read_intact(services, window)
-        for item, piece in zip(window, intact, strict=False):
-            if wanted.matches(parse_properties(stored_properties(piece))):
-                total += item.size
-                if total > pull.bytes_max and pieces:
-                    return _found(pieces, at, last)
-                pieces.append(piece)
-                last = item.position
-            at = item.queue_offset + 1
-            if len(pieces) == pull.messages_max or services.monotonic_ms() >= until_ms:
-                return _found(pieces, at, last)
-        if len(intact) < len(window):
-            return _found(pieces, at, last)._replace(unread=window[len(intact)])
-    return _found(pieces, at, last)
-
-
-def _found(pieces: list[bytes], next_offset: int, last: int) -> Found:
-    return Found(len(pieces), b"".join(pieces), next_offset, last)
-
-
-def _window(services: Services, pull: Pull, at: int, stop: int) -> list[QueueItem]:
-    """The next items to read in one go, at least one unless the queue was trimmed."""
-    items = services.state.fetch(pull.topic_id, pull.queue_id, at, min(SEARCH_WINDOW, stop - at))
-    total = 0
-    for count, item in enumerate(items):
-        total += item.size
-        if total > SEARCH_WINDOW_BYTES and count:
-            return items[:count]
-    return items

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.broker import cut_work
-from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.filtered_pulls import FilteredPulls
 from cluster.broker.group_members import Members
 from cluster.broker.known_filters import KnownFilters, Unknown
 from cluster.broker.log_reads import is_here
@@ -20,7 +20,7 @@ from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.old_pulls import OldMessages, OldPulls
 from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
-from cluster.broker.pull_scan import NOTHING, Found, choose, read, search
+from cluster.broker.pull_scan import NOTHING, Found, choose, read
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.read_levels import ReadLevels
 from cluster.broker.recent_blocks import RecentBlocks
@@ -69,6 +69,9 @@ class Pulls:
         self._has_tier = levels is not None
         self._rows = RecentBlocks(services.state)
         self.filters = KnownFilters(services)
+        self._filtered = FilteredPulls(
+            services, self._rows, settle=self._settle, conclude=self._conclude, hold=self._hold, fail=self._fail
+        )
         self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
 
     # --- a wish comes in ---
@@ -172,13 +175,16 @@ class Pulls:
         """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
         try:
             return self._answer(pull)
-        except Exception as error:
-            if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
-                pull.puller.refused(no_topic(pull.topic))
-            else:
-                logger.exception("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
-                pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
+        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+            self._fail(pull, error)
             return True
+
+    def _fail(self, pull: Pull, error: Exception) -> None:
+        if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
+            pull.puller.refused(no_topic(pull.topic))
+        else:
+            logger.error("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset, exc_info=error)
+            pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
 
     def _answer(self, pull: Pull) -> bool:
         state = self._services.state
@@ -206,14 +212,22 @@ class Pulls:
             return True
         if self._has_tier and self._old.answer_early(pull, high, self._reply_old, self._settle):
             return True
-        found = self._find(pull, high)
-        if found is None:
+        if pull.wanted is not None:
+            self._filtered.begin(pull)
             return True
+        chosen = choose(self._rows, pull, high)
+        if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
+            return True
+        found = read(self._services, chosen) if chosen.items else Found(0, b"", chosen.next_offset)
+        return self._conclude(pull, found, (low, high))
+
+    def _conclude(self, pull: Pull, found: Found, bounds: tuple[int, int]) -> bool:
+        """Answers the pull with what was found up to the end of its queue. False if it is to wait for more."""
         if found.unread is not None:
             self._reply_before(pull, found, found.unread)
         elif found.messages:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found, (low, high))
-        elif pull.held and found.next_offset == high:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found, bounds)
+        elif pull.held and found.next_offset == bounds[1]:
             pull.offset = found.next_offset
             return False
         elif found.next_offset == pull.offset and pull.repair_tries < REPAIR_TRIES:
@@ -289,19 +303,6 @@ class Pulls:
 
         self._services.read_index(confirmed)
         return True
-
-    def _find(self, pull: Pull, high: int) -> Found | None:
-        """What the pull gets, up to the offset `high`; None if another node answers it, which has the log."""
-        services, wanted = self._services, pull.wanted
-        if isinstance(wanted, SqlFilter):
-            first = services.state.fetch(pull.topic_id, pull.queue_id, pull.offset, 1)
-            if first and pull.puller.elsewhere(first[0].position):
-                return None
-            return search(services, pull, wanted, high)
-        chosen = choose(self._rows, pull, high)
-        if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
-            return None
-        return read(services, chosen) if chosen.items else Found(0, b"", chosen.next_offset)
 
     # --- replies ---
 

@@ -51,7 +51,7 @@ class Judging:
             self.verdict = False
         return True
 
-    def value(self, term: object, evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Any:
+    def value(self, term: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Any:
         """What the term finds, which is evaluated if it was not yet. Raises PausedError, IncomparableError."""
         known = self._known
         if term in known:
@@ -61,7 +61,7 @@ class Judging:
         units = cost.units(max((len(self.get(name, "")) for name in names), default=0))
         self._units -= units
         charge(units)
-        found = known[term] = evaluate(self)
+        found = known[term] = term(self)
         return found
 
 
@@ -69,6 +69,6 @@ def term(evaluate: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> 
     """The term in parts, whose only part it is. `names`: of the properties that it reads."""
 
     def resume(judging: Judging) -> Any:
-        return judging.value(resume, evaluate, cost, names)
+        return judging.value(evaluate, cost, names)
 
     return resume

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 
 from cluster.broker.filters import conditions, grammar
@@ -15,10 +16,13 @@ BYTES_PER_CHARACTER, BYTES_OF_ANY = 240, 1024
 """Of a parsed filter, at most."""
 
 
-class SqlFilter:
-    """A condition on the properties of messages."""
+_numbers = itertools.count()
 
-    __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "text")
+
+class SqlFilter:
+    """A condition on the properties of messages. `number` is its own: what was said by it may outlive it."""
+
+    __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "number", "text")
 
     def __init__(self, text: str) -> None:
         """Raises FilterError."""
@@ -37,6 +41,7 @@ class SqlFilter:
     def _take(self, text: str, operand: Operand) -> None:
         whole = conditions.whole(operand)
         self.text = text
+        self.number = next(_numbers)
         self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:

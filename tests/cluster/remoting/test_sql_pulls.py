@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import pull_scan
+from cluster.broker import pull_search
 from cluster.broker.filters import sql
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.pulls import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
@@ -50,8 +50,9 @@ def numbers(request: Any) -> tuple[int, int]:
     return request.answer.code, int(request.answer.ext["nextBeginOffset"])
 
 
-def priced(node: Any, price: int | str, *bodies: bytes, **more: Any) -> bytes:
-    return b"".join(node.store("T", *(bodies or (b"m",)), user={"price": str(price)}, **more))
+def priced(node: Any, price: int | str, *bodies: bytes, long: str = "", **more: Any) -> bytes:
+    user = {"price": str(price)} | ({"long": long} if long else {})
+    return b"".join(node.store("T", *(bodies or (b"m",)), user=user, **more))
 
 
 def test_properties_tags_and_keys_select(node: Any, pull: Any) -> None:
@@ -72,30 +73,32 @@ def test_what_is_no_filter_is_refused_with_its_place(pull: Any) -> None:
 
 def test_one_pull_looks_at_a_bounded_number_of_messages(node: Any, pull: Any) -> None:
     priced(node, 5, *[b"m"] * 2500)
-    assert [numbers(pull(at)) for at in (0, 1024, 2048)] == [(20, 1024), (20, 2048), (20, 2500)]
+    requests = [pull(at) for at in (0, 1024, 2048)]
+    node.advance(0)
+    assert [numbers(request) for request in requests] == [(20, 1024), (20, 2048), (20, 2500)]
 
 
 def test_one_pull_reads_a_bounded_number_of_bytes(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     priced(node, 5, *[b"m" * 100_000] * 10)
-    monkeypatch.setattr(pull_scan, "SEARCH_BYTES_MAX", 350_000)
+    monkeypatch.setattr(pull_search, "SEARCH_BYTES_MAX", 350_000)
+    monkeypatch.setattr(pull_search, "SEARCH_WINDOW_BYTES", 256 << 10)
     assert numbers(pull(0)) == (20, 4), "in reads of two"
-    monkeypatch.setattr(pull_scan, "SEARCH_WINDOW_BYTES", 10)
-    monkeypatch.setattr(pull_scan, "SEARCH_BYTES_MAX", 1)
+    monkeypatch.setattr(pull_search, "SEARCH_WINDOW_BYTES", 10)
+    monkeypatch.setattr(pull_search, "SEARCH_BYTES_MAX", 1)
     assert numbers(pull(4)) == (20, 5), "at least one, however large"
 
 
-def test_one_pull_takes_a_bounded_time(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    priced(node, 5, *[b"m"] * 100)
-    read_log = node.read_log
-
-    def slow(position: int, size: int) -> bytes:
-        node.now_ms += 15
-        return bytes(read_log(position, size))
-
-    monkeypatch.setattr(node, "read_log", slow)
-    assert numbers(pull(0)) == (20, pull_scan.SEARCH_WINDOW + 1)
-    monkeypatch.setattr(pull_scan, "SEARCH_MS_MAX", 1)
-    assert numbers(pull(0)) == (20, 1), "at least one message"
+def test_one_pull_does_a_bounded_amount_of_work(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    priced(node, 5, *[b"m"] * 20, long="x" * 20_000)
+    text = "price > 10" + " OR long CONTAINS 'abcdefg'" * 50
+    request = pull(0, text)
+    node.advance(0)
+    assert numbers(request) == (20, 3), "each costs some 8,000 units"
+    monkeypatch.setattr(pull_search, "SEARCH_UNITS_MAX", 1)
+    for at in range(3, 6):
+        request = pull(at, text)
+        node.advance(0)
+        assert numbers(request) == (20, at + 1), "at least one message, whatever that costs"
 
 
 def test_limits_of_an_answer(node: Any, pull: Any) -> None:
@@ -145,6 +148,7 @@ def test_a_held_pull_wakes_only_for_what_its_filter_wants(node: Any, pull: Any) 
 def test_a_held_pull_that_is_far_behind_goes_on_at_once(node: Any, pull: Any) -> None:
     held = hold(pull, 0)
     priced(node, 5, *[b"m"] * 1025)
+    node.advance(0)
     assert numbers(held) == (20, 1024)
 
 
