@@ -128,6 +128,8 @@ class Pull(Untracked):
     here: bool = False
     """The tier did not answer it: this node's log does, whatever `tier.read` says."""
     parked: bool = False
+    wave: int = 0
+    """Which wake it waits for: of those that are under way, it is part of the earlier ones no more."""
     kept: Share | None = None
     """The room that it takes while it is parked, if it is a large one."""
     slot: int = 0

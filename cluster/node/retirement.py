@@ -133,7 +133,7 @@ class Retirement:
         for connection in connections:
             connection.leave(REMARK)
         await self._until(lambda: node.proposals.idle and not any(map(_waits, connections)), DRAIN_S)
-        node.pulls.long_polls.release()
+        await node.pulls.long_polls.release()
         for connection in connections:
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)

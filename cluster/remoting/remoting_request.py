@@ -92,6 +92,8 @@ class RemotingRequest(Untracked):
     def hold(self) -> None:
         """See `services.Request`."""
         self._arrived_s = math.inf
+        if self.received is None:  # else another node may have to answer, and reads all of it
+            self.drop()
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """See `services.Request`."""

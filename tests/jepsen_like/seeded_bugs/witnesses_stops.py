@@ -23,6 +23,10 @@ from raftlog.types import NOBODY, NodeId
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 
 
+async def _nothing() -> None:
+    """Where nobody waits for messages."""
+
+
 def witness_O01() -> None:
     refused: list[Any] = []
     connection = SimpleNamespace(leave=lambda remark: None, say_goodbye=lambda: None, inflight_bytes=0, closed=True)
@@ -33,7 +37,7 @@ def witness_O01() -> None:
         proposals=proposals,
         failure=None,
         hurried=False,
-        pulls=SimpleNamespace(long_polls=SimpleNamespace(release=lambda: None)),
+        pulls=SimpleNamespace(long_polls=SimpleNamespace(release=_nothing)),
         raw=SimpleNamespace(leader_id=NOBODY),
     )
 
