@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -83,6 +83,16 @@ class Call(NamedTuple):
     async def breathe(self) -> None:
         """Called between the steps of work that grows with input or data: waits until it is this connection's turn."""
         await self.port.services.turns.breathe(self.owner)
+
+    async def done(self, steps: Generator[None, None, T]) -> T:
+        """Does work that is cut into steps; returns what it comes to."""
+        while True:
+            await self.breathe()
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: T = end.value
+                return found
 
 
 Handler = Callable[[Call], Awaitable[msgspec.Struct | Answer | Raw | Stream | Pieces]]

@@ -10,11 +10,11 @@ import msgspec
 from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided
 from cluster.admin.errors import ApiError
+from cluster.admin.list_query import neighbour
 from cluster.broker.command_levels import propose_bounded
-from cluster.broker.group_lag import queue_lags
+from cluster.broker.group_lag import lag_steps
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.refusal import Reason, Refused
-from cluster.config.source import nearest
 from cluster.runtime.request_limits import GroupName, NewGroup, RetryTimes, TopicName
 from raftlog.types import EntryId
 from statemachine.broker_state import BrokerState
@@ -92,14 +92,14 @@ async def create_group(call: Call) -> Answer:
         fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
         raise ApiError("exists", f"group {wanted.name} is there already", fix)
     verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
-    return Answer(201 if verb == "created" else 200, _view(call, result.value, verb, entry))
+    return Answer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
 
 
 async def delete_group(call: Call) -> GroupChanged:
     """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
     group = find_group(call.port.state, call.params["name"])
     dry_run = flag_of(call.query, DRY_RUN)
-    held = _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
+    held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
         return held
     entry, _ = await applied(partial(propose_bounded, call.port.services, [DELETE_GROUP, group.name, True]))
@@ -142,7 +142,7 @@ def find_group(state: BrokerState, name: str) -> GroupConfig:
     """The group. Raises ApiError naming the nearest one there is."""
     group = state.groups.get(name)
     if group is None:
-        match = nearest(name, state.groups)
+        match = neighbour(name, state.groups)
         hint = (
             f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
         )
@@ -150,7 +150,7 @@ def find_group(state: BrokerState, name: str) -> GroupConfig:
     return group
 
 
-def _view(
+async def _view(
     call: Call,
     group: GroupConfig,
     result: Literal["created", "kept", "updated", "deleted"],
@@ -159,6 +159,7 @@ def _view(
     dry_run: bool = False,
 ) -> GroupChanged:
     state = call.port.state
+    lags = await call.done(lag_steps(state, group))
     return GroupChanged(
         node=call.port.config.node.id,
         term=entry.term,
@@ -167,8 +168,8 @@ def _view(
         name=group.name,
         retry_max_times=group.retry_max_times,
         consume_enable=group.consume_enable,
-        offsets=len(list(state.offsets_of_group(group.name))),
-        lag=sum(each.lag for each in queue_lags(state, group)),
-        members=len(call.port.members(group.name)),
+        offsets=len(state.offsets_of_group(group.name)),
+        lag=sum(each.lag for each in lags),
+        members=call.port.member_count(group.name),
         dry_run=dry_run,
     )

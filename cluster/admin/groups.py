@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
 from cluster.admin.call import Call, ReadView
+from cluster.admin.cost import PAGE_ITEMS_MAX
+from cluster.admin.errors import ApiError
 from cluster.admin.group_changes import find_group
+from cluster.admin.item_page import Page
+from cluster.admin.list_query import after_of, limit_of
+from cluster.admin.pieces import Pieces
 from cluster.admin.port import MemberView
-from cluster.broker.assignment import averagely
-from cluster.broker.group_lag import QueueLag, queue_lags
-from statemachine.broker_state import BrokerState
+from cluster.broker.assignment import owner
+from cluster.broker.group_lag import QueueLag, lag_steps
 from statemachine.groups import GroupConfig
+from statemachine.queue_locks import QueueLock
 
-GROUPS_PER_TURN = 64
-"""Groups of the list that are counted before the event loop serves others."""
+QUEUES_PER_PAGE = 20_000
+"""Queues of the groups of one page. A group with more is alone on its page."""
+QUEUE_DIGITS = 5
 
 
 class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +69,8 @@ class GroupsView(ReadView, frozen=True, kw_only=True):
     """`GET /v1/groups`."""
 
     groups: list[GroupView]
+    next: str | None
+    """`after` of the next page; null on the last."""
 
 
 class GroupDetail(ReadView, frozen=True, kw_only=True):
@@ -71,39 +80,73 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     retry_max_times: int
     subscriptions: list[SubscriptionView]
     members: list[MemberView]
+    """The first of them by their client ids."""
+    members_total: int = 0
     offsets: list[OffsetView]
     lag: int
+    """In all queues, also those of other pages."""
     lag_ms: int = 0
+    next: str | None
+    """`after` of the next page of queues; null on the last."""
 
 
-async def list_groups(call: Call) -> GroupsView:
-    """All consumer groups, by name."""
+async def list_groups(call: Call) -> Pieces:
+    """Consumer groups by name, a page of them."""
     state = call.port.state
     applied = state.applied.index
-    groups = []
-    for at, (name, config) in enumerate(sorted(state.groups.items())):
-        if at % GROUPS_PER_TURN == 0:
-            await asyncio.sleep(0)
-        offsets = _offsets(call, config)
-        groups.append(
-            GroupView(
-                name=name,
-                topics=sorted({each.topic for each in offsets} | set(config.subscriptions)),
-                members=len(call.port.members(name)),
-                lag=_lag(offsets),
-                lag_ms=_lag_ms(offsets),
-            )
+    page, after, queues = Page(call, limit_of(call)), after_of(call), 0
+    names = state.groups.keys_from(after, page.items_max + 1)
+    left = len(names) > page.items_max
+    for name in names[: page.items_max]:
+        config = state.groups.get(name)
+        if config is None:
+            continue
+        await page.turn()
+        lags = await call.done(lag_steps(state, config))
+        queues += len(lags)
+        view = GroupView(
+            name=name,
+            topics=sorted({each.topic for each in lags} | set(config.subscriptions)),
+            members=call.port.member_count(name),
+            lag=sum(each.lag for each in lags),
+            lag_ms=max([await _age_ms(call, each) for each in lags if each.lag], default=0),
         )
-    return GroupsView(node=call.port.config.node.id, consistency=call.consistency, applied_index=applied, groups=groups)
+        if (page.items and queues > QUEUES_PER_PAGE) or not page.add(view):
+            left = True
+            break
+        after = name
+    else:
+        after = names[-2] if left else None
+    answer = GroupsView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        groups=[],
+        next=after if left else None,
+    )
+    return page.answer(answer, "groups")
 
 
-async def describe_group(call: Call) -> GroupDetail:
-    """One consumer group."""
+async def describe_group(call: Call) -> Pieces:
+    """One consumer group, with a page of its queues."""
     state, name = call.port.state, call.params["name"]
     applied = state.applied.index
     config = find_group(state, name)
-    offsets = _offsets(call, config)
-    return GroupDetail(
+    lags = await call.done(lag_steps(state, config))
+    page, left = Page(call, limit_of(call)), False
+    members = call.port.members(name)
+    clients = sorted(member.client_id for member in members)
+    locks, lag_ms, before = state.locks_of_group(name), 0, _place(call)
+    for each in lags:
+        await page.turn()
+        age_ms = await _age_ms(call, each)
+        lag_ms = max(lag_ms, age_ms)
+        if left or (before is not None and (each.topic, each.queue_id) <= before):
+            continue
+        if page.add(_offset(call, config, each, age_ms, clients, locks)):
+            last = each
+        left = page.full and each is not lags[-1]
+    view = GroupDetail(
         node=call.port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
@@ -113,56 +156,59 @@ async def describe_group(call: Call) -> GroupDetail:
             SubscriptionView(topic=topic, expression_type=kind, expression=text, version=version)
             for topic, (kind, text, version) in sorted(config.subscriptions.items())
         ],
-        members=call.port.members(name),
-        offsets=offsets,
-        lag=_lag(offsets),
-        lag_ms=_lag_ms(offsets),
+        members=members[:PAGE_ITEMS_MAX],
+        members_total=len(members),
+        offsets=[],
+        lag=sum(each.lag for each in lags),
+        lag_ms=lag_ms,
+        next=f"{last.topic}/{last.queue_id}" if left else None,
+    )
+    return page.answer(view, "offsets")
+
+
+def _place(call: Call) -> tuple[str, int] | None:
+    """?after=TOPIC/QUEUE. Raises ApiError."""
+    after = after_of(call)
+    if after is None:
+        return None
+    topic, slash, queue = after.rpartition("/")
+    if not slash or not (queue.isascii() and queue.isdecimal() and len(queue) <= QUEUE_DIGITS):
+        raise ApiError("bad_query", f"after cannot be {after[:64]}", "give the `next` of the page before")
+    return topic, int(queue)
+
+
+def _offset(
+    call: Call,
+    group: GroupConfig,
+    each: QueueLag,
+    age_ms: int,
+    clients: list[str],
+    locks: Mapping[tuple[int, int], QueueLock],
+) -> OffsetView:
+    topic = call.port.state.topics.get(each.topic)
+    lock = locks.get((topic.id, each.queue_id)) if topic is not None else None
+    now_ms = int(1000 * asyncio.get_running_loop().time())
+    return OffsetView(
+        topic=each.topic,
+        queue_id=each.queue_id,
+        committed_offset=each.committed,
+        min_offset=each.min_offset,
+        max_offset=each.max_offset,
+        lag=each.lag,
+        lag_ms=age_ms,
+        committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
+        owner=lock.client_id
+        if lock is not None
+        else owner(each.queue_id, topic.read_queues if topic is not None else 0, clients),
     )
 
 
-def _lag_ms(offsets: list[OffsetView]) -> int:
-    return max((each.lag_ms for each in offsets), default=0)
-
-
-def _lag(offsets: list[OffsetView]) -> int:
-    return sum(each.lag for each in offsets)
-
-
-def _offsets(call: Call, group: GroupConfig) -> list[OffsetView]:
-    port, state = call.port, call.port.state
-    now_ms, wall_ms = int(1000 * asyncio.get_running_loop().time()), port.wall_ms()
-    clients = sorted(member.client_id for member in port.members(group.name))
-    locks = state.locks_of_group(group.name)
-    found = []
-    for each in queue_lags(state, group):
-        topic = state.topics.get(each.topic)
-        lock = locks.get((topic.id, each.queue_id)) if topic is not None else None
-        found.append(
-            OffsetView(
-                topic=each.topic,
-                queue_id=each.queue_id,
-                committed_offset=each.committed,
-                min_offset=each.min_offset,
-                max_offset=each.max_offset,
-                lag=each.lag,
-                lag_ms=_age_ms(state, each, wall_ms),
-                committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
-                owner=lock.client_id
-                if lock is not None
-                else _owner(clients, each.queue_id, topic.read_queues if topic is not None else 0),
-            )
-        )
-    return found
-
-
-def _owner(clients: list[str], queue_id: int, queues: int) -> str | None:
-    return next((each for each in clients if queue_id in averagely(range(queues), clients, each)), None)
-
-
-def _age_ms(state: BrokerState, each: QueueLag, wall_ms: int) -> int:
+async def _age_ms(call: Call, each: QueueLag) -> int:
     """Since the first message that is not committed was stored."""
+    state = call.port.state
     topic = state.topics.get(each.topic)
     if not each.lag or topic is None:
         return 0
+    await call.breathe()
     first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
-    return max(0, wall_ms - first[0].store_time_ms) if first else 0
+    return max(0, call.port.wall_ms() - first[0].store_time_ms) if first else 0

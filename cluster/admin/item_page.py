@@ -20,7 +20,7 @@ class Page:
 
     def __init__(self, call: Call, items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> None:
         self._call = call
-        self._items_max = items_max
+        self.items_max = items_max
         self._bytes_max = bytes_max
         self.items = 0
         self.size = 0
@@ -34,7 +34,7 @@ class Page:
     @property
     def full(self) -> bool:
         """Whether no item fits any more."""
-        return self.items >= self._items_max or self.size >= self._bytes_max
+        return self.items >= self.items_max or self.size >= self._bytes_max
 
     async def turn(self, units: int = 0) -> None:
         """Called before an item is made: waits for the caller's turn, and counts the item's work."""

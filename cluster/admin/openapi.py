@@ -10,8 +10,10 @@ import msgspec
 
 from cluster.admin.call import BELOW_THREE, DRY_RUN
 from cluster.admin.configuration import BEFORE, CHANGES_MAX
+from cluster.admin.cost import PAGE_ITEMS_MAX
 from cluster.admin.errors import STATUS, ErrorView
 from cluster.admin.history import SINCE
+from cluster.admin.list_query import AFTER, LIMIT
 from cluster.admin.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
 from cluster.admin.route import Route, Serves, documented
 from cluster.runtime.events import KINDS
@@ -40,6 +42,13 @@ QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "/v1/tier/segments?since": {"type": "string", "pattern": r"^\d{1,18}$", "default": "0"},
     "/v1/config/history?limit": {"type": "integer", "minimum": 1, "maximum": CHANGES_MAX, "default": CHANGES_MAX},
     BEFORE: _WHOLE,
+    AFTER: {"type": "string", "description": "`next` of the page before"},
+    **{
+        f"{path}?{LIMIT}": {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX, "default": PAGE_ITEMS_MAX}
+        for path in ("/v1/topics", "/v1/topics/{name}", "/v1/groups", "/v1/groups/{name}")
+    },
+    f"/v1/topics/{{name}}?{AFTER}": _WHOLE,
+    f"/v1/groups/{{name}}?{AFTER}": {"type": "string", "pattern": r"^([%|a-zA-Z0-9_-]+/\d{1,5})?$"},
     SINCE: {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
 }
 _PARAMETER = re.compile(r"{(\w+)}")

@@ -243,6 +243,8 @@ class AdminPort:
     """Reads the configuration again. Raises ConfigError, having changed nothing."""
     members: Callable[[str], list[MemberView]]
     """Connected consumers of a group; [] if there are none or no such group."""
+    member_count: Callable[[str], int]
+    """How many there are."""
     old_keys: OldKeys | None = None
     """What finds messages that were evicted; None if no tier is configured."""
     old_bounds: OldBounds | None = None

@@ -15,6 +15,7 @@ from cluster.admin import (
     health,
     history,
     links,
+    list_query,
     log_level,
     maintenance,
     member_requests,
@@ -103,7 +104,9 @@ ROUTES: tuple[Route, ...] = (
         "PUT", "/v1/log-level", log_level.set_log_level, log_level.LogLevelView, cost.CONSTANT, body=log_level.LogLevel
     ),
     Route("GET", "/v1/recovery", recovery.get_recovery, recovery.RecoveryView, cost.CONSTANT),
-    Route("GET", "/v1/topics", topics.list_topics, topics.TopicsView, cost.page(), Serves.READ),
+    Route(
+        "GET", "/v1/topics", topics.list_topics, topics.TopicsView, cost.page(), Serves.READ, asks=list_query.PAGE_QUERY
+    ),
     Route(
         "POST",
         "/v1/topics",
@@ -114,7 +117,15 @@ ROUTES: tuple[Route, ...] = (
         topics.TopicRequest,
         (200, 201),
     ),
-    Route("GET", "/v1/topics/{name}", topics.describe_topic, topics.TopicDetail, cost.page(), Serves.READ),
+    Route(
+        "GET",
+        "/v1/topics/{name}",
+        topics.describe_topic,
+        topics.TopicDetail,
+        cost.page(),
+        Serves.READ,
+        asks=list_query.PAGE_QUERY,
+    ),
     Route(
         "DELETE",
         "/v1/topics/{name}",
@@ -151,7 +162,9 @@ ROUTES: tuple[Route, ...] = (
         Serves.READ,
         asks=(messages.BODY_BYTES,),
     ),
-    Route("GET", "/v1/groups", groups.list_groups, groups.GroupsView, cost.page(), Serves.READ),
+    Route(
+        "GET", "/v1/groups", groups.list_groups, groups.GroupsView, cost.page(), Serves.READ, asks=list_query.PAGE_QUERY
+    ),
     Route(
         "POST",
         "/v1/groups",
@@ -162,7 +175,15 @@ ROUTES: tuple[Route, ...] = (
         group_changes.GroupRequest,
         (200, 201),
     ),
-    Route("GET", "/v1/groups/{name}", groups.describe_group, groups.GroupDetail, cost.page(), Serves.READ),
+    Route(
+        "GET",
+        "/v1/groups/{name}",
+        groups.describe_group,
+        groups.GroupDetail,
+        cost.page(),
+        Serves.READ,
+        asks=list_query.PAGE_QUERY,
+    ),
     Route(
         "DELETE",
         "/v1/groups/{name}",

@@ -6,18 +6,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from cluster.admin.body import flag_of
+from cluster.admin.body import flag_of, number_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
+from cluster.admin.item_page import Page
+from cluster.admin.list_query import AFTER, after_of, limit_of, neighbour
+from cluster.admin.pieces import Pieces
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.refusal import Refused
 from cluster.broker.topic_sizes import TopicSize
 from cluster.broker.topics import Topics, check_attribute
-from cluster.config.source import nearest
 from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
 from statemachine.topics import TopicConfig
+
+QUEUES_PER_STEP = 64
+"""Of a topic, whose bounds are looked up in one step."""
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +59,8 @@ class TopicsView(ReadView, frozen=True, kw_only=True):
     topics: list[TopicView]
     bytes_applied_index: int
     """`bytes` is as of this entry, some seconds old."""
+    next: str | None
+    """`after` of the next page; null on the last."""
 
 
 class TopicDetail(ReadView, frozen=True, kw_only=True):
@@ -60,6 +68,8 @@ class TopicDetail(ReadView, frozen=True, kw_only=True):
 
     topic: TopicView
     queues: list[QueueView]
+    next: int | None
+    """`after` of the next page of queues; null on the last."""
 
 
 class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,40 +94,63 @@ class TopicChanged(ChangeView, frozen=True, kw_only=True):
     """Nothing was changed; the entry is the last that is applied."""
 
 
-async def list_topics(call: Call) -> TopicsView:
-    """All topics, by name."""
+async def list_topics(call: Call) -> Pieces:
+    """Topics by name, a page of them."""
     state = call.port.state
     applied = state.applied.index  # read before the rest: what follows is at least as new
-    measured = await call.port.topic_sizes.all()
-    return TopicsView(
+    page, after = Page(call, limit_of(call)), after_of(call)
+    names = state.topics.keys_from(after, page.items_max + 1)
+    found = [config for name in names[: page.items_max] if (config := state.topics.get(name)) is not None]
+    measured = await call.port.topic_sizes.among(found)
+    left = len(names) > page.items_max
+    for config in found:
+        await page.turn()
+        if not page.add(await _view(call, config, measured.sizes.get(config.id))):
+            left = True
+            break
+        after = config.name
+    else:
+        after = names[-2] if left else None
+    view = TopicsView(
         node=call.port.config.node.id,
         consistency=call.consistency,
         applied_index=applied,
-        topics=[_view(state, config, measured.sizes.get(config.id)) for _, config in sorted(state.topics.items())],
+        topics=[],
         bytes_applied_index=measured.applied_index,
+        next=after if left else None,
     )
+    return page.answer(view, "topics")
 
 
-async def describe_topic(call: Call) -> TopicDetail:
-    """One topic with its queues."""
+async def describe_topic(call: Call) -> Pieces:
+    """One topic with its queues, a page of them."""
     state = call.port.state
     applied = state.applied.index
     config = find_topic(state, call.params["name"])
     size = await call.port.topic_sizes.of(config)
-    return TopicDetail(
-        node=call.port.config.node.id,
-        consistency=call.consistency,
-        applied_index=applied,
-        topic=_view(state, config, size),
-        queues=[
+    page = Page(call, limit_of(call))
+    first = number_of(call.query, AFTER, -1) + 1
+    for queue in range(first, config.queues):
+        if page.full:
+            break
+        await page.turn(2 * ITEM_UNITS)
+        page.add(
             QueueView(
                 queue_id=queue,
                 min_offset=first_offset(state, config.id, queue),
                 max_offset=state.max_offset(config.id, queue),
             )
-            for queue in range(config.queues)
-        ],
+        )
+    end = first + page.items
+    view = TopicDetail(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topic=await _view(call, config, size),
+        queues=[],
+        next=end - 1 if end < config.queues else None,
     )
+    return page.answer(view, "queues")
 
 
 async def create_topic(call: Call) -> Answer:
@@ -143,7 +176,7 @@ async def create_topic(call: Call) -> Answer:
         term=entry_id.term,
         index=entry_id.index,
         result=verb,
-        topic=_view(call.port.state, result.value),
+        topic=await _view(call, result.value),
     )
     return Answer(201 if verb == "created" else 200, view)
 
@@ -151,7 +184,7 @@ async def create_topic(call: Call) -> Answer:
 async def delete_topic(call: Call) -> TopicChanged:
     """Deletes a topic, its queues and all groups' offsets of it."""
     config = find_topic(call.port.state, call.params["name"])
-    held = _view(call.port.state, config, await call.port.topic_sizes.of(config))
+    held = await _view(call, config, await call.port.topic_sizes.of(config))
     if flag_of(call.query, DRY_RUN):
         node, (term, index) = call.port.config.node.id, call.port.state.applied
         return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)
@@ -166,7 +199,7 @@ def find_topic(state: BrokerState, name: str) -> TopicConfig:
     """The topic. Raises ApiError naming the nearest one there is."""
     config = state.topics.get(name)
     if config is None:
-        match = nearest(name, state.topics)
+        match = neighbour(name, state.topics)
         hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
         raise ApiError("not_found", f"there is no topic {name}", hint)
     return config
@@ -195,10 +228,13 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
     return fields
 
 
-def _view(state: BrokerState, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
-    held = sum(
-        state.max_offset(config.id, queue) - first_offset(state, config.id, queue) for queue in range(config.queues)
-    )
+async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
+    state, held = call.port.state, 0
+    for queue in range(config.queues):
+        if queue % QUEUES_PER_STEP == 0:
+            await call.breathe()
+            charge(2 * ITEM_UNITS * min(QUEUES_PER_STEP, config.queues - queue))
+        held += state.max_offset(config.id, queue) - first_offset(state, config.id, queue)
     return TopicView(
         name=config.name,
         id=config.id,

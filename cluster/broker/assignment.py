@@ -22,6 +22,15 @@ def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> lis
     return list(queues[start : start + size + (index < more)])
 
 
+def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
+    """Which client has the queue of so many by `averagely`; None if there is none."""
+    if not clients or not 0 <= queue < queues:
+        return None
+    size, more = divmod(queues, len(clients))
+    longer = more * (size + 1)
+    return clients[queue // (size + 1) if queue < longer else more + (queue - longer) // size]
+
+
 def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
     """Every n-th queue; [] for a client that is no member."""
     return list(queues[clients.index(client) :: len(clients)]) if client in clients else []

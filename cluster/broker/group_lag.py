@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from cluster.broker.old_pulls import first_offset
+from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -18,6 +19,8 @@ SERIES_MAX: Final = 1000
 """Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
 LATENCY_QUEUES_MAX: Final = 500
 """Queues of which one row is read at a scrape, some 10 ms of the event loop."""
+QUEUES_PER_STEP: Final = 64
+"""Queues whose bounds are looked up in one step."""
 QUEUES_MAX: Final = 10_000
 """Queues that one scrape looks at, some 20 ms of the event loop."""
 
@@ -41,13 +44,27 @@ class QueueLag(NamedTuple):
 
 def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
     """Every queue that the group committed or subscribes to, by topic and queue; none of topics deleted meanwhile."""
+    steps = lag_steps(state, group)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            lags: list[QueueLag] = end.value
+            return lags
+
+
+def lag_steps(state: BrokerState, group: GroupConfig) -> Generator[None, None, list[QueueLag]]:
+    """The same in steps."""
     committed = {(topic_id, queue): offset for topic_id, queue, offset in state.offsets_of_group(group.name)}
     queues = dict.fromkeys(committed)
     for name in group.subscriptions:
         if config := state.topics.get(name):
             queues.update(dict.fromkeys((config.id, queue) for queue in range(config.read_queues)))
     lags = []
-    for topic_id, queue in queues:
+    for at, (topic_id, queue) in enumerate(queues):
+        if at % QUEUES_PER_STEP == 0:
+            yield
+            charge(3 * ITEM_UNITS * min(QUEUES_PER_STEP, len(queues) - at))
         topic = state.topics_by_id.get(topic_id)
         if topic is None:  # deleted by the apply lane since `committed` was read
             continue

@@ -28,9 +28,13 @@ class ConfigError(ValueError):
         self.fix = fix
 
 
+WORD_MAX = 256
+"""So much of a word is compared with known ones."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word most like `word`, or None if none is like it."""
-    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.55)
+    matches = difflib.get_close_matches(word[:WORD_MAX].lower(), list(known), n=1, cutoff=0.55)
     return matches[0] if matches else None
 
 

@@ -64,6 +64,7 @@ def port_of(node: OwnPort) -> AdminPort:
         held=lambda: node.layers.held,
         reload=node.reload,
         members=lambda group: node_view.members(node.clients, group, node.services.awake_ms()),
+        member_count=lambda group: node_view.member_count(node.clients, group),
     )
 
 

@@ -141,6 +141,12 @@ def note_ha(node: OwnPort, raft: Status) -> None:
     )
 
 
+def member_count(known: Members, group: str) -> int:
+    """How many consumers of a group are connected to this node."""
+    found = known.consumers.get(group)
+    return len(found.members) if found is not None else 0
+
+
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
     """The consumers of a group that are connected to this node."""
     found = known.consumers.get(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import itertools
 import json
 import os
 import signal
@@ -153,6 +154,30 @@ def print_table(
     if left is None:
         left = {title for i, title in enumerate(titles) if rows and isinstance(rows[0][i], str)}
     show_table(table_of(titles, rows, left), console())
+
+
+def print_pages(
+    titles: Sequence[str], pages: Iterable[Sequence[Sequence[object]]], *, none: str, left: Collection[str]
+) -> None:
+    """The same of a list that comes in pages, each printed when it is here. A list of one page is a table; a longer one
+    is printed as plain lines, whose columns grow where a later page needs it."""
+    following = iter(pages)
+    rows, second = list(next(following)), next(following, None)
+    if second is None:
+        print_table(titles, rows, none=none, left=left)
+        return
+    widths = [0] * len(titles)
+    whole: Iterable[Sequence[Sequence[object]]] = itertools.chain([[titles], rows, second], following)
+    for page in whole:
+        cells = [["-" if each is None else str(each) for each in row] for row in page]
+        for at in range(len(titles)):
+            widths[at] = max([widths[at], *(len(row[at]) for row in cells)])
+        for row in cells:
+            padded = [
+                cell.ljust(width) if title in left else cell.rjust(width)
+                for cell, width, title in zip(row, widths, titles, strict=True)
+            ]
+            click.echo("  ".join(padded).rstrip())
 
 
 def table_of(titles: Sequence[str], rows: Sequence[Sequence[object]], left: Collection[str]) -> Table:

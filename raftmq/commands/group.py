@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_table, show
+from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 
@@ -122,13 +122,16 @@ def clone(
 @json_option
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List all groups with their lag."""
-    answer = AdminApi(admin_addresses(admin, data)).get("/v1/groups")
+    api = AdminApi(admin_addresses(admin, data))
     if as_json:
-        print_json({"schema": 1, **answer})
+        print_json({"schema": 1, **api.whole("/v1/groups", "groups")})
         return
-    rows = [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"]] for g in answer["groups"]]
+    pages = (
+        [[g["name"], ", ".join(g["topics"]), g["members"], g["lag"]] for g in page["groups"]]
+        for page in api.pages("/v1/groups")
+    )
     none = "no groups yet; one appears with its first consumer: raftmq consume TOPIC --group NAME"
-    print_table(["group", "topics", "members", "lag"], rows, none=none)
+    print_pages(["group", "topics", "members", "lag"], pages, none=none, left=("group", "topics"))
 
 
 @group.command("describe")
@@ -138,7 +141,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @json_option
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the members of the group NAME and its offset and lag in each queue."""
-    answer = AdminApi(admin_addresses(admin, data)).get(f"/v1/groups/{quote(name, safe='')}")
+    answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/groups/{quote(name, safe='')}", "offsets")
     if as_json:
         print_json({"schema": 1, **answer})
         return

@@ -10,7 +10,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from cluster.replication.ack_levels import ATTRIBUTE, NAMES
-from raftmq.commands.common import data_option, json_option, print_json, print_table, show, size_of
+from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show, size_of
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -92,17 +92,21 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
 @json_option
 def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """List the topics."""
-    answer = AdminApi(admin_addresses(admin, data)).get("/v1/topics")
+    api = AdminApi(admin_addresses(admin, data))
     if as_json:
-        print_json({"schema": 1, **answer})
+        print_json({"schema": 1, **api.whole("/v1/topics", "topics")})
         return
-    rows = [
-        [t["name"], t["write_queues"], t["messages"], _bytes(t), _attributes(t["attributes"])]
-        for t in answer["topics"]
-        if with_system or not t["name"].startswith("%")
-    ]
+    pages = (
+        [
+            [t["name"], t["write_queues"], t["messages"], _bytes(t), _attributes(t["attributes"])]
+            for t in page["topics"]
+            if with_system or not t["name"].startswith("%")
+        ]
+        for page in api.pages("/v1/topics")
+    )
     none = "no topics yet; create one with: raftmq topic create NAME"
-    print_table(["topic", "queues", "messages", "on disk", "attributes"], rows, none=none, left=("topic", "attributes"))
+    titles = ["topic", "queues", "messages", "on disk", "attributes"]
+    print_pages(titles, pages, none=none, left=("topic", "attributes"))
 
 
 @topic.command("describe")
@@ -112,7 +116,7 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
 @json_option
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the queues of the topic NAME."""
-    answer = AdminApi(admin_addresses(admin, data)).get(f"/v1/topics/{quote(name, safe='')}")
+    answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/topics/{quote(name, safe='')}", "queues")
     if as_json:
         print_json({"schema": 1, **answer})
         return

@@ -7,12 +7,14 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import click
 
 from cluster.config.local_layout import read_cluster
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_dir
+from raftmq.local.answers import read_answer
 from raftmq.local.contexts import check_cluster, find_context
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,6 +107,25 @@ class AdminApi:
         """A reading that a majority has confirmed. Raises LocalError."""
         return self._call("GET", f"{path}?consistency=linearizable", None)
 
+    def pages(self, path: str, consistency: str = "linearizable") -> Iterator[dict[str, Any]]:
+        """The pages of a list, each as it comes. A node of an earlier release gives the whole list at once. Raises
+        LocalError."""
+        after = ""
+        while True:
+            cursor = f"&after={quote(after, safe='')}" if after else ""
+            page = self._call("GET", f"{path}?consistency={consistency}{cursor}", None)
+            yield page
+            if page.get("next") is None:
+                return
+            after = str(page["next"])
+
+    def whole(self, path: str, field: str) -> dict[str, Any]:
+        """The first page with the items of all: a reading of each page that a majority has confirmed. Raises
+        LocalError."""
+        first, *others = self.pages(path)
+        items = [item for page in (first, *others) for item in page[field]]
+        return {**first, field: items, **({"next": None} if "next" in first else {})}
+
     def local(self, path: str) -> dict[str, Any]:
         """What the node that answers says about itself. Raises LocalError."""
         return self._call("GET", path, None)
@@ -127,7 +148,7 @@ class AdminApi:
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
             response = connection.getresponse()
-            answer = json.loads(response.read())
+            answer = json.loads(read_answer(response))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _broken(method, f"{connection.host}:{connection.port}", error, self._look) from None
         finally:

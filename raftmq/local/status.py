@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cluster.config.local_layout import NodeRecord
 from raftmq.client.discovery import split_address
+from raftmq.local.answers import read_answer
 from raftmq.local.process import is_running
 
 STATUS_SCHEMA = 1
@@ -141,7 +142,7 @@ def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | 
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        body = json.loads(response.read())
+        body = json.loads(read_answer(response))
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raftmq.client.discovery import split_address
+from raftmq.local.answers import read_answer
 
 ENDPOINTS = (
     "/v1/status",
@@ -92,7 +93,7 @@ def _get(address: str, path: str) -> tuple[int, bytes]:
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return response.status, response.read()
+        return response.status, read_answer(response)
     finally:
         connection.close()
 

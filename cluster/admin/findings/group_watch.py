@@ -88,7 +88,7 @@ class GroupWatch:
         if not behind:
             return []
         lag = sum(each.lag for each in behind)
-        if not self._port.members(name):
+        if not self._port.member_count(name):
             says = f"group {name} has {lag} messages to consume, and no consumer is connected"
             do_now = f"raftmq group describe {name}"
             return [Condition("group_without_consumers", f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]

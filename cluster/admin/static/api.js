@@ -18,13 +18,14 @@ export function get(path, signal) {
   return ask("GET", path, undefined, signal);
 }
 
-/** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `path` has no query. */
-export async function getConfirmed(path, signal) {
+/** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `path` has no query;
+ *  `page` is one, or "". */
+export async function getConfirmed(path, signal, page = "") {
   try {
-    return await get(`${path}?consistency=linearizable`, signal);
+    return await get(`${path}?consistency=linearizable${page.replace("?", "&")}`, signal);
   } catch (error) {
     if (!(error instanceof Refusal) || error.status !== 503) throw error;
-    return get(path, signal);
+    return get(path + page, signal);
   }
 }
 

@@ -5,14 +5,14 @@ import { h } from "./dom.js";
 import * as f from "./format.js";
 import { topicLink } from "./page-topics.js";
 import { resetForm } from "./reset.js";
-import { badge, facts, filterBox, head, inside, panel, table } from "./ui.js";
+import { badge, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
 
-const state = { filter: "", by: { column: "lag", down: true }, queuesBy: { column: "lag", down: true } };
+const state = { filter: "", after: "", by: { column: "lag", down: true }, queuesBy: { column: "lag", down: true } };
 
 export default { name: "groups", title: "Groups", every: 3000, load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await getConfirmed("v1/groups", signal) };
+  if (name === undefined) return { list: await getConfirmed("v1/groups", signal, state.after) };
   return { one: await getConfirmed(at("groups", name), signal) };
 }
 
@@ -25,7 +25,7 @@ function allGroups(list, own) {
   const shown = list.groups.filter((group) => group.name.toLowerCase().includes(wanted));
   return [
     head("Groups", list),
-    panel(f.plural(shown.length, "group"), { end: filterBox(state, own.draw, "Filter groups by name") }, table([
+    panel(f.plural(shown.length, "group"), { end: [filterBox(state, own.draw, "Filter groups by name"), ...pageButtons(list, state, own)] }, table([
       { name: "name", label: "group", sort: (group) => group.name, cell: (group) => h("a", { href: groupLink(group.name) }, group.name) },
       { name: "lag", label: "messages behind", num: true, sort: (group) => group.lag },
       { name: "lag_ms", label: "time behind", num: true, sort: (group) => group.lag_ms, cell: (group) => (group.lag ? f.span(group.lag_ms) : "–") },

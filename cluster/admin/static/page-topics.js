@@ -3,15 +3,15 @@
 import { at, get } from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
-import { badge, empty, facts, filterBox, head, inside, panel, table } from "./ui.js";
+import { badge, empty, facts, filterBox, head, inside, pageButtons, panel, table } from "./ui.js";
 
-const state = { filter: "", by: { column: "name", down: false }, system: false };
+const state = { filter: "", after: "", by: { column: "name", down: false }, system: false };
 const SYSTEM = /^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT|SELF_TEST_TOPIC|rmq_sys_)/;
 
 export default { name: "topics", title: "Topics", load, view };
 
 async function load({ path: [, name], signal }) {
-  if (name === undefined) return { list: await get("v1/topics", signal) };
+  if (name === undefined) return { list: await get(`v1/topics${state.after}`, signal) };
   const [one, groups] = await Promise.all([get(at("topics", name), signal), get("v1/groups", signal)]);
   return { one, readers: groups.groups.filter((group) => group.topics.includes(name)) };
 }
@@ -27,6 +27,7 @@ function allTopics(list, own) {
   const end = [
     h("label", { class: "muted" }, h("input", { type: "checkbox", checked: state.system, onchange: (event) => { state.system = event.target.checked; own.draw(); } }), "retries, dead letters"),
     filterBox(state, own.draw, "Filter topics by name"),
+    ...pageButtons(list, state, own),
   ];
   return [
     head("Topics", list),

@@ -102,6 +102,16 @@ export function filterBox(state, again, label) {
   });
 }
 
+/** For a list that comes in pages: back to its beginning, and on to the next page. `state.after` is the page's query. */
+export function pageButtons(list, state, own) {
+  const to = (after) => () => { state.after = after; own.refresh(); };
+  if (!state.after && !list.next) return [];
+  return [
+    h("button", { key: "first", type: "button", class: "small", disabled: !state.after, onclick: to("") }, "← First"),
+    h("button", { key: "next", type: "button", class: "small", disabled: !list.next, onclick: to(`?after=${encodeURIComponent(list.next)}`) }, "Next →"),
+  ];
+}
+
 /** Buttons of which one is pressed. Choices: [value, text]. */
 export function choice(label, choices, chosen, choose) {
   return h("div", { class: "group", role: "group", "aria-label": label }, choices.map(([value, text]) =>

@@ -217,6 +217,9 @@ class FakeNode:
     def members(self, group: str) -> list[MemberView]:
         return self.consumers.get(group, [])
 
+    def member_count(self, group: str) -> int:
+        return len(self.members(group))
+
     def apply(self, commands: list[Command]) -> list[Any]:
         """What apply answered to each command."""
         results = self._append(EntryType.COMMAND, pack(commands))

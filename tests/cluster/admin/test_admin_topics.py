@@ -33,7 +33,7 @@ async def test_create_then_list_and_describe(client: Any, node: Any) -> None:
     }
     applied = node.state.applied.index
     about = {"node": 1, "consistency": "local", "applied_index": applied, "bytes_applied_index": applied}
-    assert listed == {**about, "topics": [topic]}
+    assert listed == {**about, "topics": [topic], "next": None}
     detail = await (await client.get("/v1/topics/orders")).json()
     assert detail["topic"] == topic
     assert detail["queues"] == [

@@ -14,6 +14,7 @@ import pytest
 
 from cluster.admin.errors import STATUS
 from cluster.errors import ExitCode, LocalError
+from raftmq.local import answers
 from raftmq.local.admin_http import AdminApi, admin_addresses, each_node
 
 
@@ -22,6 +23,8 @@ class Stub:
 
     def __init__(self) -> None:
         self.answer: tuple[int, Any] | None = (200, {"fine": True})
+        self.answers: list[tuple[int, Any]] = []
+        """If there are any, each is given once."""
         self.asked: list[tuple[str, str, bytes]] = []
         stub = self
 
@@ -32,7 +35,7 @@ class Stub:
                 if stub.answer is None:
                     self.close_connection = True
                     return
-                status, value = stub.answer
+                status, value = stub.answers.pop(0) if stub.answers else stub.answer
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
@@ -66,6 +69,27 @@ def closed_port() -> str:
 def test_readings_ask_for_linearizable_ones(stub: Stub) -> None:
     assert AdminApi([stub.address]).get("/v1/topics") == {"fine": True}
     assert stub.asked == [("GET", "/v1/topics?consistency=linearizable", b"")]
+
+
+def test_a_list_is_asked_for_page_by_page(stub: Stub) -> None:
+    pages = [{"topics": ["a", "b"], "next": "b/1 %"}, {"topics": ["c"], "next": 7}, {"topics": [], "next": None}]
+    stub.answers = [(200, page) for page in pages]
+    api = AdminApi([stub.address])
+    assert api.whole("/v1/topics", "topics") == {"topics": ["a", "b", "c"], "next": None}
+    path = "/v1/topics?consistency=linearizable"
+    assert [asked for _, asked, _ in stub.asked] == [path, f"{path}&after=b%2F1%20%25", f"{path}&after=7"]
+
+
+def test_a_node_of_an_earlier_release_gives_the_whole_list_at_once(stub: Stub) -> None:
+    stub.answer = 200, {"topics": ["a"]}
+    assert AdminApi([stub.address]).whole("/v1/topics", "topics") == {"topics": ["a"]}
+
+
+def test_of_an_answer_without_end_only_so_much_is_read(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "ANSWER_BYTES_MAX", 1000)
+    stub.answer = 200, b"[" * 2000
+    with pytest.raises(LocalError, match="longer than 1000 bytes"):
+        AdminApi([stub.address]).get("/v1/topics")
 
 
 def test_a_dead_node_is_passed_over(stub: Stub) -> None:
