@@ -14,6 +14,7 @@ _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
 _.body_cut  # cluster/admin/messages.py
 _.xxh3  # cluster/tier/manifest_format.py
 _.bytes_exact, _.bytes_applied_index  # cluster/admin/topics.py
+_.members_total  # cluster/admin/groups.py
 _.would_remove  # cluster/admin/backup.py
 _.damaged_bytes, _.finished_ms  # cluster/repair
 (
