@@ -3,12 +3,14 @@ ReadIndex round."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster.broker.command_levels import propose_bounded
 from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELETE_GROUP, PUT_GROUP
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from cluster.replication.outcome import Done
     from statemachine.topics import TopicConfig
 
+QUEUES_PER_STEP = 256
+"""Offsets that are looked up in one step."""
 ROWS_MAX = 10_000
 """Queues in one answer of `progress`: what the loop looks up in a tenth of a second."""
 
@@ -49,7 +53,7 @@ class Groups:
         """Deletes a group, and its offsets if `clean_offsets`."""
         propose_bounded(self._services, [DELETE_GROUP, name, clean_offsets], done)
 
-    def progress(self, group: str, topic: str = "") -> list[Progress]:
+    def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
         """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.
         Raises Refused."""
         state = self._services.state
@@ -63,11 +67,11 @@ class Groups:
         if sum(each.read_queues for each in topics) > ROWS_MAX:
             remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
             raise Refused(Reason.ERROR, remark)
-        return [
+        return (
             self._progress(each, queue_id, offsets.get((each.id, queue_id)))
             for each in topics
             for queue_id in range(each.read_queues)
-        ]
+        )
 
     def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
         state = self._services.state
@@ -76,13 +80,29 @@ class Groups:
         last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
         return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
 
-    def readers(self, topic: str) -> list[str]:
-        """Groups that subscribe to the topic or have committed in it, by name. Raises Refused."""
+    def readers(self, topic: str) -> Generator[None, None, list[str]]:
+        """Groups that subscribe to the topic or have committed in it, by name, in steps. Raises Refused."""
         state = self._services.state
         config = topic_named(state, topic)
-        groups = {group for group, each in state.groups.items() if topic in each.subscriptions}
-        groups |= {group for group, found in self._members.consumers.items() if topic in found.subscriptions}
-        for group in state.groups.keys() - groups:
-            if any(topic_id == config.id for topic_id, _, _ in state.offsets_of_group(group)):
+        groups = set()
+        for group, each in state.groups.items():
+            yield
+            charge(ITEM_UNITS)
+            if topic in each.subscriptions or (yield from self._committed(group, config)):
+                groups.add(group)
+        for group in list(self._members.consumers):
+            yield
+            charge(ITEM_UNITS)
+            found = self._members.consumers.get(group)
+            if found is not None and topic in found.subscriptions:
                 groups.add(group)
         return sorted(groups)
+
+    def _committed(self, group: str, topic: TopicConfig) -> Generator[None, None, bool]:
+        for queue_id in range(topic.queues):
+            if queue_id % QUEUES_PER_STEP == 0:
+                charge(min(QUEUES_PER_STEP, topic.queues))
+                yield
+            if self._services.state.offset(group, topic.id, queue_id) is not None:
+                return True
+        return False

@@ -7,6 +7,7 @@ not measured per topic: topicPutTps is 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from cluster.broker.group_members import Members
 from cluster.broker.names import topic_named
@@ -16,7 +17,8 @@ from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.broker_settings import broker_settings
 from cluster.remoting.fields import text
-from cluster.remoting.group_stats import connection_fields
+from cluster.remoting.group_stats import connection_row, in_order
+from cluster.remoting.list_answers import answer_in_steps, table_body
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
@@ -64,8 +66,9 @@ class BrokerFigures:
             topic = topic_named(self._services.state, name)
             if topic.queues > QUEUES_MAX:
                 raise Refused(Reason.ERROR, f"topic {name} has {topic.queues} queues, {QUEUES_MAX} fit one answer")
-            rows = b",".join(self._row(name, topic.id, queue_id) for queue_id in range(topic.queues))
-            request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b},"topicPutTps":0.0}' % rows)
+            queues, row = range(topic.queues), partial(self._row, name, topic.id)
+            steps = table_body(b'{"offsetTable":{', queues, row, b'},"topicPutTps":0.0}')
+            answer_in_steps(self._services, request, steps)
 
         after_read_index(self._services, request, answer)
 
@@ -88,5 +91,5 @@ class BrokerFigures:
         members = self._members.producers.get(group)
         if not members:  # RocketMQ's words and code
             raise Refused(Reason.ERROR, f"the producer group[{group[:120]}] not exist")
-        rows = [connection_fields(members[client_id]) for client_id in sorted(members)]
-        request.reply(ResponseCode.SUCCESS, body=_encode({"connectionSet": rows}))
+        steps = table_body(b'{"connectionSet":[', in_order(members), connection_row, b"]}")
+        answer_in_steps(self._services, request, steps)

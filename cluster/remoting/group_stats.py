@@ -6,6 +6,7 @@ measured per group: consumeTps is 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.broker.group_members import Member, Members
@@ -15,12 +16,16 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.remoting.answers import after_read_index, refusing
 from cluster.remoting.fields import text
+from cluster.remoting.list_answers import Answer, answer_in_steps, table_body
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
 from cluster.wire.codec import LANGUAGES
-from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.codes import RequestCode
 
 _encode = metered_json.encode
+
+
+SORTED_MAX = 4_000
 
 
 class GroupStats:
@@ -45,8 +50,7 @@ class GroupStats:
         found = self._members.consumers.get(group)
         if found is None:
             raise Refused(Reason.NO_CONSUMER, f"the consumer group[{group[:120]}] not online")
-        body = {
-            "connectionSet": [connection_fields(found.members[name]) for name in sorted(found.members)],
+        rest = {
             "consumeFromWhere": found.consume_from_where,
             "consumeType": found.consume_type,
             "messageModel": found.message_model,
@@ -63,16 +67,18 @@ class GroupStats:
                 for row in found.subscriptions.values()
             },
         }
-        request.reply(ResponseCode.SUCCESS, body=_encode(body))
+        members = in_order(found.members)
+        steps = table_body(b'{"connectionSet":[', members, connection_row, b"]," + _encode(rest)[1:])
+        answer_in_steps(self._services, request, steps)
 
     def _stats(self, request: Request) -> None:
         group = text(request, "consumerGroup")
         check_group_name(group)
 
         def answer(request: Request) -> None:
-            rows = [self._row(each) for each in self._groups.progress(group, request.ext.get("topic", ""))]
-            body = b'{"consumeTps":0.0,"offsetTable":{%b}}' % b",".join(rows)
-            request.reply(ResponseCode.SUCCESS, body=body)
+            rows = self._groups.progress(group, request.ext.get("topic", ""))
+            steps = table_body(b'{"consumeTps":0.0,"offsetTable":{', rows, self._row, b"}}")
+            answer_in_steps(self._services, request, steps)
 
         # Commits on their way count: a group that has just caught up must not seem behind.
         self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
@@ -96,9 +102,23 @@ class GroupStats:
         topic = text(request, "topic")
 
         def answer(request: Request) -> None:
-            request.reply(ResponseCode.SUCCESS, body=_encode({"groupList": self._groups.readers(topic)}))
+            answer_in_steps(self._services, request, self._readers(topic))
 
         after_read_index(self._services, request, answer)
+
+    def _readers(self, topic: str) -> Answer:
+        groups = yield from self._groups.readers(topic)
+        return _encode({"groupList": groups})
+
+
+def in_order(members: Mapping[str, Member]) -> list[Member]:
+    """By their client ids, unless they are so many that sorting them would take a long step."""
+    return [members[name] for name in (sorted(members) if len(members) <= SORTED_MAX else list(members))]
+
+
+def connection_row(member: Member) -> bytes:
+    """A client as RocketMQ's Connection JSON."""
+    return _encode(connection_fields(member))
 
 
 def connection_fields(member: Member) -> dict[str, Any]:

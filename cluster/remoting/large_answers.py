@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 TOPIC_BYTES, GROUP_BYTES = 80, 640
 """Of one topic's name in a list, and of one group's settings."""
+QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
+"""Of one queue's offsets, of which an answer has so many at most."""
 ROUTE_BYTES = 16 << 10
 CONSUMERS_BYTES = 64 << 10
 
@@ -36,6 +38,12 @@ def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
         return TOPIC_BYTES * len(state.topics)
 
     return {
+        RequestCode.GET_KVLIST_BY_NAMESPACE: topics,
+        RequestCode.GET_CONSUME_STATS: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.GET_TOPIC_STATS_INFO: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda: TOPIC_BYTES * len(state.groups),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
         RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits().message_bytes_max,
         RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits().message_bytes_max + limits().properties_bytes_max,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.early_routes import V4_0_0, EarlyRoutes
 from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
+from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
 from cluster.peer.reach import stand_ins
 from cluster.remoting.answers import refusing
 from cluster.remoting.fields import text
+from cluster.remoting.list_answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body
 from cluster.remoting.replies import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handler, Request
 from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
+from raftlog.work import charge
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig
@@ -228,11 +231,13 @@ class Routes:
         request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
 
     def _all_topics(self, request: Request) -> None:
-        _reply_topics(request, list(self._services.state.topics))
+        answer_in_steps(self._services, request, names_body(b"topicList", self._services.state.topics))
 
     def _topics_by_cluster(self, request: Request) -> None:
-        ours = text(request, "cluster") == self._services.config.cluster.name
-        _reply_topics(request, list(self._services.state.topics) if ours else [])
+        if text(request, "cluster") == self._services.config.cluster.name:
+            self._all_topics(request)
+        else:
+            _reply_topics(request, [])
 
     def _system_topics(self, request: Request) -> None:
         cluster = self._services.config.cluster
@@ -240,30 +245,38 @@ class Routes:
 
     def _kv_config(self, request: Request) -> None:
         """101: of the key-value table there is what follows from topics, their order configuration."""
-        value = self._order_confs(text(request, "namespace"), request).get(text(request, "key"))
-        if value is None:
+        namespace, key = text(request, "namespace"), text(request, "key")
+        config = self._services.state.topics.get(key) if namespace == ORDER_TOPIC_CONFIG else None
+        if config is None or not config.order:
             request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table has no such row")
         else:
+            value = self._order_conf(config, self._alias_names(request))
             request.reply(ResponseCode.SUCCESS, None, {"value": value})
 
     def _kv_list(self, request: Request) -> None:
-        table = self._order_confs(text(request, "namespace"), request)
-        if table:
-            request.reply(ResponseCode.SUCCESS, body=_encode({"table": table}))
-        else:
-            request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table has no such namespace")
+        if text(request, "namespace") != ORDER_TOPIC_CONFIG:
+            raise _no_namespace()
+        answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
 
-    def _order_confs(self, namespace: str, request: Request) -> dict[str, str]:
-        """Topic -> its `orderTopicConf`, of the topics that have one."""
-        if namespace != ORDER_TOPIC_CONFIG:
-            return {}
-        group = self._services.config.cluster.broker_name
-        names = [alias["brokerName"] for alias in self._aliases(request)]
-        found = {}
-        for name, config in sorted(self._services.state.topics.items()):
+    def _order_confs(self, names: list[str]) -> Answer:
+        """The table of topic -> its `orderTopicConf`, of the topics that have one."""
+        table: dict[str, str] = {}
+        for at, (name, config) in enumerate(self._services.state.topics.items()):
+            if at % NAMES_PER_STEP == 0:
+                yield
+                charge(NAMES_PER_STEP)
             if config.order:
-                found[name] = _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
-        return found
+                table[name] = self._order_conf(config, names)
+        if not table:
+            raise _no_namespace()
+        return _encode({"table": table})
+
+    def _alias_names(self, request: Request) -> list[str]:
+        return [alias["brokerName"] for alias in self._aliases(request)]
+
+    def _order_conf(self, config: TopicConfig, names: list[str]) -> str:
+        group = self._services.config.cluster.broker_name
+        return _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
 
     def _succeed(self, request: Request) -> None:
         """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
@@ -332,6 +345,10 @@ def _order_conf(names: list[str], config: TopicConfig) -> str:
     """`name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is known
     at present. The same ones as in the route, so that a key keeps its queue when `order` is set."""
     return ";".join(f"{name}:{config.write_queues}" for name in names)
+
+
+def _no_namespace() -> Refused:
+    return Refused(Reason.NOT_FOUND, "the name server's key-value table has no such namespace")
 
 
 def _reply_topics(request: Request, topics: list[str]) -> None:

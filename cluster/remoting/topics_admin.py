@@ -17,6 +17,7 @@ from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, refusing, reply_written
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.fields import integer_in, text
+from cluster.remoting.list_answers import answer_in_steps, table_body
 from cluster.remoting.request import Handler, Request
 from cluster.remoting.route import SYSTEM_TOPICS
 from cluster.replication.outcome import ProposeResult
@@ -76,6 +77,9 @@ class GroupData(msgspec.Struct, rename="camel"):
 
 
 _decode_group = metered_json.decoder(GroupData, strict=False)
+_GROUPS_HEAD = (
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":0},"forbiddenTable":{},"subscriptionGroupTable":{'
+)
 _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 
 
@@ -132,12 +136,8 @@ class TopicsAdmin:
     def _all_groups(self, request: Request) -> None:
         def answer(request: Request) -> None:
             groups = self._services.state.groups
-            body = {
-                "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 0},
-                "forbiddenTable": {},
-                "subscriptionGroupTable": {name: group_fields(groups[name]) for name in sorted(groups)},
-            }
-            request.reply(ResponseCode.SUCCESS, None, {"totalGroupNum": str(len(groups))}, _encode(body))
+            steps = table_body(_GROUPS_HEAD, groups.items(), _group_row, b"}}")
+            answer_in_steps(self._services, request, steps, {"totalGroupNum": str(len(groups))})
 
         after_read_index(self._services, request, answer)
 
@@ -187,6 +187,11 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
         "retryQueueNums": group.retry_queue_nums,
         "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
     }
+
+
+def _group_row(row: tuple[str, GroupConfig]) -> bytes:
+    """`name: group`."""
+    return b"%b:%b" % (_encode(row[0]), _encode(group_fields(row[1])))
 
 
 def _queues(request: Request, name: str) -> int:

@@ -6,7 +6,8 @@ in the log: it is what this node has seen since it began to watch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
@@ -15,9 +16,12 @@ from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from cluster.admin.port import AdminPort
+    from statemachine.groups import GroupConfig
 
 QUEUES_PER_LOOK: Final = 500
 """Queues that one look goes through, some 5 ms of the event loop; the next look goes on with the groups behind them."""
+GROUPS_TOLD_MAX: Final = 200
+"""Groups about which there are findings at a time."""
 NAMED_MAX: Final = 3
 """Queues of one group that get a finding each."""
 _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
@@ -51,23 +55,35 @@ class GroupWatch:
             self._next = ""
             return
         groups = self._port.state.groups
-        for gone in self._seen.keys() - groups.keys():
-            del self._seen[gone]
-            self._conditions.pop(gone, None)
-        names = sorted(name for name in groups if not name.startswith(_SYSTEM))
-        first = next((at for at, name in enumerate(names) if name >= self._next), 0)
+        self._forget(groups)
+        names = groups.keys_from(self._next or None, QUEUES_PER_LOOK)
         queues, self._next = 0, ""
-        for name in names[first:]:
+        for name in names:
             if queues > QUEUES_PER_LOOK:
-                self._next = name
                 break
             config = groups.get(name)
-            if config is not None:
+            if config is not None and not name.startswith(_SYSTEM):
                 lags = queue_lags(self._port.state, config)
                 queues += 1 + len(lags)
-                self._conditions[name] = self._judge(name, lags, monotonic_ms)
-        for found in self._conditions.values():
-            yield from found
+                if found := self._judge(name, lags, monotonic_ms):
+                    self._conditions[name] = found
+                else:
+                    self._conditions.pop(name, None)
+            self._next = name
+        else:
+            if len(names) < QUEUES_PER_LOOK:
+                self._next = ""
+        for told in itertools.islice(self._conditions.values(), GROUPS_TOLD_MAX):
+            yield from told
+
+    def _forget(self, groups: Mapping[str, GroupConfig]) -> None:
+        """Groups that are gone: some are looked at, the others with the next looks."""
+        for name in list(itertools.islice(self._seen, QUEUES_PER_LOOK)):
+            seen = self._seen.pop(name)
+            if name in groups:
+                self._seen[name] = seen  # last now
+            else:
+                self._conditions.pop(name, None)
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
         """Since the group's last commit in that queue; None if this node has seen none."""
