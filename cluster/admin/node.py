@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cluster.admin.call import Call, Raw
-from cluster.admin.port import NodeStatus
+from cluster.admin.port import AdminPort, NodeStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Of the metrics."""
@@ -24,7 +24,13 @@ async def get_member_status(call: Call) -> NodeStatus:
 async def get_metrics(call: Call) -> Raw:
     """Metrics in Prometheus's text format."""
     port = call.port
+    async with call.watch.scraping:
+        return await _scraped(call, port)
+
+
+async def _scraped(call: Call, port: AdminPort) -> Raw:
     port.metrics.findings((each.code, each.severity) for each in call.watch.cluster())
     sizes, names = (await port.topic_sizes.all()).sizes, port.state.topics_by_id
     port.metrics.topic_sizes({names[topic].name: size.bytes for topic, size in sizes.items() if topic in names})
-    return Raw(CONTENT_TYPE, port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms()))
+    steps = port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms())
+    return Raw(CONTENT_TYPE, b"".join(await call.done(steps)))

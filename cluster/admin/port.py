@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -176,8 +176,11 @@ class Counted(NamedTuple):
 class Figures(Protocol):
     """The node's metrics (`cluster.node.metrics`)."""
 
-    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int) -> bytes:
-        """The exposition text, with the gauges updated first; `now_ms`: the wall clock."""
+    def scraped(
+        self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
+    ) -> Generator[None, None, list[bytes]]:
+        """The exposition text, with the gauges updated first, in steps of which one is made at a time; `now_ms`: the
+        wall clock."""
 
     def counted(self) -> Counted:
         """The counters behind the history of the last hour."""

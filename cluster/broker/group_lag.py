@@ -19,6 +19,8 @@ SERIES_MAX: Final = 1000
 """Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
 LATENCY_QUEUES_MAX: Final = 500
 """Queues of which one row is read at a scrape, some 10 ms of the event loop."""
+ROWS_PER_STEP: Final = 16
+"""Rows that are read in one step."""
 QUEUES_PER_STEP: Final = 64
 """Queues whose bounds are looked up in one step."""
 QUEUES_MAX: Final = 10_000
@@ -108,25 +110,28 @@ class LagMetrics:
             registry=registry,
         )
 
-    def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> None:
-        """Groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads. `now_ms`: the wall
-        clock."""
+    def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:
+        """In steps: groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads.
+        `now_ms`: the wall clock."""
         counted: dict[tuple[str, str], int] = {}
         behind: list[tuple[str, QueueLag]] = []
-        groups = sorted(state.groups.items()) if leads else []
         queues = left = 0
-        for at, (name, config) in enumerate(groups):
-            lags = queue_lags(state, config)
+        for at, (name, config) in enumerate(state.groups.items() if leads else ()):
+            yield
+            charge(ITEM_UNITS)
+            lags = yield from lag_steps(state, config)
             topics = {each.topic for each in lags}
             queues += len(lags)
             if len(counted) + len(topics) > SERIES_MAX or queues > QUEUES_MAX:
-                left = len(groups) - at
+                left = len(state.groups) - at
                 break
             for each in lags:
                 counted[name, each.topic] = counted.get((name, each.topic), 0) + each.lag
                 if each.lag:
                     behind.append((name, each))
-        self.show(counted, left, behind, _latest_ms(state, counted, behind, now_ms))
+        latest = yield from _latest_ms(state, counted, behind, now_ms)
+        charge(10 * ITEM_UNITS * len(counted))
+        self.show(counted, left, behind, latest)
 
     def show(
         self,
@@ -150,12 +155,14 @@ class LagMetrics:
 
 def _latest_ms(
     state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
-) -> dict[tuple[str, str], int]:
+) -> Generator[None, None, dict[tuple[str, str], int]]:
     """(group, topic) -> milliseconds since the oldest message was stored that the group has not committed. One row is
     read per queue that lags, and LATENCY_QUEUES_MAX at most: a pair with other queues that lag is left out."""
     unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
     latest = {pair: 0 for pair in pairs if pair not in unseen}
-    for group, each in behind[:LATENCY_QUEUES_MAX]:
+    for at, (group, each) in enumerate(behind[:LATENCY_QUEUES_MAX]):
+        if at % ROWS_PER_STEP == 0:
+            yield
         pair, topic = (group, each.topic), state.topics.get(each.topic)
         if pair in latest and topic is not None:
             first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import Final
 
@@ -20,6 +20,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import Metric
 
 from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
@@ -47,6 +48,7 @@ from cluster.tier.fetch.read_metrics import ReadMetrics
 from cluster.tier.index_file.index_metrics import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
+from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -54,6 +56,8 @@ SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 COUNT_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 TOPICS_MAX: Final = 200
+SAMPLE_UNITS: Final = 5
+"""Work of one line of the text."""
 """Topics whose size the metrics name: Prometheus keeps every name for weeks."""
 BYTES_BUCKETS: Final = tuple(float(1 << shift) for shift in range(8, 23, 2))
 
@@ -258,8 +262,10 @@ class NodeMetrics:
             loop_lag_s=self._loop_lag_s,
         )
 
-    def scraped(self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int) -> bytes:
-        """The exposition text, with the gauges updated from the status first."""
+    def scraped(
+        self, status: NodeStatus, state: BrokerState, backup_age_s: float | None, now_ms: int
+    ) -> Generator[None, None, list[bytes]]:
+        """The exposition text in parts, with the gauges updated first: in steps, one metric in each. One at a time."""
         self.raft(
             term=status.term,
             role=Role[status.role.upper()],
@@ -276,14 +282,19 @@ class NodeMetrics:
             inflight_bytes=status.load.inflight_bytes,
         )
         self.catalog(topics=len(state.topics), groups=len(state.groups))
-        self.group_lag.update(state, now_ms, leads=status.writes_open)
+        yield from self.group_lag.update(state, now_ms, leads=status.writes_open)
         self.transactions.update(state.halves)
         self.staged.update(state.writes)
         self.timers.update(state.timers, state.applied_mark.timestamp_ms)
         self.recovery.update(status.recovery)
         self.alarms(alarm.key for alarm in status.alarms)
         self.backup_age(backup_age_s)
-        return self.render()
+        parts = []
+        for metric in self.registry.collect():
+            yield
+            charge(SAMPLE_UNITS * len(metric.samples))
+            parts.append(generate_latest(_Alone(metric)))
+        return parts
 
     def render(self) -> bytes:
         """The exposition text."""
@@ -396,6 +407,16 @@ class NodeMetrics:
 
     def _tallies(self, name: str, text: str, label: str) -> Tallies:
         return Tallies(name, text, label, self.registry)
+
+
+class _Alone:
+    """A registry of one metric."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 def _add(counts: dict[str, int], sizes: dict[str, int], topic: str, messages: int, size_bytes: int) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import inf
 
 from prometheus_client import CollectorRegistry
@@ -38,6 +38,10 @@ class Tally:
         yield CounterMetricFamily(self._name, self._text, self._value)
 
 
+SERIES_MAX = 1000
+"""Of one counter, in the order in which they were first counted; the rest is in one more, whose label is empty."""
+
+
 class Tallies:
     """Counters by one label. Only the event loop adds and reads."""
 
@@ -52,8 +56,10 @@ class Tallies:
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
         family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
-        for value, count in self.values.items():
+        for value, count in islice(self.values.items(), SERIES_MAX):
             family.add_metric((value,), count)
+        if len(self.values) > SERIES_MAX:
+            family.add_metric(("",), sum(islice(self.values.values(), SERIES_MAX, None)))
         yield family
 
 

@@ -30,6 +30,8 @@ class FindingsWatch:
         self._around = Around(port)
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
+        self.scraping = asyncio.Lock()
+        """Held while the metrics are made, in steps: who scrapes meanwhile waits."""
 
     async def close(self) -> None:
         """Ends what is under way."""

@@ -85,7 +85,8 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
 
     def figures(*, leads: bool) -> dict[tuple[str, ...], float]:
         metrics = NodeMetrics()
-        metrics.group_lag.update(node.state, 10_000, leads=leads)
+        for _ in metrics.group_lag.update(node.state, 10_000, leads=leads):
+            pass
         return {
             (sample.name, *sample.labels.values()): sample.value
             for family in metrics.registry.collect()

@@ -1,0 +1,58 @@
+"""/metrics with many topics and groups: made metric by metric, each with a bounded number of series."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cluster.node.tallies import SERIES_MAX
+from raftlog.work import METER
+
+STEP_MAX = 6_000
+"""Units of one step: 1001 lines of one metric."""
+
+
+@pytest.fixture
+def many(node: Any) -> Any:
+    node.consistency = None
+    for number in range(3 * SERIES_MAX):
+        node.metrics.messages_in(f"t{number:05}", 2, 10)
+    node.apply([["create_topic", {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
+    for number in range(100):
+        node.add_group(f"g{number:03}", "a")
+    return node
+
+
+async def test_series_by_topic_are_bounded_and_sum_up_to_all(client: Any, many: Any) -> None:
+    text = await (await client.get("/metrics")).text()
+    lines = [line for line in text.splitlines() if line.startswith("rocketmq_messages_in_total{")]
+    assert len(lines) == SERIES_MAX + 1
+    assert lines[-1] == f'rocketmq_messages_in_total{{topic=""}} {float(2 * 2 * SERIES_MAX)}'
+    assert sum(float(line.rsplit(" ", 1)[1]) for line in lines) == 2 * 3 * SERIES_MAX
+
+
+async def test_no_step_is_long(client: Any, many: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many.turns._share = 1
+    steps: list[int] = []
+    breathe = many.turns.breathe
+
+    async def counted(owner: Any) -> None:
+        steps.append(METER.units)
+        await breathe(owner)
+
+    monkeypatch.setattr(many.turns, "breathe", counted)
+    assert (await client.get("/metrics")).status == 200
+    assert len(steps) > 100
+    assert max(after - before for before, after in pairwise(steps)) <= STEP_MAX
+
+
+async def test_scrapes_at_a_time_do_not_mix(client: Any, many: Any) -> None:
+    many.turns._share = 1
+    answers = await asyncio.gather(*(client.get("/metrics") for _ in range(4)))
+    texts = [await answer.text() for answer in answers]
+    for text in texts:
+        assert text.count('rocketmq_consumer_lag_messages{consumer_group="g000"') == 1
+        assert text.count("raftmq_group_lag_messages{") == 33  # QUEUES_MAX / 300
