@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jepsen_like.sim.options import ADDED_KINDS, LATER_KINDS, Options, stream
+from jepsen_like.sim.options import ADDED_KINDS, LATER_KINDS, STALL_KINDS, Options, stream
 
 LASTS_S = {
     "kill": (0.1, 1.5),
@@ -38,6 +38,10 @@ LASTS_S = {
     "late-refusal": (0.3, 1.2),
     "crash-after-sync": (0.1, 1.2),
     "late-apply": (0.8, 2.0),
+    "stall": (0.1, 5.0),
+    "stall-more": (0.1, 5.0),
+    "stall-before-election": (0.1, 1.0),
+    "stall-beside-cut": (0.1, 5.0),
 }
 """Seconds until the fault is taken back; kinds without a row happen at once."""
 
@@ -99,6 +103,7 @@ def _added(options: Options, number: int) -> Iterator[Fault]:
     for name, kinds, counts in (
         ("added faults", ADDED_KINDS, options.added),
         ("later faults", LATER_KINDS, options.later),
+        ("stalls", STALL_KINDS, options.stalls),
     ):
         rng = stream(options.seed, name)
         for kind in [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]:

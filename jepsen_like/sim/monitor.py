@@ -44,6 +44,7 @@ SOMETIMES = (
     "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
     "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
     "attacked in calm", "power lost right after a sync of rows", "leader killed before others applied",
+    "turn of a loop took long", "turn of a loop took long in calm", "stalled just before a campaign",
 )  # fmt: skip
 """Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
 

@@ -46,6 +46,8 @@ ADDED_KINDS = ("stop", "half-open", "acks-lost")
 """Those that `Options.added` counts: beside the others, in some seeds."""
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
 """And those that `Options.later` counts."""
+STALL_KINDS = ("stall", "stall-more", "stall-before-election", "stall-beside-cut")
+"""And those that `Options.stalls` counts."""
 
 TIER_BYTES_FROM = 2_500_000
 """From here on some tiers keep only so many bytes."""
@@ -55,6 +57,8 @@ TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 CONFIG_FROM = 3_000_000
 """Likewise: in seeds from here on, every other one, the leader gives the cluster its configuration."""
+STALLS_FROM = 4_000_000
+"""A third of the seeds from here on has turns of a loop that take long."""
 WRITES_FROM = 3_000_000
 """A quarter of the seeds from here on has writers."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -169,6 +173,9 @@ class Options(NamedTuple):
     """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
     writes: int = 0
     """1: writers stage and commit as Spark's sink does (`sim/writers.py`)."""
+    stalls: tuple[int, ...] = (0, 0, 0, 0)
+    """How many faults of each of STALL_KINDS the plan has beside the others; with any, there are more after the heal
+    (`sim/stall_faults.py`)."""
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -239,6 +246,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(config=stream(seed, "config").choice((0, 1)))
     if seed >= WRITES_FROM:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
+    if seed >= STALLS_FROM and (rng := stream(seed, "stalled")).random() < 1 / 3:
+        carried = carried._replace(stalls=tuple(rng.choice((0, 1, 1, 2)) for _ in STALL_KINDS))
     return _with_tier(carried, seed)
 
 

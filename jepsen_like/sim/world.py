@@ -37,6 +37,7 @@ from jepsen_like.sim.remakes import Remakes
 from jepsen_like.sim.repeats import Repeater
 from jepsen_like.sim.resets import Resets
 from jepsen_like.sim.seekers import Seeker
+from jepsen_like.sim.stall_faults import STALL_FAULTS, Stalls
 from jepsen_like.sim.tides import Tide
 from jepsen_like.sim.tier_check import TierCheck
 from jepsen_like.sim.tier_store import CALM, QUICK, STORMY, SimStore
@@ -69,6 +70,8 @@ EXTRA_PHASES = 3
 """The load goes on without new faults for at most so many fault phases until enough is acknowledged, and the fault
 between an append and its ack has found its moment."""
 ACKED_MIN, KINDS_MIN = 200, 3
+STALLS = 8
+"""Rounds of stalls after the heal, in seeds that have them."""
 
 
 class SimResult(NamedTuple):
@@ -131,7 +134,7 @@ class World:
         self._add_clients()
         silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
         hosts = [host.process.host for host in self.hosts if host not in silent]
-        further = {**LINK_FAULTS, **LEADER_FAULTS}
+        further = {**LINK_FAULTS, **LEADER_FAULTS, **STALL_FAULTS}
         self.nemesis = Nemesis(self.loop, self.network, self.machines, self.monitor, self.faults, hosts, further)
         self.operator = Operator(
             options, self.machines, self.monitor, self.nemesis.leader, self._add_machine, self._tasks()
@@ -235,7 +238,7 @@ class World:
     def _phases(self) -> None:
         for machine in self.machines.values():
             machine.start()
-        for phase in (self._begin, self._faults, self._heal, self._attack, self._finish):
+        for phase in (self._begin, self._faults, self._heal, self._stall, self._attack, self._finish):
             phase()
             if self.monitor.violations:
                 return
@@ -265,6 +268,14 @@ class World:
         if self._wait(lambda: self.operator.done, MEMBERS_S, "the members are not those that the operator wants"):
             self.nemesis.forget_retired()
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
+
+    def _stall(self) -> None:
+        """Turns of the loops take long, and nothing else is wrong."""
+        if any(self.options.stalls):
+            self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
+            if self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
+                Stalls(self).run(STALLS)
+                self._wait(self._healthy, PROGRESS_S, "no progress after the last stall")
 
     def _attack(self) -> None:
         """Clients alone mean harm now."""

@@ -17,7 +17,7 @@ from jepsen_like.sim.faults import plan
 from jepsen_like.sim.judge import bounds
 from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop
 from jepsen_like.sim.network import EdgeConditions, Network
-from jepsen_like.sim.options import ADDED_KINDS, FAULT_KINDS, LATER_KINDS, draw
+from jepsen_like.sim.options import ADDED_KINDS, FAULT_KINDS, LATER_KINDS, STALL_KINDS, STALLS_FROM, draw
 from statemachine.kv import CQ, META, Batch
 
 
@@ -258,12 +258,12 @@ def test_a_node_that_restarted_remembers_no_unanswered_send() -> None:
 
 def test_plans_hold_every_kind_and_one_fault_between_append_and_ack() -> None:
     kinds = set()
-    for seed in range(200):
+    for seed in (*range(200), *range(STALLS_FROM, STALLS_FROM + 20)):
         faults = plan(draw(seed))
         assert "crash-before-ack" in {fault.kind for fault in faults}
         assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
         kinds |= {fault.kind for fault in faults}
-    assert kinds == {*FAULT_KINDS, "rot", "away", *ADDED_KINDS, *LATER_KINDS}
+    assert kinds == {*FAULT_KINDS, "rot", "away", *ADDED_KINDS, *LATER_KINDS, *STALL_KINDS}
     assert plan(draw(3)) == plan(draw(3))
 
 
