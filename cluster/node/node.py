@@ -518,6 +518,7 @@ class Node:
             self._event_watch.tick,
             self._lanes.flushes.tick,
             expiry.tick,
+            lambda _: self.failpoints.stall("loop.turn"),
         )
 
     def _expire_sessions(self) -> bool:

@@ -26,6 +26,7 @@ POINTS: Final[Mapping[str, str]] = {
     "hardstate.fdatasync": "term and vote reach the disk",
     "apply.batch": "a run of committed entries is applied",
     "peer.send": "Raft messages leave for the peers",
+    "loop.turn": "a turn of the event loop ends",
     "tier.uploading": "the upload of a segment is recorded as begun",
     "tier.put": "a part of a segment is written to the tier",
     "tier.uploaded": "a segment is recorded as uploaded",
@@ -38,8 +39,9 @@ POINTS: Final[Mapping[str, str]] = {
 }
 """Every point and what happens there."""
 
-LOOP_POINTS: Final = frozenset({"peer.send", *(name for name in POINTS if name.startswith("tier."))})
-"""Points on the event loop: nothing may block there, so the operation is put off (`when_clear`)."""
+LOOP_POINTS: Final = frozenset({"peer.send", "loop.turn", *(name for name in POINTS if name.startswith("tier."))})
+"""Points on the event loop: nothing may block there, so the operation is put off (`when_clear`); but for `loop.turn`,
+where `delay` does block the loop, once for each time that it is set (`stall`)."""
 
 ACTIONS: Final = ("off", "hold", "delay:20ms", "slow:20x", "error:EIO", "error:ENOSPC")
 """One example of each action."""
@@ -199,6 +201,16 @@ class FailpointSet:
             loop.call_later(action.amount / 1000, operation)
         else:
             operation()
+
+    def stall(self, name: str) -> None:
+        """Blocks the thread that calls, the event loop's, for the delay of the point, which then is off."""
+        point = self._points[name]
+        action = point.action
+        if action.kind == "delay":
+            with self._changed:
+                point.hits += 1
+            self._change(point, OFF)
+            self._sleep(action.amount / 1000)
 
     def _before(self, point: _Point) -> None:
         """Holds, delays or fails, by what the point says when its turn comes."""

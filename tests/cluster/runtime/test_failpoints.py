@@ -322,3 +322,16 @@ def test_messages_to_peers_are_held_or_lost(points: FailpointSet) -> None:
     points.set("peer.send", "off")
     transport.send([heartbeat(4)])
     assert inner.sent == [1, 2, 4]
+
+
+def test_a_stall_of_the_loop_takes_place_once_for_each_time_that_it_is_set() -> None:
+    fake = FakeTime()
+    points = FailpointSet(True, sleep=fake.sleep, clock=fake.clock)
+    points.stall("loop.turn")
+    assert fake.slept == []
+    for _ in range(2):
+        points.set("loop.turn", "delay:900ms")
+        points.stall("loop.turn")
+        points.stall("loop.turn")
+    assert fake.slept == [0.9, 0.9]
+    assert [(each.action, each.hits) for each in points.states() if each.name == "loop.turn"] == [("off", 2)]
