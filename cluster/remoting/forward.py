@@ -11,6 +11,7 @@ never forwarded again (one hop). At the deadline a write that was handed on is U
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,6 +52,11 @@ CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
 """How many leaders may have a request in hand, one after the other, and go without a word."""
+
+WORKS_MAX = 256
+"""So many pieces of work of one client behind another node wait for their turns; what comes above is refused. That node
+cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
+_TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
 
 LocalRoute = Callable[[Frame], None]
 
@@ -118,7 +124,7 @@ class Held:
 class ForwardedPath(ReplyPath):
     """On the leader: stands for a client whose connection another node holds."""
 
-    __slots__ = ("_id", "_peer", "_transport")
+    __slots__ = ("_id", "_peer", "_transport", "_works")
 
     forwarded = True
 
@@ -130,8 +136,11 @@ class ForwardedPath(ReplyPath):
         client: tuple[str, int],
         listener: str,
         room: Room,
+        works: Counter[Hashable],
     ) -> None:
+        """`works`: owner -> how much cut work waits for its turn."""
         super().__init__(client, listener, room)
+        self._works = works
         self._transport = transport
         self._peer = peer
         self._id = forward_id
@@ -140,6 +149,13 @@ class ForwardedPath(ReplyPath):
     def owner(self) -> Hashable:
         """The client behind the forwarding node: neither each of its requests alone, nor all clients of that node."""
         return self._peer, self.peer_address, self.listener
+
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+        owner, works = self.owner, self._works
+        works[owner] += count
+        if works[owner] <= 0:
+            del works[owner]
 
     def write(self, data: bytes) -> None:
         """The answer goes back to the node that holds the connection."""
@@ -179,6 +195,8 @@ class Forwarder:
         self._names = names
         self._own_id = config.node_id
         self._held: dict[int, Held] = {}
+        self._works: Counter[Hashable] = Counter()
+        """Client behind another node -> how much cut work of its requests waits here."""
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
         self._early_bytes = 0
         """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
@@ -409,8 +427,12 @@ class Forwarder:
         end = 4 + int.from_bytes(frame[1:4], "big")
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
-        path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room)
-        self._local(Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity))
+        path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room, self._works)
+        passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity)
+        if self._works[path.owner] >= WORKS_MAX:
+            _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
+        else:
+            self._local(passed_on)
 
     def _opens_soon(self, size: int) -> bool:
         return self._leader() == self._own_id and self._early_fits(size)

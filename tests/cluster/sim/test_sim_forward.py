@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.peer.wire import Kind
+from cluster.remoting.forward import WORKS_MAX
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
+from cluster.wire.codes import ResponseCode
 from jepsen_like.sim.world import run_seed
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
@@ -253,6 +255,33 @@ def test_the_leader_knows_whose_work_a_forwarded_request_is(sim: SimCluster, mon
         (through[0].node_id, ("10.0.0.9", 4001), "broker"): 2,
         (through[1].node_id, ("10.0.0.9", 4000), "broker"): 2,
     }
+
+
+def test_so_much_work_of_a_client_behind_another_node_waits_and_no_more(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own connection is not read on while its work waits; that of the other node carries everybody's requests."""
+    leader, through, begun = sim.leader(), follower_of(sim), []
+
+    def begin(frame: Any) -> None:
+        frame.path.work_waits(1)
+        begun.append(frame.path)
+
+    monkeypatch.setattr(leader.forwarder, "_local", begin)
+    path, other = through.connect(), through.connect()
+    other.peer_address = ("10.0.0.9", 4001)
+    for at in range(WORKS_MAX + 1):
+        path.ask(send_frame(at, "T", b"x"))
+    sim.loop.run_until(lambda: len(begun) == WORKS_MAX and path.replies, 5)
+    assert codes(path, WORKS_MAX) == [ResponseCode.SYSTEM_BUSY]
+    other.ask(send_frame(0, "T", b"x"))
+    sim.loop.run_until(lambda: len(begun) == WORKS_MAX + 1, 5)
+    begun[0].work_waits(-1)
+    path.ask(send_frame(WORKS_MAX + 1, "T", b"x"))
+    sim.loop.run_until(lambda: len(begun) == WORKS_MAX + 2, 5)
+    for each in begun[1:]:
+        each.work_waits(-1)
+    assert not leader.forwarder._works
 
 
 def test_a_request_waits_until_its_answer_has_a_way_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
