@@ -75,3 +75,4 @@ _.l  # bench/receive/shapes.py: an ext field, decoded as the product does
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py
 _.pending_upload_bytes  # cluster/members/stopping.py: a field of an answer
+_.no_slowdown  # statemachine/rocks.py: an option of RocksDB

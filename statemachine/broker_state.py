@@ -38,7 +38,8 @@ from statemachine.settings import Settings
 from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 from statemachine.staged_writes import StagedWrites
-from statemachine.sums import MARKERS, RunningSums
+from statemachine.sums import MARKERS, Count, RunningSums
+from statemachine.sums import count as count_rows
 from statemachine.tier import TierSegment, TierSegments
 from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
@@ -77,7 +78,8 @@ class ApplyRun(NamedTuple):
 class BrokerState:
     """State of one group, over a KV with no other writer. Raises KVError if a newer version wrote it."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, count: Count = count_rows) -> None:
+        """`count`: see `RunningSums`."""
         self._kv = kv
         check_format(kv)
         self._topics = Topics(kv)
@@ -107,7 +109,7 @@ class BrokerState:
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
-        self.sums = RunningSums(kv, self._mark.index)
+        self.sums = RunningSums(kv, self._mark.index, count)
         """The digest as of the last applied entry, and of the last markers."""
         self._failure: str | None = None
 

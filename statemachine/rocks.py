@@ -28,6 +28,7 @@ from rocksdict import (
     RdictIter,
     ReadOptions,
     WriteBatch,
+    WriteOptions,
 )
 
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
@@ -45,7 +46,11 @@ WAL_BYTES_MAX = 64 * MIB
 
 BIG_BYTES = 1024
 """A value that is longer costs more than its row."""
-
+MANIFEST_BYTES_MAX = 1 * MIB
+"""Above this RocksDB begins another one. Each checkpoint reads and copies all of it, and at RocksDB's own limit, 1 GiB,
+that would take longer with each week that a node runs."""
+STALLS_MAX = 100
+"""So often a write that RocksDB would hold back is tried again, before it is left to RocksDB to wait."""
 
 OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
 """Files that RocksDB keeps open."""
@@ -77,6 +82,11 @@ class RocksKV:
         except Exception as error:
             kind = KVCorruptError if is_damage(error) else KVFullError if _is_full(error) else KVError
             raise kind(_cannot_open(path, error)) from error
+        # A write holds the GIL. RocksDB holds it back while tables are flushed or compacted, which takes seconds on a
+        # slow disk: it is refused then, and `write` waits in a call that does not hold the GIL.
+        at_once = WriteOptions()
+        at_once.no_slowdown = True
+        self._db.set_write_options(at_once)
         self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
@@ -103,8 +113,21 @@ class RocksKV:
         METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops)
         rocks = self._encode(batch)
         METER.units += rocks.size_in_bytes() >> 10
+        for _ in range(STALLS_MAX):
+            try:
+                self._db.write(rocks)
+            except Exception as error:  # noqa: BLE001 - as above
+                if not _is_stall(error):
+                    self._failed("writing to", error)
+            else:
+                return
+            self.flush_tables()
+            rocks = self._encode(batch)  # what was refused is used up
+        self._write_and_wait(rocks)
+
+    def _write_and_wait(self, rocks: WriteBatch) -> None:
         try:
-            self._db.write(rocks)
+            self._db.write(rocks, WriteOptions())
         except Exception as error:  # noqa: BLE001 - as above
             self._failed("writing to", error)
 
@@ -304,6 +327,11 @@ def is_damage(error: Exception) -> bool:
     return "Corruption" in text or "No such file or directory" in text
 
 
+def _is_stall(error: Exception) -> bool:
+    """Whether RocksDB refused a write, of which it has done nothing, because it would have to wait."""
+    return "Write stall" in str(error)
+
+
 def _is_full(error: Exception) -> bool:
     return any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
 
@@ -314,6 +342,7 @@ def _db_options(cache: Cache) -> Options:
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_max_total_wal_size(WAL_BYTES_MAX)
+    options.set_max_manifest_file_size(MANIFEST_BYTES_MAX)
     options.set_db_write_buffer_size(32 * MIB)
     options.set_max_background_jobs(2)
     options.set_max_open_files(open_files_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))

@@ -24,6 +24,7 @@ from statemachine.rocks_log import bad_records, records
 CURRENT = "CURRENT"
 WAL_SUFFIX = ".log"
 _TRIES = 20
+PIECE_BYTES = 256 * 1024
 _BATCH = struct.Struct("<QI")
 """How a write begins in the WAL: its first sequence number, and how many it takes."""
 
@@ -114,11 +115,14 @@ def _copy_wal(fs: FileSystem, source: Path, target: Path, last: int) -> None:
             if len(record.data) >= _BATCH.size and _BATCH.unpack_from(record.data)[0] > last:
                 break
             end = record.end
-        _write(fs, target / name, data[:end])
+        _write(fs, target / name, data, end)
 
 
-def _write(fs: FileSystem, path: Path, data: bytes) -> None:
+def _write(fs: FileSystem, path: Path, data: bytes, size: int = -1) -> None:
+    """Writes all of `data`, or its first `size` bytes. In pieces: cutting a long WAL in memory would hold the GIL."""
+    end = len(data) if size < 0 else size
     file = fs.open(path, create=True)
-    file.pwritev([data], 0)
+    for at in range(0, end, PIECE_BYTES):
+        file.pwritev([data[at : min(at + PIECE_BYTES, end)]], at)
     file.fdatasync()
     file.close()

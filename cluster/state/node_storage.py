@@ -15,6 +15,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.checkpointer import Checkpointer
+from cluster.state.counting import Counting
 from cluster.state.opening import StateLostError, StateOpening
 from cluster.state.recovery_status import RecoveryAccount, Stages
 from cluster.state.suspect import mark_suspect
@@ -82,6 +83,7 @@ class NodeStorage:
                 open_kv=environment.open_kv,
                 now_ms=clock.wall_ms(),
                 installed=installed,
+                count=Counting(self.stages, clock.monotonic_s),
             ).run()
         self.kv, self.state = opened.kv, opened.state
         self._alarms = alarms

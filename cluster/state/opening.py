@@ -21,6 +21,8 @@ from raftlog.storage.run_file import Run
 from raftlog.storage.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.kv import KV, KVCorruptError, KVError
+from statemachine.sums import Count
+from statemachine.sums import count as count_rows
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +122,10 @@ class StateOpening:
         open_kv: Callable[[str], KV],
         now_ms: int,
         installed: bool = False,
+        count: Count = count_rows,
     ) -> None:
-        """`run`: what RUN told of the run before. `installed`: a snapshot's log has just replaced the one before."""
+        """`run`: what RUN told of the run before. `installed`: a snapshot's log has just replaced the one before.
+        `count`: counts the rows of a state that does not know its sums."""
         self._fs = fs
         self._directory = directory
         self._group_id = group_id
@@ -130,6 +134,7 @@ class StateOpening:
         self._open_kv = open_kv
         self._now_ms = now_ms
         self._installed = installed
+        self._count = count
         self._state = directory / layout.STATE
         self._checkpoints = Checkpoints(fs, directory, group_id)
         self._suspicion = suspect.suspicion_of(fs, directory)
@@ -172,7 +177,7 @@ class StateOpening:
         kv: KV | None = None
         try:
             kv = self._open_kv(str(self._state))
-            return kv, BrokerState(kv), ""
+            return kv, BrokerState(kv, self._count), ""
         except BaseException as error:
             if kv is not None:
                 kv.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import Options, Rdict
 
 from statemachine.kv import CQ, META, Batch, KVCorruptError, KVError
-from statemachine.rocks import RocksKV
+from statemachine.rocks import STALLS_MAX, RocksKV
 
 
 def written(path: Path, count: int = 3) -> RocksKV:
@@ -150,4 +151,57 @@ def test_tables_are_the_complete_ones(tmp_path: Path) -> None:
     assert kv.tables() == []
     kv.checkpoint(str(tmp_path / "copy"))
     assert kv.tables() == sorted(file.name for file in (tmp_path / "db").glob("*.sst"))
+    kv.close()
+
+
+class Stalling:
+    """A database that refuses writes for a while, as RocksDB does while its tables are flushed."""
+
+    def __init__(self, database: Any, refusals: int) -> None:
+        self._database = database
+        self.refusals = refusals
+        self.waited = 0
+        """Writes that RocksDB was told to hold back as long as it has to."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def write(self, batch: Any, options: Any = None) -> None:
+        if options is not None:
+            self.waited += 1
+            self._database.write(batch, options)
+        elif self.refusals:
+            self.refusals -= 1
+            raise Exception("Result incomplete: Write stall")
+        else:
+            self._database.write(batch)
+
+
+@pytest.mark.parametrize(("refusals", "waited"), [(0, 0), (3, 0), (STALLS_MAX, 1)])
+def test_a_write_that_would_hold_the_interpreter_waits_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, waited: int
+) -> None:
+    kv = written(tmp_path)
+    database = Stalling(kv._db, refusals)
+    monkeypatch.setattr(kv, "_db", database)
+    flushed: list[int] = []
+    monkeypatch.setattr(kv, "flush_tables", lambda: flushed.append(database.refusals))
+    batch = Batch()
+    batch.put(CQ, b"stalled", b"v")
+    kv.write(batch)
+    assert (kv.get(CQ, b"stalled"), len(flushed), database.waited) == (b"v", refusals, waited)
+    monkeypatch.undo()
+    kv.close()
+
+
+def test_the_manifest_begins_anew_before_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statemachine.rocks.MANIFEST_BYTES_MAX", 4096)
+    kv = written(tmp_path)
+    for number in range(100):
+        batch = Batch()
+        batch.put(CQ, b"%d" % number, bytes(100))
+        kv.write(batch)
+        kv.flush_tables()
+    manifests = [path.stat().st_size for path in tmp_path.glob("MANIFEST-*")]
+    assert sum(manifests) < 2 * 4096, manifests
     kv.close()
