@@ -6,7 +6,6 @@ page changes only if the tier gives up its first segments: then its rest is anot
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
-from cluster.tier.manifest_format import Page, segment_of
+from cluster.tier.manifest_format import Page, segments_of
 from cluster.tier.object_names import PAGES, page_base, page_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
@@ -81,8 +80,7 @@ class ManifestPages:
 
     async def _page(self, rows: Rows, trusted: Page | None) -> Page:
         """The rows' page, which is in the store and intact."""
-        await asyncio.sleep(0)  # to encode takes some milliseconds
-        body = msgspec.json.encode([segment_of(row) for row in rows])
+        body = msgspec.json.encode(await segments_of(rows))
         digest = sha256(body).hexdigest()
         if trusted is not None and trusted.sha256 == digest:
             return trusted

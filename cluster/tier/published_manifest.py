@@ -15,12 +15,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from cluster.tier.manifest_format import HEAD_BYTES_MAX, Head, Manifest, Page, decode, decode_head, segment_of
+from cluster.tier.manifest_format import (
+    HEAD_BYTES_MAX,
+    Head,
+    Manifest,
+    Page,
+    Segment,
+    decode,
+    decode_head,
+    segments_of,
+)
 from cluster.tier.manifest_pages import COPIES_MAX, KEPT, ManifestPages, holds, stretches
 from cluster.tier.object_names import HEAD, MANIFESTS, manifest_name
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
-from statemachine.tier import Rows, TierSegment, TierState
+from statemachine.tier import TierSegment, TierState
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +67,9 @@ class ManifestPublisher:
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]
         pages = await self._pages.write(older, await self._published_pages(known)) if older else []
+        segments = await segments_of(newest)
         for _ in range(COPIES_MAX):
-            manifest = self._manifest(pages, newest, version, term, applied_index)
+            manifest = self._manifest(pages, segments, version, term, applied_index)
             name, body = encode(manifest)
             with suppress(AlreadyExists):  # this very content, of an attempt that came no further
                 await self._store.create(f"{self._folder}/{name}", body)
@@ -90,14 +100,16 @@ class ManifestPublisher:
         await self._drop_old(version)
         return Published(version, applied_index, True)
 
-    def _manifest(self, pages: list[Page], newest: Rows, version: int, term: int, applied_index: int) -> Manifest:
+    def _manifest(
+        self, pages: list[Page], segments: list[Segment], version: int, term: int, applied_index: int
+    ) -> Manifest:
         return Manifest(
             schema=2 if pages else 1,
             cluster_id=self._cluster_id,
             version=version,
             term=term,
             applied_index=applied_index,
-            segments=[segment_of(row) for row in newest],
+            segments=segments,
             pages=pages,
         )
 

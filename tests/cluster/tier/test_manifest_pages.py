@@ -12,13 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.tier.manifest_format import Head, Manifest, Segment, all_segments, segment_of
+from cluster.tier.manifest_format import (
+    ROW_UNITS,
+    ROWS_AT_ONCE,
+    Head,
+    Manifest,
+    Segment,
+    all_segments,
+    segment_of,
+    segments_of,
+)
 from cluster.tier.manifest_pages import KEPT, stretches
 from cluster.tier.object_names import HEAD, PAGES
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data, Stored
+from raftlog.work import METER
 from raftmq.copies.tier_copy import TierCopy
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 from tests.support.tiered_cluster import EVICTING, Tiered
@@ -200,3 +210,20 @@ def test_whole_nodes_publish_pages() -> None:
         made.wait_published()
         verified = [row for row in made.leader_state().tier.rows if row.state is TierState.VERIFIED]
         assert made.manifest().segments == [segment_of(each) for each in verified]
+
+
+async def test_rows_of_a_page_are_written_down_in_many_turns() -> None:
+    rows = [row(base, 10, base) for base in range(0, 10 * 500, 10)]
+    longest, at = 0, METER.units
+
+    async def look() -> None:
+        nonlocal longest, at
+        while True:
+            at = METER.units
+            await asyncio.sleep(0)
+            longest = max(longest, METER.units - at)
+
+    looking = asyncio.ensure_future(look())
+    assert await segments_of(rows) == [segment_of(each) for each in rows]
+    looking.cancel()
+    assert 0 < longest <= ROWS_AT_ONCE * ROW_UNITS

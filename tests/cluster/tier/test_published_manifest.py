@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cluster.tier.manifest_format import Head, Manifest
+from cluster.tier.manifest_format import Head, Manifest, segment_of
 from cluster.tier.manifest_pages import KEPT
 from cluster.tier.object_names import HEAD, manifest_name
 from cluster.tier.published_manifest import ManifestPublisher, encode
@@ -88,7 +88,7 @@ async def test_of_two_that_read_the_same_head_one_replaces_it(store: MemoryStore
 
 async def test_a_manifest_that_reads_back_wrong_is_named_by_nobody(store: MemoryStore) -> None:
     await publisher(store).publish([row(0)], 3, 40)
-    body = encode(publisher(store)._manifest([], (row(0),), 2, 3, 50))[1]
+    body = encode(publisher(store)._manifest([], [segment_of(row(0))], 2, 3, 50))[1]
     await store.create(f"c/{manifest_name(2, sha256(body).hexdigest()[:16])}", body[:-1])
     assert (await publisher(store).publish([row(0)], 3, 50)).version == 3
     assert newest(store)[0].version == 3
