@@ -197,11 +197,10 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parses and dispatches every complete frame."""
         self.received += len(data)
-        METER.units += CALL_UNITS + (len(data) >> 10)
         try:
             buffer, frames = self._buffer.feed(data)
+            METER.units += CALL_UNITS + (len(data) >> 10) + FRAME_UNITS * len(frames)
             if frames:
-                METER.units += FRAME_UNITS * len(frames)
                 self.finished = True
                 if self._unfinished is not None or self._wanted is not None:
                     self._free_frame()

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from jepsen_like.fakes.memory_fs import SECTOR, MemoryFileSystem, PowerCut, _Write
 from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.sim.steps import may_stop
+from raftlog.work import METER
 from statemachine.digest import counts, digest, row_hash
 from statemachine.kv import Batch, KVCorruptError, ignore_corruption
 
@@ -133,6 +134,7 @@ class DigestKV:
     def write(self, batch: Batch) -> None:
         """See KV."""
         may_stop()
+        began = METER.units  # what the digest reads is the simulator's own work
         rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
         for family, key, value, end in batch.ops:
             if end is None:
@@ -142,6 +144,7 @@ class DigestKV:
             doomed.update(row for fam, row in rows if fam == family and key <= row < end)
             for row in sorted(doomed):
                 self._change(rows, family, row, None)
+        METER.units = began
         self._store.write(batch)
         for (family, key), (before, after) in rows.items():
             if before == after or not counts(family, key):
@@ -160,7 +163,7 @@ class DigestKV:
         value: bytes | None,
     ) -> None:
         known = rows.get((family, key))
-        rows[family, key] = (self._store.get(family, key) if known is None else known[0], value)
+        rows[family, key] = (self._store.peek(family, key) if known is None else known[0], value)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See KV."""

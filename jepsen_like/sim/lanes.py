@@ -12,6 +12,7 @@ from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.loop import SimLoop
 from jepsen_like.sim.steps import Steps
+from raftlog.work import METER
 
 
 class LaneWatcher(Protocol):
@@ -22,6 +23,9 @@ class LaneWatcher(Protocol):
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The work is done and nobody knows it yet."""
+
+    def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
+        """The work charged the meter so many units."""
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The node has heard of it."""
@@ -79,7 +83,7 @@ class SimLane:
         """Does what is queued, and takes no more."""
         if self._steps is not None and not self._dead:
             self._steps.finish()
-            self._ended(self._steps)
+            self._ended(self._steps, [])
         jobs, self._jobs = self._jobs, []
         if jobs and not self._dead:
             self._drain_all(jobs)
@@ -99,22 +103,26 @@ class SimLane:
             self._steps = Steps(partial(self._lane.drain, jobs), self.holds_lock)
             self._advance(self._steps, jobs)
         else:
-            self._drained(jobs, self._drain_all(jobs))
+            before = METER.units
+            done = self._drain_all(jobs)
+            METER.units = before  # it was a thread's work, not the loop's
+            self._drained(jobs, done)
 
     def _advance(self, steps: Steps, jobs: list[Any]) -> None:
         """One step of a drain; others happen before the next."""
         if self._dead or steps is not self._steps:
             return
         if steps.advance():
-            self._drained(jobs, self._ended(steps))
+            self._drained(jobs, self._ended(steps, jobs))
         else:
             self._loop.call_later(
                 self._rng.uniform(0.0, self._speed.drain_s[1]) * self._slow(), self._advance, steps, jobs
             )
 
-    def _ended(self, steps: Steps) -> Any:
+    def _ended(self, steps: Steps, jobs: list[Any]) -> Any:
         """What the drain gave; its failure is noted as that of any other."""
         self._steps = None
+        self._watcher.on_worked(self.name, jobs, steps.units)
         if steps.error is not None:
             self._failed(steps.error)
         return steps.result
@@ -134,7 +142,12 @@ class SimLane:
 
     def _drain_all(self, jobs: list[Any]) -> Any:
         self._watcher.on_draining(self.name, jobs)
-        return self._try(partial(self._lane.drain, jobs))
+        if self._loop.turn_bound is None:
+            return self._try(partial(self._lane.drain, jobs))
+        before = METER.units
+        done = self._try(partial(self._lane.drain, jobs))
+        self._watcher.on_worked(self.name, jobs, METER.units - before)
+        return done
 
     def _try(self, work: Callable[[], Any]) -> Any:
         try:

@@ -15,6 +15,7 @@ from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 from jepsen_like.fakes.memory_fs import PowerCut
+from raftlog.work import METER
 
 T = TypeVar("T")
 
@@ -78,7 +79,9 @@ def _comes_by_poll(handle: Handle) -> bool:
 class SimLoop(asyncio.BaseEventLoop):
     """`now` is seconds since the start; `events` counts callbacks that ran.
 
-    `after_event(process)` is called after each callback of a process; what it raises ends the run.
+    `after_event(process)` is called after each callback of a process; what it raises ends the run. Before that,
+    `on_long_turn(process, callback, units)` is called if the callback charged the meter (`raftlog.work`) more than
+    `turn_bound` units.
     """
 
     _ready: Any  # of the base class, as the two below
@@ -91,6 +94,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.events = 0
         self.event_budget = event_budget
         self.after_event: Callable[[Process], None] | None = None
+        self.turn_bound: int | None = None
+        """None: nobody asks for the meter."""
+        self.on_long_turn: Callable[[Process, object, int], None] = lambda process, callback, units: None
         self.errors: list[tuple[str, BaseException | None]] = []
         self.outside = Context()
         """The context of nobody: networks, nemeses."""
@@ -142,9 +148,19 @@ class SimLoop(asyncio.BaseEventLoop):
         self.events += 1
         if self.events > self.event_budget:
             raise EventBudgetError(f"{self.event_budget} events were not enough")
-        handle._run()
+        if self.turn_bound is None:
+            handle._run()
+        else:
+            self._run_metered(process, handle, self.turn_bound)
         if self.after_event is not None:
             self.after_event(process)
+
+    def _run_metered(self, process: Process, handle: Handle, bound: int) -> None:
+        before, callback = METER.units, handle._callback  # type: ignore[attr-defined]
+        handle._run()
+        units = METER.units - before
+        if units > bound:
+            self.on_long_turn(process, callback, units)
 
     # --- processes -----------------------------------------------------------------------------------------------
 
@@ -208,8 +224,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return await self.network.connect(protocol_factory, host, port)
 
     def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Runs it here and now. A power failure in the middle of it ends the process, and nobody hears of it."""
+        """Runs it here and now. A power failure in the middle of it ends the process, and nobody hears of it. It is no
+        work of the loop's turn: the product runs it on another thread."""
         future: asyncio.Future[T] = self.create_future()
+        before = METER.units
         try:
             future.set_result(func(*args))
         except PowerCut:
@@ -218,6 +236,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 process.on_power_cut()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits
             future.set_exception(error)
+        METER.units = before
         return future
 
     # --- the end -------------------------------------------------------------------------------------------------

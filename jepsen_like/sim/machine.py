@@ -47,6 +47,7 @@ from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, Wat
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
+from jepsen_like.sim.turn_bounds import TURN_SHARE
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import read_file, write_file
@@ -110,6 +111,9 @@ class Watcher(Protocol):
 
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """A lane did its work, the node does not know yet."""
+
+    def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
+        """A lane's work charged the meter so many units."""
 
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The node has just heard of it."""
@@ -229,6 +233,7 @@ class Machine:
             checkpoint_every_ms=self.options.checkpoint_every_ms,
             lock_ttl_ms=LOCK_TTL_MS,
             sweep_rows=SWEEP_ROWS,
+            turn_share=TURN_SHARE,
             memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
             page_segments=self.options.tier_page or PAGE_SEGMENTS,
             open_store=self.open_store,
@@ -469,6 +474,11 @@ class LaneEvents:
         """See LaneWatcher."""
         if self._process.alive:
             self._machine.watcher.drained(self._machine, lane, batch, done)
+
+    def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
+        """See LaneWatcher."""
+        if self._process.alive:
+            self._machine.watcher.worked(self._machine, lane, batch, units)
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
         """See LaneWatcher."""

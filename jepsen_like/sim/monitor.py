@@ -22,6 +22,7 @@ from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
 from jepsen_like.sim.tier_check import TierCheck
 from jepsen_like.sim.trim_check import TrimCheck
+from jepsen_like.sim.turn_bounds import drain_bound, name_of, turn_bound, unmetered
 from raftlog.core.raft import Raft
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
 from raftlog.messages import RequestVoteReply
@@ -143,6 +144,23 @@ class Monitor:
         """Into the trace's hash."""
         self.hash = crc32(f"{self.loop.now:.9f} {what}".encode(), self.hash)
 
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def long_turn(self, process: Process, callback: object, units: int) -> None:
+        """A callback of a node charged more than every callback may."""
+        machine = self._process.get(process)
+        name = name_of(callback)
+        if machine is not None and units > turn_bound(name):
+            self.report(
+                "work", f"node {machine.node_id}: one turn of {units} units, at most {turn_bound(name)}: {name}"
+            )
+
+    def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
+        """A drain that charges much holds the GIL for long, wherever it runs."""
+        if units > drain_bound(lane):
+            what = f"one drain of {units} units, at most {drain_bound(lane)}: lane {lane}, {len(batch)} jobs"
+            self.report("work", f"node {machine.node_id}: {what}")
+
     # --- after each event --------------------------------------------------------------------------------------------
 
     def after_event(self, process: Process) -> None:
@@ -227,6 +245,7 @@ class Monitor:
             self.excuses.happened(machine.node_id, "end")
             self.reigns.gone(machine.node_id, self.loop.now)
 
+    @unmetered
     def started(self, machine: Machine) -> None:
         """A node recovered: what it was told is durable must still be there."""
         node, node_id = machine.node, machine.node_id
@@ -297,6 +316,7 @@ class Monitor:
         if lane == "append":
             self._writing[machine.node_id] = [*self._writing.get(machine.node_id, ()), *batch]
 
+    @unmetered
     def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The disk or the state machine has moved."""
         if lane == "append" and not done.parked:
@@ -347,6 +367,7 @@ class Monitor:
             families = ", ".join(name for name in sums if sums[name] != known[name])
             self.report("digest", f"nodes {other} and {machine.node_id} differ in {families} at applied index {index}")
 
+    @unmetered
     def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The node has heard."""
         if lane == "retention" and not self.black_box:
@@ -354,6 +375,7 @@ class Monitor:
             self._trims.goes_on(machine, self.loop.now)
         self.on_reported(machine, lane, batch, done)
 
+    @unmetered
     def closed(self, machine: Machine, node: Node) -> None:
         """A node is closed, its process not yet gone."""
         if not self.black_box:

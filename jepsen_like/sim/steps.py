@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from raftlog.work import METER
+
 
 class AbandonedError(BaseException):
     """The process of this drain is gone: nothing that it still had to do happens."""
@@ -34,6 +36,8 @@ class Steps:
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
+        self.units = 0
+        """What it charged the meter of its thread, when it is done."""
         self._work = work
         self._holds_lock = holds_lock
         self._abandoned = False
@@ -78,5 +82,6 @@ class Steps:
                 self.result = self._work()
         except BaseException as error:  # noqa: BLE001 - whoever advances it hears of it
             self.error = error
+        self.units = METER.units
         self.done = True
         self._back.release()

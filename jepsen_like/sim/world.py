@@ -43,6 +43,7 @@ from jepsen_like.sim.tier_check import TierCheck
 from jepsen_like.sim.tier_store import CALM, QUICK, STORMY, SimStore
 from jepsen_like.sim.transactors import Transactors
 from jepsen_like.sim.trims import Floors, floors
+from jepsen_like.sim.turn_bounds import TURN_BOUND
 from jepsen_like.sim.vandal import Vandal
 from jepsen_like.sim.waits import SUSPEND_MS, Waits
 from jepsen_like.sim.writers import Writers
@@ -122,6 +123,7 @@ class World:
         if trace is not None:
             self.monitor.log = lambda line: trace(f"{self.loop.now:10.4f} s {self.loop.events:7} {line}")
         self.loop.after_event = self.monitor.after_event
+        self.loop.turn_bound, self.loop.on_long_turn = TURN_BOUND, self.monitor.long_turn
         self.store: SimStore | None = None
         if options.tier:
             self.store = SimStore(self.loop, stream(options.seed, "store"), STORMY)

@@ -100,7 +100,7 @@ class Failures:
     def _ignore(self, *_: object, **__: object) -> None:
         pass
 
-    opened = started = closed = draining = drained = reported = ended = retired = _ignore
+    opened = started = closed = draining = drained = worked = reported = ended = retired = _ignore
 
 
 class HeldLane(SimLane):

@@ -1,0 +1,72 @@
+"""How much work one turn of a simulated node's event loop, and one drain of a lane, may be.
+
+A node in production takes `cluster.runtime.work.TURN_SHARE` units of cut work per turn; here a hundredth of it, so that
+what is cut is met in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the meter more than its bound is
+a violation, whatever it was for: the work that a client or the data made long was not cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, ParamSpec
+
+from raftlog.work import METER
+
+P = ParamSpec("P")
+
+TURN_SHARE = 50
+"""Units that all cut work of a simulated node takes of one turn."""
+TURN_BOUND = 3_000
+"""Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
+DRAIN_BOUND = 3_000
+"""Units of one drain of a lane."""
+APPLY_BOUND = 25_000
+"""Of one drain of the apply lane: an entry that deletes a topic or a group removes all of its rows."""
+TURNS: dict[str, int] = {
+    # They may apply a small run on the loop, which is a drain of the apply lane.
+    "RaftDriver._turn": APPLY_BOUND,
+    "RaftDriver._submit_gathered": APPLY_BOUND,
+    # What a peer sent while this node stood still comes at once, and is part of one driver's turn.
+    "Inlet._data": 10_000,
+}
+DRAINS: dict[str, int] = {"apply": APPLY_BOUND}
+
+
+def turn_bound(name: str) -> int:
+    """For the callback of that name."""
+    return TURNS.get(name, TURN_BOUND)
+
+
+def drain_bound(lane: str) -> int:
+    """For one drain of that lane."""
+    return DRAINS.get(lane, DRAIN_BOUND)
+
+
+def name_of(callback: Any) -> str:
+    """What a callback is: a coroutine's name, or a method's; of what the network brings, whose it is."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        callback = owner.get_coro()
+    protocol = getattr(owner, "protocol", None)
+    if protocol is not None:
+        return f"{type(protocol).__name__}.{callback.__name__}"
+    name: str = getattr(callback, "__qualname__", "") or repr(callback)
+    return name
+
+
+def unmetered(watch: Callable[P, None]) -> Callable[P, None]:
+    """For what the simulator itself reads in a node's turn: it is no work of the node."""
+
+    @wraps(watch)
+    def watches(*args: P.args, **kwargs: P.kwargs) -> None:
+        before = METER.units
+        try:
+            watch(*args, **kwargs)
+        finally:
+            METER.units = before
+
+    return watches

@@ -1,0 +1,87 @@
+"""The simulator's check of the meter: a callback of a node, or a drain of a lane, with too much work is a violation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cluster.replication.apply_lane import ApplyLane
+from cluster.runtime.chores import DiskLag
+from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.options import draw
+from jepsen_like.sim.turn_bounds import DRAIN_BOUND, TURN_BOUND, drain_bound, name_of, turn_bound, unmetered
+from jepsen_like.sim.world import World
+from raftlog.work import METER, charge
+
+SEED = 31
+
+
+def violations() -> list[tuple[str, str]]:
+    """What a run without faults finds."""
+    options = draw(SEED)._replace(fault_phase_s=0.5, acked_min=0, hostile=0)
+    return [(violation.checker, violation.what) for violation in World(options, ()).run().violations]
+
+
+def test_a_callback_above_the_bound_is_a_violation_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = DiskLag.tick
+
+    def works(chore: DiskLag, now_ms: int) -> None:
+        charge(TURN_BOUND + 1)
+        real(chore, now_ms)
+
+    monkeypatch.setattr(DiskLag, "tick", works)
+    found = violations()
+    assert {checker for checker, _ in found} == {"work"}
+    assert all(what.endswith(f"at most {TURN_BOUND}: Chores._run") for _, what in found)
+
+
+def test_a_drain_above_the_bound_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ApplyLane.drain
+
+    def works(lane: ApplyLane, batch: Sequence[Any]) -> Any:
+        charge(drain_bound("apply") + 1)
+        return real(lane, batch)
+
+    monkeypatch.setattr(ApplyLane, "drain", works)
+    found = violations()
+    assert {checker for checker, _ in found} == {"work"}
+    assert any("lane apply, 1 jobs" in what for _, what in found)
+
+
+def test_only_what_a_callback_charges_itself_counts() -> None:
+    loop = SimLoop(100)
+    loop.turn_bound = 10
+    long: list[tuple[str, int]] = []
+    loop.on_long_turn = lambda process, callback, units: long.append((name_of(callback), units))
+    process = Process("node1", "10.0.0.1")
+
+    def short() -> None:
+        charge(10)
+
+    def other_thread() -> None:
+        loop.run_in_executor(None, charge, 100)
+
+    async def task() -> None:
+        charge(11)
+
+    for callback in (short, other_thread, short, partial(charge, 12)):
+        loop.call_soon(callback, context=process.context)
+    process.run(loop.create_task, task())
+    loop.call_outside(1.0, loop.stop)
+    loop.run_forever()
+    assert long == [("charge", 12), (task.__qualname__, 11)]
+    loop.bury([process])
+
+
+def test_what_the_simulator_reads_is_not_counted() -> None:
+    before = METER.units
+    unmetered(charge)(100)
+    assert METER.units == before
+
+
+def test_a_name_that_is_not_listed_has_the_general_bound() -> None:
+    assert turn_bound("anything") == TURN_BOUND
+    assert drain_bound("anything") == DRAIN_BOUND
