@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.runtime.events import EventLog
+from cluster.runtime.turn_watch import LongTurn
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 STALL_MS = 1_000
 """The event loop stood still for so long: nobody was served."""
+LONG_TURN_MS = 100.0
+"""A turn of the event loop from this on is an event, one at most every LONG_TURN_EVERY_MS."""
+LONG_TURN_EVERY_MS = 1_000
 FLUSH_EVERY_MS = 1_000
 
 
@@ -48,6 +52,7 @@ class EventWatch:
         self._looked_ms: int | None = None
         self._flush_due_ms = 0
         self._flushing: asyncio.Future[None] | None = None
+        self._long_turn_ms: int | None = None
         self._led: tuple[int, int] = (0, 0)
         self._connected: dict[NodeId, bool] = {}
         self._members = node.membership.in_force.index
@@ -83,6 +88,15 @@ class EventWatch:
         for change in view.applied:
             says = f"{change.key} is {change.after} now, it was {change.before}"
             self._events.note("configuration", self._me, says)
+
+    def long_turn(self, turn: LongTurn) -> None:
+        """The event loop came round late."""
+        now_ms = self._looked_ms or 0
+        lately = self._long_turn_ms is not None and now_ms - self._long_turn_ms < LONG_TURN_EVERY_MS
+        if turn.wall_ms >= LONG_TURN_MS and not lately:
+            self._long_turn_ms = now_ms
+            why = "" if turn.worked else ": it waited, or was not scheduled"
+            self._events.note("stall", self._me, f"{turn}{why}", "warning" if turn.worked else "info")
 
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap while nothing happens."""

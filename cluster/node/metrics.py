@@ -36,6 +36,7 @@ from cluster.node.dead_letter_metrics import DeadLetterMetrics
 from cluster.node.ha_metrics import HaMetrics
 from cluster.node.request_metrics import RequestMetrics
 from cluster.node.tallies import Spread, Tallies, Tally
+from cluster.node.turn_metrics import TurnMetrics
 from cluster.peer.link_metrics import LinkMetrics
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.metrics import RepairMetrics
@@ -94,6 +95,7 @@ class NodeMetrics:
         self.dead_letters: Final = DeadLetterMetrics(self.registry, self._stored_in)
         self.requests: Final = RequestMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
+        self.turns: Final = TurnMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         self._bytes_taken = self._bytes_given = 0
         """Of all topics, deleted ones too."""

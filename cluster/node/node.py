@@ -86,6 +86,7 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.turn_watch import LongTurn, TurnWatch
 from cluster.runtime.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
@@ -138,6 +139,7 @@ class Node:
         self.hurried = False
         """It was asked again to stop: it does not wait any longer."""
         self._closing = False
+        self._turn_watch: TurnWatch | None = None
 
     # --- start and stop ----------------------------------------------------------------------------------------------
 
@@ -167,6 +169,9 @@ class Node:
         self._chores.start()
         self._lag = LoopLagSampler(loop, self.metrics)
         self._lag.start()
+        if self.environment.watches_turns:
+            self._turn_watch = TurnWatch(loop, self._on_long_turn)
+            self._turn_watch.start()
         self._event_watch.started()
         if not self.environment.serves_admin:
             return
@@ -375,6 +380,8 @@ class Node:
         await retire(self)
         self._chores.stop()
         self._lag.stop()
+        if self._turn_watch is not None:
+            self._turn_watch.stop()
         await self.backups.close()
         if self._admin is not None:
             await self._admin.close()
@@ -410,6 +417,10 @@ class Node:
         if self.finished is not None and not self.finished.done():
             self.restarting = why
             self.stop()
+
+    def _on_long_turn(self, turn: LongTurn) -> None:
+        self.metrics.turns.note(turn)
+        self._event_watch.long_turn(turn)
 
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error

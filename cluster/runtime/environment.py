@@ -117,6 +117,8 @@ class Environment:
     """See `cluster.runtime.python_speed.finding`."""
     gives_config: bool = True
     """Whether a leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
+    watches_turns: bool = True
+    """Whether a thread watches how long turns of the event loop are (`cluster.runtime.turn_watch`)."""
     serves_admin: bool = True
     """Whether the HTTP API is started."""
 

@@ -226,6 +226,7 @@ class Machine:
             apply_runner=self._lane,
             append_runner=self._append_runner if self.options.append_inline else self._lane,
             serves_admin=False,
+            watches_turns=False,
             gives_config=bool(self.options.config),
             entropy=self.rng.randbytes,
             boot_id=lambda: self.boots.to_bytes(16),

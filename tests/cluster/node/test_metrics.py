@@ -20,6 +20,7 @@ from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
 from cluster.replication.outcome import Outcome
+from cluster.runtime.turn_watch import LongTurn
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.store.memory import MemoryStore
@@ -159,6 +160,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.peers([(NodeId(2), 1, 1)])
     metrics.requests.answered(11, 0, 0.001)
     metrics.requests.slow(11, "read", 1)
+    metrics.turns.note(LongTurn(30.0, 30.0, 0, "f"))
     metrics.retention.trimmed("age")
     metrics.tier.moved(TierState.VERIFIED)
     metrics.tier.written("log", 1)

@@ -1,0 +1,48 @@
+"""Long turns as metrics."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cluster.node.turn_metrics import NAMES_MAX, OTHER, TurnMetrics
+from cluster.runtime.turn_watch import LongTurn
+
+
+def turn(what: str, cpu_ms: float, units: int = 0) -> LongTurn:
+    return LongTurn(cpu_ms, cpu_ms, units, what)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_the_longest_is_shown_with_what_ran(registry: CollectorRegistry) -> None:
+    metrics = TurnMetrics(registry)
+    for what, cpu_ms in (("a", 30.0), ("b", 90.0), ("c", 40.0)):
+        metrics.note(turn(what, cpu_ms))
+    assert registry.get_sample_value("raftmq_turn_longest_seconds", {"what": "b"}) == pytest.approx(0.09)
+    assert registry.get_sample_value("raftmq_turn_longest_seconds", {"what": "c"}) is None
+    assert registry.get_sample_value("raftmq_turns_long_total", {"what": "c"}) == 1
+
+
+def test_one_that_only_waited_does_not_count(registry: CollectorRegistry) -> None:
+    metrics = TurnMetrics(registry)
+    metrics.note(LongTurn(500.0, 10.0, 0, "a"))
+    assert registry.get_sample_value("raftmq_turns_long_total", {"what": "a"}) is None
+    assert registry.get_sample_value("raftmq_turn_longest_seconds", {"what": "a"}) is None
+
+
+def test_those_that_the_meter_does_not_explain_are_counted(registry: CollectorRegistry) -> None:
+    metrics = TurnMetrics(registry)
+    metrics.note(turn("a", 40.0, units=10_000))
+    metrics.note(turn("a", 40.0, units=9_999))
+    assert registry.get_sample_value("raftmq_turns_unexplained_total", {"what": "a"}) == 1
+
+
+def test_there_are_no_more_names_than_a_scrape_can_bear(registry: CollectorRegistry) -> None:
+    metrics = TurnMetrics(registry)
+    for number in range(NAMES_MAX + 5):
+        metrics.note(turn(f"f{number}", 30.0))
+    assert registry.get_sample_value("raftmq_turns_long_total", {"what": OTHER}) == 5

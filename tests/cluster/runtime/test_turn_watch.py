@@ -1,0 +1,144 @@
+"""The watch over turns: stamps and looks by hand, and once with the loop, thread and clocks of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster.runtime.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, UNKNOWN, LongTurn, TurnWatch, name_of
+from raftlog.work import METER, charge
+
+MS = 1_000_000
+
+
+class Machine:
+    """A loop with one timer, and the clocks of its thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.wall_ns = self.cpu_ns = 0
+        self.due_s: list[float] = []
+        self.turns: list[LongTurn] = []
+        patch.setattr(time, "monotonic_ns", lambda: self.wall_ns)
+        patch.setattr(time, "thread_time_ns", lambda: self.cpu_ns)
+        patch.setattr(threading, "Thread", lambda **_: self)
+        self.watch = TurnWatch(self, self.turns.append)  # type: ignore[arg-type]
+        self.watch.start()
+
+    def start(self) -> None:
+        """As a thread: `look` is what it does."""
+
+    join = cancel = start
+
+    def call_later(self, wait_s: float, stamp: Callable[[], None]) -> Machine:
+        self.due_s.append(wait_s)
+        self.stamp = stamp
+        return self
+
+    def turn(self, wall_ms: int, cpu_ms: int) -> None:
+        """The stamp comes so long after it was planned; the loop's thread worked so long meanwhile."""
+        self.wall_ns += wall_ms * MS
+        self.cpu_ns += cpu_ms * MS
+        self.stamp()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(monkeypatch)
+    yield made
+    made.watch.stop()
+
+
+def test_a_stamp_that_comes_in_time_tells_nothing_however_busy_the_loop_is(machine: Machine) -> None:
+    for _ in range(5):
+        machine.turn(21, 20)
+    assert machine.turns == []
+    assert machine.due_s == [STAMP_S] * 6
+
+
+def test_a_late_stamp_is_a_long_turn(machine: Machine) -> None:
+    charge(5)
+    machine.turn(20 + 150, 160)
+    (turn,) = machine.turns
+    assert (turn.wall_ms, turn.cpu_ms, turn.what) == (150, 150, UNKNOWN)
+    assert turn.units == 5
+    assert turn.worked
+    assert not turn.explained
+
+
+def test_a_turn_that_was_not_scheduled_did_not_work(machine: Machine) -> None:
+    machine.turn(20 + 150, 12)
+    (turn,) = machine.turns
+    assert (turn.wall_ms, turn.cpu_ms, turn.worked) == (150, 12, False)
+
+
+def test_a_loop_that_was_idle_is_stamped_less_often_and_what_it_did_was_one_turn(machine: Machine) -> None:
+    machine.turn(20, 0)
+    assert machine.due_s[-1] == IDLE_STAMP_S
+    machine.turn(100 + 30, 120)
+    (turn,) = machine.turns
+    assert (turn.wall_ms, turn.cpu_ms) == (120, 120)
+    assert machine.due_s[-1] == STAMP_S
+
+
+def test_work_that_was_charged_is_explained(machine: Machine) -> None:
+    charge(40_000)
+    machine.turn(20 + 150, 150)
+    assert machine.turns[0].explained
+    machine.turn(20 + 150, 150)
+    assert not machine.turns[1].explained
+
+
+def test_a_full_collection_is_named_and_smaller_ones_are_not(machine: Machine) -> None:
+    for generation, what in (2, COLLECTION), (1, UNKNOWN):
+        machine.watch._on_collection("start", {"generation": generation})
+        machine.cpu_ns += 60 * MS
+        machine.watch._on_collection("stop", {"generation": generation})
+        machine.turn(20 + 100, 40)
+        assert machine.turns[-1].what == what
+
+
+def test_a_frame_is_named_by_the_innermost_function_of_ours() -> None:
+    seen: list[str] = []
+
+    def of_ours() -> None:
+        seen.append(name_of(sys._getframe(1)))
+
+    namespace = {"__name__": "cluster.made", "of_ours": of_ours}
+    exec("class Maker:\n    def make(self):\n        of_ours()\n", namespace)
+    namespace["Maker"]().make()  # type: ignore[operator]
+    assert seen == ["cluster.made.Maker.make"]
+    assert name_of(None) == UNKNOWN
+
+
+async def test_the_thread_sees_what_runs_in_a_turn_that_does_not_end() -> None:
+    """However long the machine takes: the turn ends when the thread has looked."""
+    turns: list[LongTurn] = []
+    watch = TurnWatch(asyncio.get_running_loop(), turns.append)
+    watch.start()
+    namespace = {"__name__": "cluster.made"}
+    exec("def works(until):\n    while not until():\n        pass\n", namespace)
+    work: Callable[[Callable[[], bool]], None] = namespace["works"]  # type: ignore[assignment]
+    began = time.monotonic()
+    work(lambda: bool(watch._seen) and time.monotonic() - began > 0.2)
+    while not turns:
+        await asyncio.sleep(0.01)
+    watch.stop()
+    assert turns[0].what == "cluster.made.works"
+    assert turns[0].wall_ms >= 50
+
+
+async def test_nothing_is_left_behind() -> None:
+    callbacks, threads = list(gc.callbacks), threading.active_count()
+    watch = TurnWatch(asyncio.get_running_loop(), lambda turn: None)
+    watch.start()
+    watch.stop()
+    watch.stop()
+    assert gc.callbacks == callbacks
+    assert threading.active_count() == threads
+    assert METER.units >= 0
