@@ -19,7 +19,7 @@ SEEK_UNITS = 8
 CALL_UNITS = 5
 """One call of the system: a read or write of a file or a socket, whatever its size."""
 FRAME_UNITS = 15
-"""Taking one request or message out of what a socket brought, and finding who handles it."""
+"""One request, or message of a peer, whatever it asks for. Sends that are handled as a batch cost ITEM_UNITS each."""
 KIB_UNITS = 1
 """1,024 bytes that are read, copied, checked or sent. As JSON or msgpack they cost more (`TEXT_KIB_UNITS`)."""
 TEXT_KIB_UNITS = 16

@@ -39,7 +39,7 @@ from cluster.wire.codec import (
     encode_frame,
 )
 from cluster.wire.codes import ResponseCode
-from raftlog.work import CALL_UNITS, FRAME_UNITS, METER, charge_text
+from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.received += len(data)
         try:
             buffer, frames = self._buffer.feed(data)
-            METER.units += CALL_UNITS + (len(data) >> 10) + FRAME_UNITS * len(frames)
+            METER.units += CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)
             if frames:
                 self.finished = True
                 if self._unfinished is not None or self._wanted is not None:
@@ -225,6 +225,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         while at < count:
             if self.session is not None and (at := self._dispatch.take_sends(self, buffer, frames, at)) == count:
                 return
+            METER.units += FRAME_UNITS
             start, stop = frames[at]
             at += 1
             if stop - start < 4:

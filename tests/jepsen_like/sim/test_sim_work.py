@@ -35,7 +35,7 @@ def test_a_callback_above_the_bound_is_a_violation_with_its_name(monkeypatch: py
     monkeypatch.setattr(DiskLag, "tick", works)
     found = violations()
     assert {checker for checker, _ in found} == {"work"}
-    assert all(what.endswith(f"at most {TURN_BOUND}: Chores._run") for _, what in found)
+    assert all(what.endswith(f"at most {TURN_BOUND}: Chores._on_timer") for _, what in found)
 
 
 def test_a_drain_above_the_bound_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
