@@ -28,8 +28,9 @@ TURNS: dict[str, int] = {
     # They may apply a small run on the loop, which is a drain of the apply lane.
     "RaftDriver._turn": APPLY_BOUND,
     "RaftDriver._submit_gathered": APPLY_BOUND,
-    # What a peer sent while this node stood still comes at once, and is part of one driver's turn.
+    # What was sent while this node stood still comes in one read.
     "Inlet._data": 10_000,
+    "RemotingConnection._data": 10_000,
     # It opens the node: nobody is served before.
     "Machine._live": 1 << 60,
 }
