@@ -20,6 +20,7 @@ from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.fuzz.store import KINDS, Vandal
 from jepsen_like.hostile.wire import ask_http, request
+from jepsen_like.live.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subject import leader_of
 from jepsen_like.live.tier_probe import STORE
@@ -120,6 +121,7 @@ class Campaign:
             self._look(watch)
             await self._still_serves()
             await self._still_uploads()
+            await self._no_long_turn()
             grown = max((peak - rest.get(node, peak) for node, peak in watch.peak.items()), default=0)
         if grown > MEMORY_MAX:
             self._found.append(Defect(f"a node grew by {grown >> 20} MiB; the bound is {MEMORY_MAX >> 20}", []))
@@ -302,6 +304,14 @@ class Campaign:
             what = f"the leader was node {self._leader} in term {self._term}, and is {now}"
             if not any("leads term" in found.what for found in self._found):
                 self._found.append(Defect(what, []))
+
+    async def _no_long_turn(self) -> None:
+        """Nobody's event loop stood still for long because of what was sent, whoever led."""
+        for node in self._subject.nodes:
+            turns = await ask_turns(node.admin_port)
+            self._tell(f"longest turn of node {node.id}: {turns}")
+            if turns.longest_s > TURN_MAX_S:
+                self._found.append(Defect(f"node {node.id}: a turn of the event loop took {turns}", []))
 
     async def _still_uploads(self) -> None:
         """Whatever became of `HEAD` and of objects: new segments come into the tier."""

@@ -10,11 +10,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from cluster.wire.codes import RequestCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.odd import OWN_TOPICS, draw_odd
-from jepsen_like.sim.raw_client import Asked, RawConnection, Report
+from jepsen_like.sim.options import LONG_WORK_FROM
+from jepsen_like.sim.raw_client import Answer, Asked, RawConnection, Report
 from jepsen_like.sim.strangers import intrude
 from raftlog.types import NodeId
 
@@ -25,8 +26,32 @@ PULLS = (20, 120)
 """So many pulls at once on one connection."""
 GROUPS = (5, 40)
 """So many groups in one heartbeat."""
+FILTERS = (10, 60)
+"""So many pulls with a filter of their own in one write,"""
+TERMS = (20, 120)
+"""each of so many terms."""
+WAKES = (30, 120)
+"""So many pulls that wait for one message."""
+JOINS = (20, 120)
+"""So many consumers that join one group from one connection."""
 DONE_S = 4.0
 """So long an episode leaves its connection open for the answers."""
+
+
+PULL_EXT = {
+    "consumerGroup": "odd-pull",
+    "topic": TOPIC,
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "1024",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+"""A pull that carries its own subscription and does not wait."""
 
 
 class Hostile(Client):
@@ -49,6 +74,8 @@ class Hostile(Client):
             self.crowd,
             self.stranger,
         )
+        if host.options.seed >= LONG_WORK_FROM:
+            self.episodes += (self.filters, self.wakes, self.joins)
 
     async def _work(self) -> None:
         while not self.stopped:
@@ -134,21 +161,8 @@ class Hostile(Client):
         slow_s = rng.choice((0.0, 0.5, 3.0))
         if slow_s:
             connection.transport.pause_reading()
-        ext = {
-            "consumerGroup": "odd-pull",
-            "topic": TOPIC,
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "1024",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
         for _ in range(rng.randint(*PULLS)):
-            connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext))
+            connection.write(connection.frame(RequestCode.PULL_MESSAGE, PULL_EXT))
         await asyncio.sleep(slow_s)
         if slow_s and not connection.closed:
             connection.transport.resume_reading()
@@ -177,6 +191,58 @@ class Hostile(Client):
                 RequestCode.HEART_BEAT, {}, f'{{"clientID":"crowd","consumerDataSet":[{groups}]}}'.encode()
             )
         )
+        await self._wait(connection)
+
+    async def filters(self, node: str) -> None:
+        """Pulls with long filters that nobody asked for before, all in one write."""
+        connection = await self.open(node, BROKER_PORT)
+        first, terms = self.rng.randrange(1 << 20), self.rng.randint(*TERMS)
+        data = b""
+        for number in range(first, first + self.rng.randint(*FILTERS)):
+            text = " OR ".join(f"a{term} = {number}" for term in range(terms))
+            ext = PULL_EXT | {"consumerGroup": "long-filters", "subscription": text, "expressionType": "SQL92"}
+            data += connection.frame(RequestCode.PULL_MESSAGE, ext)
+        connection.write(data)
+        await self._wait(connection)
+
+    async def wakes(self, node: str) -> None:
+        """Pulls that wait at the end of one queue, some with one filter, some with none, and one message for all."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        topic, ends = rng.choice(OWN_TOPICS), list[Answer]()
+        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))  # makes the topic
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
+        ext = {"topic": topic, "queueId": "0"}
+        connection.write(connection.frame(RequestCode.GET_MAX_OFFSET, ext, heard=ends.append))
+        for _ in range(40):
+            if ends or connection.closed:
+                break
+            await asyncio.sleep(0.05)
+        if not ends or ends[0].code != ResponseCode.SUCCESS:
+            return
+        at = {"consumerGroup": "waits-for-one", "topic": topic, "queueOffset": ends[0].ext["offset"]}
+        waits = PULL_EXT | at | {"sysFlag": "6", "suspendTimeoutMillis": "3000"}
+        long = "b = 1 OR " * rng.choice((1, 40)) + "b = 2"
+        filters = {"subscription": long, "expressionType": "SQL92"}
+        data = b""
+        for _ in range(rng.randint(*WAKES)):
+            pull = waits | filters if rng.random() < 0.5 else waits
+            data += connection.frame(RequestCode.PULL_MESSAGE, pull, parked_s=3.0)
+        connection.write(data)
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))
+        await self._wait(connection)
+
+    async def joins(self, node: str) -> None:
+        """Consumers that join one group, one after the other in one write."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        group = '{"groupName":"joined-by-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
+        data = b""
+        for number in range(first, first + self.rng.randint(*JOINS)):
+            body = f'{{"clientID":"joins-{number}","consumerDataSet":[{group}]}}'
+            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+        connection.write(data)
         await self._wait(connection)
 
     async def stranger(self, node: str) -> None:

@@ -61,6 +61,8 @@ STALLS_FROM = 4_000_000
 """A third of the seeds from here on has turns of a loop that take long."""
 WRITES_FROM = 3_000_000
 """A quarter of the seeds from here on has writers."""
+LONG_WORK_FROM = 3_800_000
+"""Hostile clients of seeds from here on also ask for what a node must cut into steps."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 

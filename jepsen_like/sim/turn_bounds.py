@@ -31,6 +31,7 @@ TURNS: dict[str, int] = {
     # What was sent while this node stood still comes in one read.
     "Inlet._data": 10_000,
     "RemotingConnection._data": 10_000,
+    "RemotingConnection.go_on": 10_000,
     # It opens the node: nobody is served before.
     "Machine._live": 1 << 60,
 }

@@ -1,0 +1,20 @@
+"""What a node's metrics say about its longest turn, read as the node writes them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from cluster.node.turn_metrics import TurnMetrics
+from cluster.runtime.turn_watch import LongTurn
+from jepsen_like.live.long_turns import turns_of
+
+
+def test_the_longest_turn_and_what_the_meter_does_not_explain() -> None:
+    registry = CollectorRegistry()
+    metrics = TurnMetrics(registry)
+    assert str(turns_of(generate_latest(registry).decode())) == "below 20 ms of CPU"
+    for what, cpu_ms, units in (("cluster.a", 30.0, 30_000), ("cluster.b", 310.0, 5), ("cluster.b", 25.0, 5)):
+        metrics.note(LongTurn(cpu_ms, cpu_ms, units, what))
+    turns = turns_of(generate_latest(registry).decode())
+    assert str(turns) == "310 ms of CPU in cluster.b"
+    assert turns.unexplained == {"cluster.b": 2}
