@@ -9,6 +9,8 @@ import msgspec
 from cluster.admin.call import Call
 from cluster.admin.client_views import ClientView
 from cluster.admin.errors import ApiError
+from cluster.admin.item_page import Page
+from cluster.admin.pieces import Pieces
 
 
 class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +31,18 @@ class ClientGone(msgspec.Struct, frozen=True, kw_only=True):
     disconnected: bool
 
 
-async def list_clients(call: Call) -> ClientsView:
+async def list_clients(call: Call) -> Pieces:
     """Connections of clients to this node, the busiest first: address, language, version, groups, rates."""
-    total, clients = call.port.clients.view()
-    return ClientsView(node=call.port.config.node.id, total=total, clients=clients)
+    total, clients = await call.done(call.port.clients.view())
+    page = Page(call)
+    for client in clients:
+        await page.turn()
+        if not page.add(client):
+            break
+    return page.answer(ClientsView(node=call.port.config.node.id, total=total, clients=[]), "clients")
 
 
-async def list_member_clients(call: Call) -> ClientsView:
+async def list_member_clients(call: Call) -> Pieces:
     """The same of any member."""
     return await list_clients(call)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Final
 
@@ -82,14 +81,7 @@ async def find_messages(call: Call) -> Pieces:
     port, applied = call.port, call.port.state.applied.index
     topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
     query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
-    lookup = KeyLookup(port.services, topic, query)
-    done: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
-    lookup.run(
-        lambda found: None if done.done() else done.set_result(found),
-        lambda error: None if done.done() else done.set_exception(error),
-        done.cancelled,
-    )
-    here = await done
+    here = await call.done(KeyLookup(port.services, topic, query).steps())
     found: QueryResult | Refused = await told(partial(complete, port.state, port.old_keys, topic, query, here))
     if isinstance(found, Refused):
         raise ApiError("failed", found.remark, _ASK_AGAIN)

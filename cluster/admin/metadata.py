@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from cluster.admin.call import Call, ChangeView, applied, decided
+from cluster.admin.cost import Cost
 from cluster.admin.errors import ApiError
+from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
-from cluster.backup.metadata import GroupRecord, Metadata, OffsetRecord, TopicRecord, commands_for, export
+from cluster.backup.metadata import GroupRecord, OffsetRecord, TopicRecord, commands_for, export
 from cluster.members.events import EVENT
+from cluster.runtime import metered_json
 from raftlog.types import EntryId
 from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
+
+ROWS_PER_STEP = 128
+COST = Cost(1, lambda limits: 24 << 20)
+"""Of the document, which has everything: few are made at a time."""
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +52,27 @@ class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
     """The acknowledged event."""
 
 
-async def get_metadata(call: Call) -> Metadata:
+async def get_metadata(call: Call) -> Pieces:
     """Topics and groups with every attribute, and offsets, as one document."""
     # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
     cluster_id = call.port.status().cluster_id
-    return await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id)
+    made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id)
+    text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}))
+    parts = [text[: text.index(b'"topics":[]')]]
+    for name, records in (("topics", made.topics), ("groups", made.groups), ("offsets", made.offsets)):
+        parts += [b'"%b":[' % name.encode(), *await _encoded(call, records), b"],"]
+    ends = list(made.ends.items())
+    return Pieces([*parts, b'"ends":{', *await _encoded(call, ends, dict), b"}}"])
+
+
+async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any]], Any] = list) -> list[bytes]:
+    """The JSON of many rows without what encloses them, some in a step."""
+    parts: list[bytes] = []
+    for start in range(0, len(rows), ROWS_PER_STEP):
+        await call.breathe()
+        part = metered_json.encode(kind(rows[start : start + ROWS_PER_STEP]))[1:-1]
+        parts += [b",", part] if parts else [part]
+    return parts
 
 
 async def change_metadata(call: Call) -> MetadataChanged:

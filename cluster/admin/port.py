@@ -198,8 +198,8 @@ class Figures(Protocol):
 class Clients(Protocol):
     """The connections of clients to this node (`cluster.node.client_list`)."""
 
-    def view(self) -> tuple[int, list[ClientView]]:
-        """(how many there are, the busiest of them)."""
+    def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
+        """(how many there are, the busiest of them), in steps."""
 
     def disconnect(self, address: str) -> bool:
         """Closes the connection from that "ip:port"; False if there is none."""

@@ -349,7 +349,7 @@ ROUTES: tuple[Route, ...] = (
         Serves.LEADER,
         membership.TransferRequest,
     ),
-    Route("GET", "/v1/metadata", metadata.get_metadata, Metadata, cost.page(), Serves.READ),
+    Route("GET", "/v1/metadata", metadata.get_metadata, Metadata, metadata.COST, Serves.READ),
     Route(
         "POST",
         "/v1/metadata",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.message_keys import KEYS_MARK, UNIQUE_MARK, property_of
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
-STEPS_PER_TURN = 32
-"""Messages read, or buckets passed, before the event loop gets its turn."""
 BYTES_MAX = 8 << 20
 """Of a lookup's messages; half of the frame that clients accept."""
 
@@ -178,32 +175,10 @@ class KeyLookup:
         self._unreadable: int | None = None
         self._stopped = False
 
-    def run(
-        self,
-        done: Callable[[QueryResult], None],
-        failed: Callable[[Exception], None],
-        closed: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Calls `done` or `failed` once, now or in a later turn of the loop; neither if `closed` says by then that
-        nobody waits any more."""
-        self._drive(self._steps(), done, failed, closed)
-
-    def _drive(
-        self,
-        steps: Iterator[None],
-        done: Callable[[QueryResult], None],
-        failed: Callable[[Exception], None],
-        closed: Callable[[], bool],
-    ) -> None:
-        try:
-            taken = sum(1 for _ in islice(steps, STEPS_PER_TURN))
-        except Exception as error:  # noqa: BLE001 - a row that cannot be read ends this request, not the loop
-            failed(error)
-            return
-        if taken < STEPS_PER_TURN:
-            done(QueryResult(self._found, self._unreadable, self._stopped))
-        elif not closed():
-            self._node.call_later(0, lambda: self._drive(steps, done, failed, closed))
+    def steps(self) -> Generator[None, None, QueryResult]:
+        """The search, in steps of a message or a bucket."""
+        yield from self._steps()
+        return QueryResult(self._found, self._unreadable, self._stopped)
 
     def _steps(self) -> Iterator[None]:
         """The search, yielding after each bucket and each message read."""

@@ -7,8 +7,9 @@ Any node answers from its applied state, which is committed for ever. Only what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
+from cluster.broker import cut_work
 from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.names import no_topic
 from cluster.broker.old_keys import OldKeys, complete, is_evicted, told
@@ -47,11 +48,17 @@ class MessageQueries:
                 else:
                     done(_none(self._why_none(query.key, found), confirmed))
 
-            KeyLookup(self._services, config, query).run(
-                lambda found: complete(self._services.state, self._old, config, query, found, answer),
-                failed,
-                lambda: client.closed,
-            )
+            def steps() -> Generator[None, None, None]:
+                search = KeyLookup(self._services, config, query).steps()
+                try:
+                    found = yield from _while_there(client, search)
+                except Exception as error:  # noqa: BLE001 - a row that cannot be read ends this request, not the loop
+                    failed(error)
+                    return
+                if found is not None:
+                    complete(self._services.state, self._old, config, query, found, answer)
+
+            cut_work.begin(self._services.turns, client, steps())
 
         self._services.read_index(look)
 
@@ -86,6 +93,20 @@ class MessageQueries:
         if found.stopped:
             return Refused(Reason.ERROR, f"the search for {key} was stopped: too many other keys have its hash")
         return Refused(Reason.NOT_FOUND, f"no message with key {key} between these times")
+
+
+def _while_there(
+    client: Client, search: Generator[None, None, QueryResult]
+) -> Generator[None, None, QueryResult | None]:
+    """What the search finds; None if the client is gone by then."""
+    while not client.closed:
+        try:
+            next(search)
+        except StopIteration as end:
+            found: QueryResult = end.value
+            return found
+        yield
+    return None
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:

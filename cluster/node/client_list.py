@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.admin.client_views import ClientGroup, ClientView
 from cluster.runtime.events import rfc3339
+from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from cluster.remoting.server import RemotingConnection
 
 SHOWN_MAX = 1_000
+STEP = 128
+"""Connections that are looked at in one step."""
 SAMPLE_MS = 1_000
 """A rate is over this time at least, unless the connection is younger."""
 
@@ -23,6 +26,9 @@ class _Sample(NamedTuple):
     at_s: float
     received: int
     handed: int
+
+
+_Samples = Mapping["RemotingConnection", tuple[_Sample, _Sample]]
 
 
 class ClientList:
@@ -39,12 +45,25 @@ class ClientList:
         self._samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
         """Connection -> (what rates are counted from, the newest)."""
 
-    def view(self) -> tuple[int, list[ClientView]]:
-        """(how many there are, the busiest of them)."""
-        connections, now_s = self._router.connections, self._now_s()
-        self._samples = {each: self._sampled(each, now_s) for each in connections}
-        busiest = heapq.nlargest(SHOWN_MAX, connections, key=lambda each: sum(self._rates(each, now_s)))
-        return len(connections), [self._view(each, now_s) for each in busiest]
+    def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
+        """(how many there are, the busiest of them), in steps."""
+        connections, now_s = list(self._router.connections), self._now_s()
+        busiest: list[tuple[float, int, RemotingConnection]] = []
+        samples: dict[RemotingConnection, tuple[_Sample, _Sample]] = {}
+        for start in range(0, len(connections), STEP):
+            yield
+            charge(5 * ITEM_UNITS * STEP)
+            part = connections[start : start + STEP]
+            samples |= {each: self._sampled(each, now_s) for each in part}
+            rated = [(-sum(self._rates(samples, each, now_s)), start + at, each) for at, each in enumerate(part)]
+            busiest = heapq.nsmallest(SHOWN_MAX, [*busiest, *rated])
+        self._samples = samples
+        views = []
+        for _, _, each in busiest:
+            yield
+            charge(10 * ITEM_UNITS)
+            views.append(self._view(samples, each, now_s))
+        return len(connections), views
 
     def disconnect(self, address: str) -> bool:
         """Closes the connection from there; False if there is none."""
@@ -60,13 +79,13 @@ class ClientList:
             return base, newest
         return newest, _Sample(now_s, connection.received, connection.handed)
 
-    def _rates(self, connection: RemotingConnection, now_s: float) -> tuple[float, float]:
-        base, _ = self._samples[connection]
+    def _rates(self, samples: _Samples, connection: RemotingConnection, now_s: float) -> tuple[float, float]:
+        base, _ = samples[connection]
         seconds = max(now_s - base.at_s, 0.001)
         return (connection.received - base.received) / seconds, (connection.handed - base.handed) / seconds
 
-    def _view(self, connection: RemotingConnection, now_s: float) -> ClientView:
-        received, sent = self._rates(connection, now_s)
+    def _view(self, samples: _Samples, connection: RemotingConnection, now_s: float) -> ClientView:
+        received, sent = self._rates(samples, connection, now_s)
         memberships = self._members.of(connection)
         member = memberships[0][2] if memberships else None
         return ClientView(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -60,7 +60,8 @@ class FakeClients:
     def __init__(self) -> None:
         self.connected: list[ClientView] = []
 
-    def view(self) -> tuple[int, list[ClientView]]:
+    def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
+        yield
         return len(self.connected), self.connected
 
     def disconnect(self, address: str) -> bool:

@@ -12,6 +12,7 @@ from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from statemachine import message_index
 
 LONG_MAX = (1 << 63) - 1
+STORED, SHARE = 96, 100
 
 
 def by_key(node: Any, key: str, topic: str = "T", **fields: Any) -> Any:
@@ -128,10 +129,11 @@ def test_another_key_of_the_same_hash_is_not_sent(node: Any, monkeypatch: pytest
     assert (answer.code, "hash" in answer.remark) == (1, True)
 
 
-def test_a_long_search_gives_the_loop_its_turns(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_gives_the_loop_its_turns(node_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = node_with(SHARE)
     monkeypatch.setattr(message_index, "RECORDS_MAX", 8)
     node.create_topic("T")
-    for n in range(3 * message_lookup.STEPS_PER_TURN):
+    for n in range(STORED):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     node.store("T", b"wanted", keys="k", indexed="k2")
     turns = []
@@ -145,9 +147,10 @@ def test_a_long_search_gives_the_loop_its_turns(node: Any, monkeypatch: pytest.M
     assert request.answer.code == 22
 
 
-def test_nobody_is_searched_for_whose_connection_is_gone(node: Any, connect: Any) -> None:
+def test_nobody_is_searched_for_whose_connection_is_gone(node_with: Any, connect: Any) -> None:
+    node = node_with(SHARE)
     node.create_topic("T")
-    for n in range(3 * message_lookup.STEPS_PER_TURN):
+    for n in range(STORED):
         node.store("T", b"%d" % n, keys="other", indexed="k")
     connection = connect()
     request = node.ask(12, connection=connection, topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=LONG_MAX)

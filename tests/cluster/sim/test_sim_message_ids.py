@@ -37,11 +37,15 @@ def lose_proposals(sim: SimCluster, leader: SimNode) -> None:
 
 
 def found_by_key(node: SimNode, key: str) -> list[bytes]:
-    found: list[QueryResult] = []
     topic = node.state.topics["T"]
     lookup = KeyLookup(node.running.services, topic, KeyQuery(key, unique=True, count_max=9))
-    lookup.run(found.append, lambda error: pytest.fail(str(error)))
-    return [stored.message.body for stored in found[0].messages]
+    steps = lookup.steps()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: QueryResult = end.value
+            return [stored.message.body for stored in found.messages]
 
 
 @pytest.mark.parametrize("seed", range(3))
