@@ -30,7 +30,8 @@ async def get_metrics(call: Call) -> Raw:
 
 async def _scraped(call: Call, port: AdminPort) -> Raw:
     port.metrics.findings((each.code, each.severity) for each in call.watch.cluster())
-    sizes, names = (await port.topic_sizes.all()).sizes, port.state.topics_by_id
-    port.metrics.topic_sizes({names[topic].name: size.bytes for topic, size in sizes.items() if topic in names})
+    measured, topics = await port.topic_sizes.all(), port.state.topics_by_id
+    largest = {topics[topic].name: size for topic, size in measured.largest.items() if topic in topics}
+    port.metrics.topic_sizes(largest, len(measured.sizes))
     steps = port.metrics.scraped(port.status(), port.state, port.backups.age_s, port.wall_ms())
     return Raw(CONTENT_TYPE, b"".join(await call.done(steps)))

@@ -185,8 +185,8 @@ class Figures(Protocol):
     def counted(self) -> Counted:
         """The counters behind the history of the last hour."""
 
-    def topic_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Topic -> bytes of its messages in this node's log."""
+    def topic_sizes(self, sizes: Mapping[str, int], total: int) -> None:
+        """Topic -> bytes of its messages in this node's log, of the largest; `total`: how many topics there are."""
 
     def topic_deleted(self, topic: str) -> None:
         """Removes the topic's series."""

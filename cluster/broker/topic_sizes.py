@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -28,6 +29,8 @@ BLOCKS_MAX = 1000
 """Blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""
 TOPIC_BLOCKS_MAX = 256
 """For one topic."""
+LARGEST_MAX = 200
+"""Topics that the metrics show."""
 ALL_MAX = 2_000
 """Topics that are looked at together for a page of them."""
 FRESH_MS = 10_000
@@ -59,8 +62,11 @@ def measure(state: BrokerState, topics: Iterable[TopicConfig], blocks_max: int) 
     is left out. Any thread."""
     spans = {topic.id: list(_spans(state, topic)) for topic in topics}
     blocks = {topic_id: sum(span.blocks for span in rows) for topic_id, rows in spans.items()}
-    total, left, found = sum(blocks.values()), blocks_max, {}
-    for topic_id, rows in sorted(spans.items(), key=lambda item: -blocks[item[0]]):
+    total, left = sum(blocks.values()), blocks_max
+    found: dict[int, TopicSize] = {}
+    found |= {topic_id: TopicSize(0, exact=True) for topic_id, rows in spans.items() if not rows}
+    filled = [item for item in spans.items() if item[1]]
+    for topic_id, rows in sorted(filled, key=lambda item: -blocks[item[0]]):
         share = blocks[topic_id] if total <= blocks_max else max(1, blocks_max * blocks[topic_id] // total)
         size = _size(state, topic_id, rows, blocks[topic_id], min(share, left))
         left -= min(share, left, blocks[topic_id])
@@ -78,8 +84,6 @@ def _spans(state: BrokerState, topic: TopicConfig) -> Iterator[_Span]:
 
 
 def _size(state: BrokerState, topic_id: int, spans: list[_Span], blocks: int, reads: int) -> TopicSize | None:
-    if not spans:
-        return TopicSize(0, exact=True)
     picked = iter(sorted({(2 * at + 1) * blocks // (2 * reads) for at in range(reads)}))
     messages, seen, size, begun = sum(span.end - span.first for span in spans), 0, 0, 0
     at = next(picked, None)
@@ -109,6 +113,8 @@ class Measured(NamedTuple):
     applied_index: int
     sizes: Mapping[int, TopicSize]
     """By topic id."""
+    largest: Mapping[int, int] = {}
+    """Topic id -> bytes of those that take most, when all were measured: picked beside the event loop."""
 
 
 class TopicSizes:
@@ -146,7 +152,9 @@ class TopicSizes:
 
     def _look(self) -> Measured:
         applied = self._state.applied.index  # read before the rest: what follows is at least as new
-        return Measured(applied, measure(self._state, list(self._state.topics.values()), BLOCKS_MAX))
+        sizes = measure(self._state, list(self._state.topics.values()), BLOCKS_MAX)
+        largest = nlargest(LARGEST_MAX, ((size.bytes, topic_id) for topic_id, size in sizes.items()))
+        return Measured(applied, sizes, {topic_id: size for size, topic_id in largest})
 
     def _done(self, looked: asyncio.Future[Measured]) -> None:
         self._running = None

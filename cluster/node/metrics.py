@@ -145,12 +145,12 @@ class NodeMetrics:
         self._bytes_given += size_bytes
         _add(self._messages_out.values, self._throughput_out.values, topic, messages, size_bytes)
 
-    def topic_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Topic -> bytes of its messages in this node's log; the largest TOPICS_MAX are shown."""
+    def topic_sizes(self, sizes: Mapping[str, int], total: int = 0) -> None:
+        """Topic -> bytes of its messages in this node's log; the largest TOPICS_MAX are shown, of `total` topics."""
         self._topic_bytes.clear()
         for topic in nlargest(TOPICS_MAX, sizes, key=sizes.__getitem__):
             self._topic_bytes.labels(topic).set(sizes[topic])
-        self._topic_bytes_left.set(max(0, len(sizes) - TOPICS_MAX))
+        self._topic_bytes_left.set(max(0, max(total, len(sizes)) - TOPICS_MAX))
 
     def _stored_in(self) -> Iterator[tuple[str, float]]:
         """(topic, messages acknowledged) of every topic that has a series."""

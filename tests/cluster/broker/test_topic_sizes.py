@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.topic_sizes import FRESH_MS, TopicSize, TopicSizes, measure
+from cluster.broker.topic_sizes import FRESH_MS, LARGEST_MAX, TopicSize, TopicSizes, measure
 from statemachine.consume_queue import BLOCK
 from statemachine.payload import ITEM
 
@@ -68,10 +68,19 @@ async def test_askers_share_one_look_for_a_while() -> None:
     state, now = FakeState({1: [[10]]}), [0]
     known = TopicSizes(state, lambda: now[0])  # type: ignore[arg-type]
     first, second = await asyncio.gather(known.all(), known.all())
-    assert first == second == (7, {1: TopicSize(10, True)})
+    assert first == second == (7, {1: TopicSize(10, True)}, {1: 10})
     now[0] += FRESH_MS - 1
     await known.all()
     assert state.reads == 1
     now[0] += 1
     state.rows[1][0].append(5)
     assert (await known.all()).sizes == {1: TopicSize(15, True)}
+
+
+async def test_the_largest_are_picked_where_they_are_measured() -> None:
+    """The metrics show few of many topics: the event loop does not look at the others."""
+    state = FakeState({topic: [[topic]] for topic in range(1, LARGEST_MAX + 50)})
+    measured = await TopicSizes(state, lambda: 0).all()  # type: ignore[arg-type]
+    assert len(measured.sizes) == LARGEST_MAX + 49
+    assert next(iter(measured.largest.items())) == (LARGEST_MAX + 49, LARGEST_MAX + 49)
+    assert (len(measured.largest), min(measured.largest.values())) == (LARGEST_MAX, 50)
