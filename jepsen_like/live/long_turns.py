@@ -23,7 +23,8 @@ class Turns(NamedTuple):
     """Function -> turns of 20 ms of CPU and more that the meter does not explain."""
 
     def __str__(self) -> str:
-        return f"{1000 * self.longest_s:.0f} ms of CPU in {self.what}" if self.what else "below 20 ms of CPU"
+        longest = f"{1000 * self.longest_s:.0f} ms of CPU in {self.what}" if self.what else "below 20 ms of CPU"
+        return "; not charged to the meter: ".join((longest, *sorted(self.unexplained)))
 
 
 def turns_of(metrics: str) -> Turns:

@@ -190,6 +190,16 @@ def test_a_short_run_of_the_fuzzer_reaches_every_handler_and_finds_nothing(tmp_p
 
 @pytest.mark.live
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_meter_knows_of_the_work_of_long_turns(tmp_path: Path) -> None:
+    """By the CPU clock of the nodes' loops, which is nobody's wall clock; the text names the function that ran."""
+    _, told = _chaos(tmp_path, "fuzz", "--requests", "5000", "--seed", "2", "--out", "run")
+    assert told.count("longest turn of node") == 3, told
+    assert "not charged to the meter" not in told, told
+
+
+@pytest.mark.live
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_ten_minutes_of_all_attacks(tmp_path: Path) -> None:
     code, told = _chaos(tmp_path, "run", "--nemesis", "hostile", "--time", "600", "--out", "run", "--json")

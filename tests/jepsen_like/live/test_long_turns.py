@@ -16,5 +16,5 @@ def test_the_longest_turn_and_what_the_meter_does_not_explain() -> None:
     for what, cpu_ms, units in (("cluster.a", 30.0, 30_000), ("cluster.b", 310.0, 5), ("cluster.b", 25.0, 5)):
         metrics.note(LongTurn(cpu_ms, cpu_ms, units, what))
     turns = turns_of(generate_latest(registry).decode())
-    assert str(turns) == "310 ms of CPU in cluster.b"
+    assert str(turns) == "310 ms of CPU in cluster.b; not charged to the meter: cluster.b"
     assert turns.unexplained == {"cluster.b": 2}
