@@ -31,6 +31,8 @@ class FailpointLane(Generic[Job, Done]):
         self._points = points
         self._point = point
         self.idle_after_s: float | None = inner.idle_after_s
+        if hasattr(inner, "weigh"):  # see `lanes.room_of`
+            self.weigh, self.weight_max = inner.weigh, inner.weight_max  # type: ignore[attr-defined]
 
     def drain(self, batch: Sequence[Job]) -> Done:
         """See Lane. `error` is raised, which is final for the node."""

@@ -186,7 +186,13 @@ class Node:
         storage, config, metrics = self.storage, self.config, self.metrics
         self.raw = raw = storage.raw_node(config, self.environment.random())
         self.driver = driver = RaftDriver(
-            raw, self.node_id, loop=loop, clock=self._clock, tick_ms=config.raft.tick_ms, on_stop=self._on_failure
+            raw,
+            self.node_id,
+            loop=loop,
+            clock=self._clock,
+            tick_ms=config.raft.tick_ms,
+            on_stop=self._on_failure,
+            apply_bytes=self.environment.apply_bytes,
         )
         turns = Turns(loop.call_soon, self.environment.turn_share)
         self._context = context = NodeContext(

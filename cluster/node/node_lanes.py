@@ -47,7 +47,7 @@ class NodeLanes:
         log.time_syncs(clock.monotonic_s)
         if (cached_bytes := context.config.log.page_cache_bytes_max) > 0:
             log.limit_page_cache(cached_bytes)
-        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state)
+        apply_lane: Lane[list[Entry], Applied] = ApplyLane(storage.state, context.environment.apply_bytes)
         runner = append_runner = apply_runner = context.environment.runner
         if failpoints.enabled:  # a point that holds a lane must hold a thread, not the loop
             apply_lane = FailpointLane(apply_lane, failpoints, "apply.batch")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from cluster.replication.apply_lane import Applied
+from cluster.replication.apply_lane import Applied, size_of
 from cluster.replication.stall_budget import StallBudget
 from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
@@ -69,6 +69,5 @@ class ApplyRunner:
 
     @staticmethod
     def _is_small(job: list[Entry]) -> bool:
-        """A TRIM is never small: it has few bytes, but walks every queue."""
-        size = job[-1].position - job[0].position + len(job[-1].payload)
-        return size <= INLINE_BYTES_MAX and not any(entry.type == EntryType.TRIM for entry in job)
+        """A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages."""
+        return size_of(job) <= INLINE_BYTES_MAX and not any(entry.type == EntryType.TRIM for entry in job)

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.replication.apply_lane import Applied
+from cluster.replication.apply_lane import COMMAND_WEIGHT, Applied, pieces
 from cluster.runtime.clock import Clock
+from cluster.runtime.environment import APPLY_BYTES
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.stage_times import StageTimes
 from cluster.runtime.standstill import behind_sockets
@@ -74,14 +75,17 @@ class RaftDriver:
         clock: Clock,
         tick_ms: int,
         on_stop: Callable[[BaseException], None],
+        apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`on_stop` is called once, with the reason, when the node must stop taking part."""
+        """`on_stop` is called once, with the reason, when the node must stop taking part. `apply_bytes`: see
+        `apply_lane.pieces`."""
         self.raw = raw
         self._node_id = node_id
         self._loop = loop
         self._clock = clock
         self._tick_ms = tick_ms
         self._on_stop = on_stop
+        self._apply_bytes, self._uncut_bytes = apply_bytes, apply_bytes // COMMAND_WEIGHT
         self._inbox: list[Message] = []
         self._persisted: list[Persisted] = []
         self._applied: list[Applied] = []
@@ -328,7 +332,11 @@ class RaftDriver:
             self._gather_timer = None
         if self._gathered and not self._stopped:
             entries, self._gathered = self._gathered, []
-            self._apply.submit(entries)
+            if entries[-1].position - entries[0].position <= self._uncut_bytes:  # nearly always
+                self._apply.submit(entries)
+                return
+            for piece in pieces(entries, self._apply_bytes):
+                self._apply.submit(piece)
 
     # --- reads -----------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
 SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
+APPLY_BYTES = 1024 * 1024
+"""Of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
@@ -100,6 +102,7 @@ class Environment:
     """See `broker.queue_locks`."""
     sweep_rows: int = SWEEP_ROWS
     """See `cluster.retention.sweeper`."""
+    apply_bytes: int = APPLY_BYTES
     turn_share: int = TURN_SHARE
     """See `cluster.runtime.work`."""
     page_segments: int = PAGE_SEGMENTS

@@ -34,6 +34,22 @@ class Lane(Protocol[JobIn, DoneOut]):
         """Nothing came for `idle_after_s`."""
 
 
+def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
+    """Called with each job of one drain, in their order: whether the drain may have another one. A lane whose drains
+    are bounded has `weigh`, and the `weight_max` of one drain; every other one takes all that have gathered."""
+    weigh: Callable[[Job], int] | None = getattr(lane, "weigh", None)
+    if weigh is None:
+        return lambda job: True
+    left: int = lane.weight_max  # type: ignore[attr-defined]  # it comes with `weigh`
+
+    def takes_more(job: Job) -> bool:
+        nonlocal left
+        left -= weigh(job)
+        return left > 0
+
+    return takes_more
+
+
 class LaneRunner(Protocol[JobIn]):
     """Where a lane's jobs are handed in."""
 
@@ -91,15 +107,16 @@ class ThreadLaneRunner(Generic[Job, Done]):
         return not last
 
     def _take(self) -> list[Job | None]:
-        """Blocks for one job, then takes all that have gathered; stops at the closing mark."""
+        """Blocks for one job, then takes what has gathered, as much as the lane does at once; stops at the closing
+        mark."""
         queue = self._queue
         try:
             first = queue.get(timeout=self._lane.idle_after_s)
         except Empty:
             self._lane.idle()
             first = queue.get()
-        batch = [first]
-        while batch[-1] is not None:
+        batch, takes_more = [first], room_of(self._lane)
+        while batch[-1] is not None and takes_more(batch[-1]):
             try:
                 batch.append(queue.get_nowait())
             except Empty:

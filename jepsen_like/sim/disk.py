@@ -95,6 +95,8 @@ class DigestKV:
 
     def __init__(self, store: MemoryKV | None = None) -> None:
         self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
+        self.wrote: Callable[[Batch], None] = lambda batch: None
+        """Hears of every batch."""
         self._store = store or MemoryKV(model_crash=True)
         self._sums = digest(self._store)
 
@@ -135,6 +137,7 @@ class DigestKV:
         """See KV."""
         may_stop()
         began = METER.units  # what the digest reads is the simulator's own work
+        self.wrote(batch)
         rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
         for family, key, value, end in batch.ops:
             if end is None:

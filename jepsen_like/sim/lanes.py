@@ -96,7 +96,7 @@ class SimLane:
     def _drain(self) -> None:
         if self._dead:
             return
-        jobs, self._jobs = self._jobs, []
+        jobs = self._take()
         self._worked += 1
         if self.stepped and self._rng.random() < self.stepped:
             self._watcher.on_draining(self.name, jobs)
@@ -107,6 +107,19 @@ class SimLane:
             done = self._drain_all(jobs)
             METER.units = before  # it was a thread's work, not the loop's
             self._drained(jobs, done)
+
+    def _take(self) -> list[Any]:
+        """What has gathered, as much as the lane does at once (`cluster.runtime.lanes.room_of`)."""
+        weigh: Callable[[Any], int] | None = getattr(self._lane, "weigh", None)
+        count = len(self._jobs)
+        if weigh is not None and count > 1:
+            left: int = self._lane.weight_max  # type: ignore[attr-defined]  # it comes with `weigh`
+            count = 0
+            while left > 0 and count < len(self._jobs):
+                left -= weigh(self._jobs[count])
+                count += 1
+        jobs, self._jobs = self._jobs[:count], self._jobs[count:]
+        return jobs
 
     def _advance(self, steps: Steps, jobs: list[Any]) -> None:
         """One step of a drain; others happen before the next."""

@@ -235,6 +235,7 @@ class Machine:
             lock_ttl_ms=LOCK_TTL_MS,
             sweep_rows=SWEEP_ROWS,
             turn_share=TURN_SHARE,
+            apply_bytes=self.options.apply_bytes,
             memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
             page_segments=self.options.tier_page or PAGE_SEGMENTS,
             open_store=self.open_store,

@@ -16,10 +16,11 @@ from jepsen_like.sim.clock import START_WALL_MS
 from jepsen_like.sim.durable import DurableLog
 from jepsen_like.sim.excuses import Excuses
 from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import PEER_PORT, Machine
+from jepsen_like.sim.machine import PEER_PORT, SWEEP_ROWS, Machine
 from jepsen_like.sim.network import Endpoint
 from jepsen_like.sim.orderly import OrderlyStops
 from jepsen_like.sim.reigns import Reigns
+from jepsen_like.sim.removal_check import RemovalCheck
 from jepsen_like.sim.tier_check import TierCheck
 from jepsen_like.sim.trim_check import TrimCheck
 from jepsen_like.sim.turn_bounds import drain_bound, name_of, turn_bound, unmetered
@@ -119,6 +120,7 @@ class Monitor:
         self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
         self._checks = 0
         self._trims = TrimCheck(self.report)
+        self._removals = RemovalCheck(self.report, SWEEP_ROWS)
         self.tier: TierCheck | None = None
         """If there is one."""
         self.reigns = Reigns(self.report)
@@ -259,6 +261,7 @@ class Monitor:
             self._compare(machine, known, log)
             self._orderly.started(machine)
             self._rows_as_told(machine, node)
+            machine.kv.wrote = self._removals.wrote
         machine.was_installing = False
 
         def disbelieved(peer: NodeId, error: ImplausibleMessageError) -> None:
@@ -350,6 +353,7 @@ class Monitor:
         self.same_sums(machine)
         self._trims.applied(machine, batch)
         self._trims.compare_pins(machine)
+        self._removals.applied(machine, self._trims.counts(), newest=self._trims.is_newest(machine))
         if self.tier is not None:
             self.tier.applied(machine)
         self.excuses.applied(self._trims.counts())
@@ -373,6 +377,7 @@ class Monitor:
         if lane == "retention" and not self.black_box:
             self._trims.files(machine)
             self._trims.goes_on(machine, self.loop.now)
+            self._removals.goes_on(machine, self.loop.now)
         self.on_reported(machine, lane, batch, done)
 
     @unmetered

@@ -63,6 +63,8 @@ WRITES_FROM = 3_000_000
 """A quarter of the seeds from here on has writers."""
 LONG_WORK_FROM = 3_800_000
 """Hostile clients of seeds from here on also ask for what a node must cut into steps."""
+APPLY_FROM = 4_200_000
+"""From here on what has gathered is often applied in several drains."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -162,6 +164,8 @@ class Options(NamedTuple):
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
     """What kernels hold for who writes to a slow reader."""
+    apply_bytes: int = 1 << 20
+    """See `Environment.apply_bytes`."""
     tier_bytes: int = 0
     """Of objects that the tier keeps; 0: all."""
     tier: int = 0
@@ -246,6 +250,8 @@ def draw(seed: int) -> Options:
     carried = _with_carried(demanding._replace(**further), stream(seed, "carried"))
     if seed >= CONFIG_FROM:
         carried = carried._replace(config=stream(seed, "config").choice((0, 1)))
+    if seed >= APPLY_FROM:
+        carried = carried._replace(apply_bytes=stream(seed, "apply bytes").choice((1 << 20, 16 << 10, 2 << 10)))
     if seed >= WRITES_FROM:
         carried = carried._replace(writes=int(stream(seed, "writes").random() < 1 / 4))
     if seed >= STALLS_FROM and (rng := stream(seed, "stalled")).random() < 1 / 3:

@@ -118,10 +118,15 @@ class TrimCheck:
         """How many messages each queue ever had, as far as anybody has applied."""
         return ((queue, len(positions)) for queue, positions in self._positions.items())
 
+    def is_newest(self, machine: Machine) -> bool:
+        """Whether the node has applied all that anybody has."""
+        assert machine.node is not None
+        return machine.node.state.applied.index == self._next - 1
+
     def compare_pins(self, machine: Machine) -> None:
         """A node that has applied all that anybody has knows what waits."""
         assert machine.node is not None
-        if machine.node.state.applied.index == self._next - 1:
+        if self.is_newest(machine):
             self.pins.compare(machine.node_id, machine.node.state)
 
     def compare(self, machine: Machine) -> None:

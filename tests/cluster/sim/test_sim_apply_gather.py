@@ -43,6 +43,7 @@ def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
 
 class _Entry(int):
     type: int = EntryType.MESSAGES
+    position = 0
 
 
 def _committed(driver: RaftDriver, *entries: int) -> None:

@@ -8,6 +8,7 @@ from raftlog.types import EMPTY_TAIL, Entry, EntryType
 from statemachine import commands, keys, payload, trim
 from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
+from statemachine.kv import CQ
 from statemachine.message_index import key_hash
 from tests.support.bug_schedules import holds
 
@@ -46,6 +47,12 @@ class Log:
 
     def slice(self, cut: Entry, rows: int) -> Entry:
         return self.add(EntryType.TRIM, trim.encode(trim.Slice(cut.index, rows)))
+
+    def command(self, *run: commands.Command) -> Entry:
+        return self.add(EntryType.COMMAND, commands.pack(list(run)))
+
+    def remove(self, rows: int) -> Entry:
+        return self.add(EntryType.TRIM, trim.encode(trim.RemoveRows(rows)))
 
 
 def applied(log: Log) -> BrokerState:
@@ -169,3 +176,45 @@ def witness_G12() -> None:
         log.slice(cut, 8)
     state = applied(log)
     assert (state.min_offset(1, 0), state.min_offset(1, 1)) == (40, 0)
+
+
+def deleted(count: int) -> Log:
+    """A topic with so many rows, deleted, and made again with the id 2."""
+    log = Log()
+    log.command(["raise_level", commands.BOUNDED_LEVEL])
+    for _ in range(count):
+        log.store(1)
+    log.command(["delete_topic", "t"], ["create_topic", {"name": "t"}, False])
+    return log
+
+
+def witness_G13() -> None:
+    """A slice removes as many rows as it says."""
+    log = deleted(40)
+    log.remove(8)
+    state = BrokerState(kv := MemoryKV())
+    for entry in log.entries:
+        state.apply([entry])
+    assert len(list(kv.scan(CQ, keys.FIRST, keys.LAST))) == 32
+
+
+def witness_G14() -> None:
+    """A topic that is made again keeps its rows when those of its predecessor go."""
+    log = deleted(3)
+    items = payload.ITEM.pack(log.tail.end_position + payload.MESSAGES_AT, 1, 0, 0, 1)
+    log.add(EntryType.MESSAGES, payload.encode([b"m"], 1, [payload.Run(2, 0, 0, 1, 0, items)]))
+    log.remove(99)
+    assert len(applied(log).fetch(2, 0, 0, 9)) == 1
+
+
+def witness_G15() -> None:
+    """Nobody sees a topic that is being removed."""
+    log = deleted(40)
+    log.remove(8)
+    state = applied(log)
+    assert (state.max_offset(1, 0), state.fetch(1, 0, 0, 9)) == (0, [])
+
+
+def witness_G16() -> None:
+    """The next leader goes on with a removal."""
+    holds("G16")
