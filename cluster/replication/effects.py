@@ -12,8 +12,8 @@ from statemachine.commands import COMMIT_OFFSETS, DELETE_GROUP, END_SESSIONS, RE
 
 logger = logging.getLogger(__name__)
 
-TAKEN_MAX = 10_000
-"""How many of each kind one entry carries: well below a frame."""
+TAKEN_MAX = 2_000
+"""How many of each kind one entry carries: some 20 ms of work to apply. The others are in the next one."""
 
 
 class Effects:

@@ -17,7 +17,7 @@ from raftlog.errors import InvariantViolationError
 from statemachine import keys
 from statemachine.index_file.index_format import IndexMeta, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
-from statemachine.kv import CQ, INDEX, KV
+from statemachine.kv import CQ, INDEX, KV, TOPICS
 from statemachine.message_index import RECORD
 from statemachine.payload import ITEM
 
@@ -51,10 +51,16 @@ def write_index(
 
 
 def queues(kv: KV) -> Iterator[tuple[int, int]]:
-    """Every queue that has rows, ascending, one seek each."""
+    """Every queue of every topic that has rows, ascending, one seek each. Topics that were deleted and whose rows are
+    still to be removed are passed over."""
     row = kv.first(CQ, keys.FIRST, keys.LAST)
+    known = -1
     while row is not None:
         topic_id, queue_id = keys.cq_queue(row[0])
+        if topic_id != known and kv.get(TOPICS, keys.U32.pack(topic_id)) is None:
+            row = kv.first(CQ, keys.cq_after_topic(topic_id), keys.LAST)
+            continue
+        known = topic_id
         yield topic_id, queue_id
         row = kv.first(CQ, keys.cq_after_queue(topic_id, queue_id), keys.LAST)
 
