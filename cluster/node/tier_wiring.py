@@ -106,7 +106,9 @@ def access_of(
         except (StorageError, OutOfRangeError):
             return None
 
-    reading = TierReading(context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log)
+    reading = TierReading(
+        context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log, context.turns
+    )
     metrics.watch(counts, reading)
     keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
     memory = context.environment.memory_bytes

@@ -10,22 +10,26 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import NamedTuple
 
+from cluster.broker.filters.judging import Judging
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.old_pulls import Gone
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
+from cluster.broker.pull_search import MESSAGE_UNITS, STEP_UNITS, Verdicts
 from cluster.broker.stored_bodies import POSITION_SIZE, position_of
 from cluster.runtime.room import Room
+from cluster.runtime.work import Turns
 from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.spans import is_dense
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import Items, TierQueues
 from cluster.tier.store.errors import StoreError
-from cluster.wire.message_format import parse_properties, stored_properties
+from cluster.wire.message_format import stored_properties
+from raftlog.work import charge
 from statemachine.payload import ITEM
 
 logger = logging.getLogger(__name__)
@@ -63,8 +67,18 @@ class Chosen(NamedTuple):
 class OldReads:
     """Answers pulls below the beginning of the local log (`cluster.broker.old_pulls`). Event loop only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, reads: ObjectReads) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        queues: TierQueues,
+        log: TierLog,
+        reads: ObjectReads,
+        turns: Turns | None = None,
+    ) -> None:
+        """`turns`: those of the node; None: of its own."""
         self._loop = loop
+        self._turns = turns or Turns(loop.call_soon)
+        self._verdicts = Verdicts()
         self._queues = queues
         self._log = log
         self._reads = reads
@@ -138,12 +152,28 @@ class OldReads:
         if len(self._places) > READERS_MAX:
             self._places.popitem(last=False)
         read = chosen.packed[: messages.count * ITEM.size]
-        count, body = (
-            _filtered(read, messages.body, pull.wanted)
-            if isinstance(pull.wanted, SqlFilter)
-            else (messages.count, messages.body)
-        )
+        count, body = messages.count, messages.body
+        if isinstance(pull.wanted, SqlFilter):
+            count, body = await self._filtered(pull.puller.client.owner, read, body, pull.wanted)
         return Found(count, body, next_offset, position_of(read, messages.count - 1))
+
+    async def _filtered(self, owner: Hashable, items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
+        """(how many, messages) that the filter wants, found out in turns."""
+        kept: list[bytes] = []
+        at = 0
+        for position, size in POSITION_SIZE.iter_unpack(items):
+            await self._turns.breathe(owner)
+            charge(MESSAGE_UNITS)
+            message = body[at : at + size]
+            at += size
+            judged = self._verdicts.judge(wanted, position, stored_properties(message))
+            if isinstance(judged, Judging):
+                while not judged.step(STEP_UNITS):
+                    await self._turns.breathe(owner)
+                judged = judged.verdict is True
+            if judged:
+                kept.append(message)
+        return len(kept), b"".join(kept)
 
     def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
         """Has the first of these items fetched into the cache; how many."""
@@ -193,15 +223,3 @@ def _fitting(items: bytes, bytes_max: int) -> int:
         return 0
     until = POSITION_SIZE.unpack_from(items)[0] + bytes_max
     return bisect_right(range(count), until, key=lambda at: sum(POSITION_SIZE.unpack_from(items, at * ITEM.size)))
-
-
-def _filtered(items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
-    """(how many, messages) that the filter wants."""
-    kept: list[bytes] = []
-    at = 0
-    for _, size in POSITION_SIZE.iter_unpack(items):
-        message = body[at : at + size]
-        at += size
-        if wanted.matches(parse_properties(stored_properties(message))):
-            kept.append(message)
-    return len(kept), b"".join(kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from cluster.runtime.work import Turns
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.old_messages import OldReads
 from cluster.tier.fetch.old_pages import OldPageReads
@@ -26,13 +27,14 @@ class TierReading:
         rows: Callable[[], Rows],
         cache: RangeCache | None,
         elsewhere: OtherSource | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """See TierLog."""
+        """See TierLog. `turns`: see OldReads."""
         self.cache = cache
         self.reads = ObjectReads(store, cache)
         self.log = TierLog(self.reads, rows, folder, elsewhere)
         self.queues = TierQueues(self.reads, rows, folder)
-        self.old = OldReads(loop, self.queues, self.log, self.reads)
+        self.old = OldReads(loop, self.queues, self.log, self.reads, turns)
         self.pages = OldPageReads(self.queues, self.log)
 
     async def open(self) -> None:

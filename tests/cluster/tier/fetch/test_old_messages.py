@@ -11,9 +11,11 @@ from typing import cast
 
 import pytest
 
+from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.old_pulls import Gone
 from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
+from cluster.runtime.work import Turns
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.old_messages import OldReads
@@ -21,6 +23,10 @@ from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import Message as WireMessage
+from cluster.wire.message_format import encode_message
+from statemachine.payload import ITEM
+from tests.support.message_bytes import build_properties
 from tests.support.tier_kit import FOLDER, Message, TierKit
 
 QUEUE = (1, 0)
@@ -206,3 +212,23 @@ async def test_answers_are_called_back_within_their_room(
     assert {answer.body for answer in answers if isinstance(answer, Found)} == {each.body for each in wanted[:20]}
     assert most == 2
     await old.close()
+
+
+async def test_a_filter_of_old_messages_takes_turns(kit: TierKit, reads: ObjectReads) -> None:
+    """Other work of the loop goes on between its terms, and it selects what it always does."""
+    messages, items, position = [], [], 0
+    for number in range(6):
+        properties = build_properties({"long": "a" * 20_000, "price": str(number)})
+        messages.append(encode_message(WireMessage("orders", b"m", properties, position=position)))
+        items.append(ITEM.pack(position, len(messages[-1]), 0, 0, 0))
+        position += len(messages[-1])
+    wanted = SqlFilter(" OR ".join(["long CONTAINS 'abcdefgh'"] * 50 + ["price > 3"]))
+    old = old_reads(kit, reads)
+    old._turns = Turns(asyncio.get_running_loop().call_soon, share=1_000)
+    task = asyncio.ensure_future(old._filtered("a client", b"".join(items), b"".join(messages), wanted))
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert task.result() == (2, messages[4] + messages[5])
+    assert turns > 6 * wanted.units(20_000) // 1_000 // 2
