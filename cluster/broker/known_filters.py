@@ -58,10 +58,9 @@ class KnownFilters:
     def get(self, kind: str | None, text: str | None) -> MessageFilter | Unknown:
         """The filter of a subscription; UNKNOWN if it has to be made first (`learn`). Raises Refused: BAD_SUBSCRIPTION,
         or ERROR for a type that no RocketMQ has."""
-        expression = _expression(kind, text)
-        if expression.type != SQL92 and len(expression.text or "") <= CACHED_TEXT_MAX:
-            return tag_hashes(expression.text or "")
-        found = self._find(expression)
+        if (not kind or kind == "TAG") and len(text or "") <= CACHED_TEXT_MAX:
+            return tag_hashes(text or "*")
+        found = self._find(_expression(kind, text))
         if isinstance(found, Refused):
             raise Refused(found.reason, found.remark)
         if isinstance(found, SqlFilter):

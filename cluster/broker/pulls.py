@@ -29,6 +29,7 @@ from cluster.broker.services import Client, Services
 from cluster.broker.subscription import Expression
 from cluster.replication.follower_reads import LEADER, FollowerReads
 from cluster.runtime.work import Steps
+from raftlog.work import charge
 from statemachine.query import QueueItem
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PULL_UNITS = 20
+"""Of answering a pull (`raftlog.work`), besides what it reads."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
 TRIM_RETRY_MS = 20
@@ -78,7 +81,11 @@ class Pulls:
 
     def pull(self, puller: Puller, wish: PullWish, tries: int = 0, *, waited: bool = False) -> None:
         """Answers the puller, now or later. `tries`: how often it has waited for its topic; `waited`: it has waited
-        for its filter."""
+        for its filter, or for a turn with room."""
+        charge(PULL_UNITS)
+        if not waited and self._services.turns.spent():
+            cut_work.begin(self._services.turns, puller.client, self._later(puller, wish, tries))
+            return
         try:
             pull = self._accept(puller, wish, tries, waited=waited)
         except Refused as refused:
@@ -86,6 +93,12 @@ class Pulls:
         else:
             if pull is not None:
                 self._settle(pull)
+
+    def _later(self, puller: Puller, wish: PullWish, tries: int) -> Steps:
+        """Many pulls came in one turn."""
+        if not puller.client.closed:
+            self.pull(puller, wish, tries, waited=True)
+        yield from ()
 
     def _accept(self, puller: Puller, wish: PullWish, tries: int, *, waited: bool) -> Pull | None:
         """None if the topic or the filter is waited for. Raises Refused."""

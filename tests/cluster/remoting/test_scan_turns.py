@@ -68,7 +68,8 @@ def test_a_hundred_costly_pulls_make_no_turn_long(node: Any, connect: Callable[[
     assert not any(request.replies for request in attack)
     request = pull(node, honest, 0, "price > 1")
     node.next_turn()
-    assert request.answer.code == 0, "in the very next turn"
+    node.next_turn()
+    assert request.answer.code == 0, "it came in a turn that was used up: taken in the next, answered in another"
     assert not any(each.replies for each in attack)
     node.advance(1000)
     assert [numbers(each) for each in attack] == [(20, 1)] * 8
@@ -145,6 +146,19 @@ def test_many_tag_filters_make_no_turn_long(node: Any, connect: Callable[[], Any
     node.advance(1000)
     assert [numbers(request) for request in requests] == [(20, 4096)] * 100
     assert node.longest < 1.5 * SHARE
+
+
+def test_many_plain_pulls_make_no_turn_long(node: Any, connect: Callable[[], Any]) -> None:
+    stored = node.store("T", b"m")[0]
+    node.longest = 0
+    connection, before = connect(), METER.units
+    requests = [pull(node, connection, 0, "*", "TAG") for _ in range(1000)]
+    assert METER.units - before < 20 * 1000 + 2 * SHARE, "most of them wait, with nothing done for them"
+    assert connection.works > 800
+    node.advance(10)
+    assert [request.answer.body for request in requests] == [stored] * 1000
+    assert node.longest < 1.5 * SHARE
+    assert connection.works == 0
 
 
 def test_a_queue_that_grows_during_the_search_is_not_missed(node: Any, connect: Callable[[], Any]) -> None:
