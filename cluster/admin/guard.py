@@ -1,6 +1,9 @@
 """Keeps the HTTP API within its limits of descriptors and memory.
 
-- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`).
+- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`). From 80 % on a
+  client of another address takes the place of an idle one (`cluster.runtime.places`).
+- When all are taken, SPARE_MAX more may ask whether this node lives and is ready, for SPARE_S each: who probes a node
+  must not take it for dead because others keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
 - A client must read an answer at SLOWEST_BYTES per PATIENCE_S or faster, else its connection is closed.
 - Answers that grow with the stored data take room of one account, before they are made and until they are sent. Who
@@ -20,12 +23,18 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from cluster.admin.errors import ApiError
+from cluster.admin.forward import HOPS_HEADER
+from cluster.runtime.places import PRESSED, Places
 from cluster.runtime.room import Room, Share
 from cluster.runtime.work import Turns
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
+SPARE_MAX: Final = 8
+SPARE_S: Final = 2.0
+PROBES: Final = frozenset({"/v1/health/live", "/v1/health/ready"})
+"""What a spare connection may ask for."""
 PATIENCE_S: Final = 10.0
 SLOWEST_BYTES: Final = 64 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20
@@ -42,9 +51,14 @@ class Guarded(asyncio.Protocol):
         self._guard = guard
         self._inner = inner
         self.transport: asyncio.Transport | None = None
+        self.address = ""
         self.since_s = 0.0
         """When it was opened, or its last answer was given, or it last took enough of one."""
         self.busy = 0
+        self.is_spare = False
+        """It was taken beyond CONNECTIONS_MAX, for PROBES alone."""
+        self.of_node = False
+        """A node has passed a request on through it."""
         self.unsent = 0
         self.holds_since_s: float | None = None
         """Since when it has room for an answer; None if it has none."""
@@ -52,6 +66,8 @@ class Guarded(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""
         self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
         self._guard.opened(self)
         self._inner.connection_made(transport)
 
@@ -85,23 +101,56 @@ class Guard:
         self._now_s = now_s
         self._turns = turns
         self._connections: dict[asyncio.BaseTransport, Guarded] = {}
+        self._spare: dict[Guarded, None] = {}
+        """Oldest first; also in `_connections`."""
+        self._places: Places[Guarded] = Places(self._idle_s)
         self.answers = Room(ANSWERS_BYTES_MAX, lambda callback: asyncio.get_running_loop().call_soon(callback))
         """Bytes of answers that are being made, or that no client has taken."""
 
-    def room(self, opening: int) -> str:
-        """Why no more connections may be taken, besides so many that are not open yet; "" if one may."""
-        if len(self._connections) + opening < CONNECTIONS_MAX:
+    def room(self, opening: int, address: str) -> str:
+        """Why no more connections may be taken from that address, besides so many that are not open yet; "" if one
+        may."""
+        count = self._count() + opening
+        if count >= PRESSED * CONNECTIONS_MAX and (idle := self._places.victim(address)) is not None:
+            self._end(idle)
+            count -= 1
+        if count < CONNECTIONS_MAX:
+            return ""
+        if len(self._spare) + max(0, count - CONNECTIONS_MAX) < SPARE_MAX:
+            return ""
+        silent = next((each for each in self._spare if not each.busy), None)  # a probe asks at once
+        if silent is not None:
+            self._end(silent)
             return ""
         return f"the HTTP API has {CONNECTIONS_MAX} connections; idle ones are closed after {PATIENCE_S:g} s"
+
+    def _count(self) -> int:
+        """Without the spare ones."""
+        return len(self._connections) - len(self._spare)
+
+    def _end(self, connection: Guarded) -> None:
+        self.closed(connection)  # its place is free before its transport reports the end
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def _idle_s(self, connection: Guarded) -> float | None:
+        return None if connection.busy or connection.of_node else self._now_s() - connection.since_s
 
     def opened(self, connection: Guarded) -> None:
         """A connection is there."""
         assert connection.transport is not None
         connection.since_s = self._now_s()
+        connection.is_spare = self._count() >= CONNECTIONS_MAX
         self._connections[connection.transport] = connection
+        if connection.is_spare:
+            self._spare[connection] = None
+        else:
+            self._places.add(connection.address, connection)
 
     def closed(self, connection: Guarded) -> None:
         """It is gone."""
+        self._spare.pop(connection, None)
+        self._places.remove(connection.address, connection)
         if connection.transport is not None:
             self._connections.pop(connection.transport, None)
             if self._turns is not None:
@@ -114,6 +163,14 @@ class Guard:
         if connection is None:
             yield
             return
+        if connection.is_spare and request.path not in PROBES:
+            raise ApiError(
+                "busy",
+                f"the HTTP API has {CONNECTIONS_MAX} connections; beyond them it answers only "
+                f"{' and '.join(sorted(PROBES))}",
+                "ask again in a moment, or ask another node",
+            )
+        connection.of_node = connection.of_node or HOPS_HEADER in request.headers
         connection.busy += 1
         try:
             yield
@@ -182,7 +239,8 @@ class Guard:
                 connection.since_s = now_s
             held_s = 0.0 if connection.holds_since_s is None else now_s - connection.holds_since_s
             pressed = self.answers.waiting > 0 and held_s >= HELD_S
-            if transport is not None and (pressed or now_s - connection.since_s >= PATIENCE_S):
+            patience_s = SPARE_S if connection.is_spare else PATIENCE_S
+            if transport is not None and (pressed or now_s - connection.since_s >= patience_s):
                 logger.debug("a connection of the HTTP API was waited for too long, closed")
                 transport.abort()
 

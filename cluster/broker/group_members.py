@@ -144,6 +144,11 @@ class Members:
         mine = self._groups_of.get(connection)
         return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
 
+    def has(self, connection: Client) -> bool:
+        """Whether a heartbeat of this connection is fresh: it named a member that is not forgotten."""
+        mine = self._groups_of.get(connection)
+        return mine is not None and bool(mine.ids)
+
     def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
         """(role, group, member) for each group that this connection's heartbeats named."""
         found = []

@@ -70,6 +70,10 @@ class LongPolls:
         """Another `limits.node_inflight_bytes_max`; the other limits are looked up."""
         self._bytes.resize(bytes_max)
 
+    def has(self, connection: Client) -> bool:
+        """Whether pulls of the connection wait."""
+        return bool(self._by_client.get(connection))
+
     def park(self, pull: Pull) -> str | None:
         """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
         limits = self._services.config.limits

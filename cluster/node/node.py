@@ -273,7 +273,7 @@ class Node:
         self.forwarder = self._build_forwarder(send_handler)
         self.staged, writes = staged_of(context, services, proposals, sends)
         handlers = self._build_handlers(writes)
-        router.attach(send_handler, replies, fates, self.forwarder, handlers, self.clients)
+        router.attach(send_handler, replies, fates, self.forwarder, handlers, self.clients, self.pulls.long_polls.has)
         self.listeners = Listeners(config, router)
 
     def _build_handlers(self, writes: StagedWriteRequests) -> dict[int, Handler]:
@@ -511,6 +511,7 @@ class Node:
             self.check_back.tick,
             self._retries.expire,
             self.router.patience.tick,
+            self.router.idle.tick,
             lambda _: watch_event(self.state, self.alarms),
             self.repairs.tick,
             self.consistency.tick,

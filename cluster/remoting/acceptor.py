@@ -36,9 +36,10 @@ class Acceptor:
         self,
         loop: asyncio.AbstractEventLoop,
         factory: Callable[[], asyncio.BaseProtocol],
-        room: Callable[[int], str],
+        room: Callable[[int, str], str],
     ) -> None:
-        """`room`: why no more may be taken, when so many that were taken are not open yet; "" if one may."""
+        """`room`: why no more may be taken from that address, when so many that were taken are not open yet; "" if one
+        may."""
         self._loop = loop
         self._factory = factory
         self._room = room
@@ -85,7 +86,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(PER_TURN):
             try:
-                connection, _ = listening.accept()
+                connection, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -93,7 +94,7 @@ class Acceptor:
                     raise
                 self._pause(listening, error)
                 return
-            why = self._room(len(self._opening))
+            why = self._room(len(self._opening), str(address[0]))
             if why:
                 connection.close()
                 self._say("connection refused: %s", why)

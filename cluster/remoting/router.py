@@ -10,6 +10,7 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.commit_origin import name_committers
 from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.frame import Frame
+from cluster.remoting.idle_clients import IdleClients
 from cluster.remoting.large_answers import sizes, with_room
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
@@ -90,6 +91,7 @@ class Router(Dispatch):
         self.rooms = Rooms(config.limits, soon)
         self.patience = Patience(self.rooms)
         self.watch = self.patience.watch  # type: ignore[method-assign]
+        self.idle = IdleClients(self._is_used)
         self._limits = config.limits
         self._state = state
         self._proposals = proposals
@@ -110,9 +112,11 @@ class Router(Dispatch):
         forwarder: Forwarder,
         handlers: dict[int, Handler],
         members: Members,
+        parked: Callable[[RemotingConnection], bool],
     ) -> None:
-        """Names the collaborators."""
+        """Names the collaborators. `parked`: whether pulls of a connection wait."""
         self._members = members
+        self._parked = parked
         self._sends = sends
         self._replies = replies
         self._fates = fates
@@ -126,9 +130,13 @@ class Router(Dispatch):
         self.rooms.reload(limits)
         self._sends.reload(limits)
 
-    def full(self, opening: int = 0) -> str:
-        """Why no more connections may be taken, with `opening` on their way; "" if they may."""
-        if len(self.connections) + opening < self._limits.connections_max:
+    def full(self, opening: int = 0, address: str = "") -> str:
+        """Why no more connections may be taken, with `opening` on their way; "" if they may. A client of an `address`
+        that holds few takes the place of an idle one of the address that holds most."""
+        limit = self._limits.connections_max
+        if address:
+            self.idle.make_room(address, len(self.connections) + opening, limit, self._evict)
+        if len(self.connections) + opening < limit:
             return ""
         return f"limits.connections_max = {self._limits.connections_max} is reached"
 
@@ -138,7 +146,21 @@ class Router(Dispatch):
             logger.warning("connection refused: %s", why)
             return False
         self.connections[connection] = None
+        self.idle.opened(connection)
         return True
+
+    def _evict(self, connection: RemotingConnection) -> None:
+        self.connections.pop(connection, None)  # its place is free before its transport reports the end
+        connection.abort()
+
+    def _is_used(self, connection: RemotingConnection) -> bool:
+        """A request of it is under way, a pull of it waits, or its last heartbeat is fresh."""
+        return (
+            connection.inflight_bytes > 0
+            or connection.unsent_bytes > 0
+            or self._parked(connection)
+            or self._members.has(connection)
+        )
 
     def drop_clients(self) -> None:
         """Closes all connections: clients connect to another node and send unanswered requests again."""
@@ -148,6 +170,7 @@ class Router(Dispatch):
     def on_close(self, connection: RemotingConnection) -> None:
         """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
         self.connections.pop(connection, None)
+        self.idle.closed(connection)
         self.patience.forget(connection)
         self._fates.connection_closed(self._proposals.unanswered_of(connection))
         self._forwarder.client_closed(connection)

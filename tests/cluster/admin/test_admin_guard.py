@@ -12,7 +12,18 @@ import pytest
 
 from cluster.admin import guard as guarding
 from cluster.admin.errors import ApiError
-from cluster.admin.guard import ANSWERS_BYTES_MAX, CONNECTIONS_MAX, HELD_S, PATIENCE_S, SLOWEST_BYTES, Guard, Guarded
+from cluster.admin.guard import (
+    ANSWERS_BYTES_MAX,
+    CONNECTIONS_MAX,
+    HELD_S,
+    PATIENCE_S,
+    PROBES,
+    SLOWEST_BYTES,
+    SPARE_MAX,
+    SPARE_S,
+    Guard,
+    Guarded,
+)
 from cluster.admin.routes import ROUTES
 from cluster.admin.server import AdminServer
 from cluster.runtime.work import Turns
@@ -29,9 +40,13 @@ class Clock:
 
 
 class Transport:
-    def __init__(self) -> None:
+    def __init__(self, address: str = "10.0.0.1") -> None:
         self.unsent = 0
         self.aborted = False
+        self.address = address
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return self.address, 1
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -40,11 +55,62 @@ class Transport:
         self.aborted = True
 
 
-def connected(guard: Guard) -> tuple[Guarded, Transport]:
-    transport = Transport()
+def connected(guard: Guard, address: str = "10.0.0.1") -> tuple[Guarded, Transport]:
+    transport = Transport(address)
     connection = Guarded(guard, cast("Any", SimpleNamespace(connection_made=lambda _: None)))
     connection.connection_made(cast("Any", transport))
     return connection, transport
+
+
+def test_nobody_keeps_others_out_by_holding_connections() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    crowd = [connected(guard) for _ in range(CONNECTIONS_MAX)]
+    crowd[0][0].busy = 1
+    crowd[1][0].of_node = True
+    clock.s += 1
+    assert guard.room(0, "10.0.0.2") == ""
+    assert [transport.aborted for _, transport in crowd].index(True) == 2, "not one with a request, not a node's"
+    assert guard._count() == CONNECTIONS_MAX - 1
+    connected(guard, "10.0.0.2")
+    assert guard._count() == CONNECTIONS_MAX
+
+
+def test_a_probe_is_answered_when_all_is_taken_and_nothing_else_is() -> None:
+    clock = Clock()
+    guard = Guard(clock)
+    for _ in range(CONNECTIONS_MAX):
+        connected(guard)[0].busy = 1
+    spare = []
+    for _ in range(SPARE_MAX):
+        assert guard.room(0, "10.0.0.1") == ""
+        spare.append(connected(guard))
+    assert all(connection.is_spare for connection, _ in spare)
+    spare[0][0].busy = 1
+    assert guard.room(0, "10.0.0.1") == "", "one that asks for nothing makes room"
+    assert [transport.aborted for _, transport in spare] == [False, True, *[False] * (SPARE_MAX - 2)]
+    for connection, _ in spare:
+        connection.busy = 1
+    connected(guard)[0].busy = 1
+    assert "64 connections" in guard.room(0, "10.0.0.1")
+    clock.s += SPARE_S
+    for connection, _ in spare:
+        connection.busy = 0
+    guard.look()
+    assert spare[-1][1].aborted
+
+
+async def test_a_spare_connection_has_no_more_than_a_probe() -> None:
+    guard = Guard(Clock())
+    for _ in range(CONNECTIONS_MAX):
+        connected(guard)
+    _, transport = connected(guard)
+    for path in PROBES:
+        async with guard.serving(cast("Any", SimpleNamespace(transport=transport, path=path, headers={}))):
+            pass
+    with pytest.raises(ApiError, match="beyond them it answers only"):
+        async with guard.serving(cast("Any", SimpleNamespace(transport=transport, path="/v1/status", headers={}))):
+            pass
 
 
 def test_an_idle_connection_is_closed_and_one_that_is_served_is_not() -> None:

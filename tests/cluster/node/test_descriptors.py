@@ -67,7 +67,7 @@ async def test_a_burst_never_takes_one_connection_too_many() -> None:
     Taken.open = 0
     most = 0
 
-    def room(opening: int) -> str:
+    def room(opening: int, address: str) -> str:
         nonlocal most
         most = max(most, Taken.open + opening)
         return "" if Taken.open + opening < 5 else "full"
@@ -94,7 +94,7 @@ async def test_a_burst_never_takes_one_connection_too_many() -> None:
 
 async def test_without_descriptors_it_waits_instead_of_asking_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
-    acceptor = Acceptor(loop, Taken, lambda _: "")
+    acceptor = Acceptor(loop, Taken, lambda opening, address: "")
     await acceptor.open("127.0.0.1", 0)
     listening = acceptor._sockets[0]
     tries = 0
