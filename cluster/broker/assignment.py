@@ -12,14 +12,13 @@ from cluster.broker.group_members import Members
 from cluster.broker.names import PERM_READ
 from cluster.broker.services import Services
 
+Share = Callable[[Sequence[int], int, int], Sequence[int]]
+"""(queues, rank of the client, number of clients) -> the client's queues."""
+
 
 def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
     """Runs of neighbours, the first clients one more; [] for a client that is no member."""
-    if client not in clients:
-        return []
-    index, (size, more) = clients.index(client), divmod(len(queues), len(clients))
-    start = index * size + min(index, more)
-    return list(queues[start : start + size + (index < more)])
+    return list(_average(queues, clients.index(client), len(clients))) if client in clients else []
 
 
 def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
@@ -33,13 +32,20 @@ def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
 
 def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
     """Every n-th queue; [] for a client that is no member."""
-    return list(queues[clients.index(client) :: len(clients)]) if client in clients else []
+    return list(_circle(queues, clients.index(client), len(clients))) if client in clients else []
 
 
-_STRATEGIES: dict[str, Callable[[Sequence[int], Sequence[str], str], list[int]]] = {
-    "AVG": averagely,
-    "AVG_BY_CIRCLE": by_circle,
-}
+def _average(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
+    size, more = divmod(len(queues), clients)
+    start = rank * size + min(rank, more)
+    return queues[start : start + size + (rank < more)]
+
+
+def _circle(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
+    return queues[rank::clients]
+
+
+_STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
 
 
 def assigned_queues(
@@ -53,5 +59,8 @@ def assigned_queues(
     queues = range(config.read_queues)
     if broadcasting:
         return queues
-    choose, clients = _STRATEGIES.get(strategy), members.consumer_ids(group)
-    return choose(queues, clients, client_id) if choose is not None and clients else None
+    share, clients = _STRATEGIES.get(strategy), members.consumers.get(group)
+    if share is None or clients is None:
+        return None
+    rank = clients.members.rank(client_id)
+    return share(queues, rank, len(clients.members)) if rank is not None else ()

@@ -10,12 +10,14 @@ A consumer that never gets the whole route out of turn asks at its next poll, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.broker.group_members import CLUSTERING, PUSH, ConsumerGroup, Member, Members
+from cluster.broker.group_notices import NOTICE_UNITS
 from cluster.broker.services import Client, Services
 from raftlog.types import NOBODY, NodeId
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.queue_rows import Queue
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class EarlyRoutes:
         self._shown = shown
         if self._calls and now_ms >= self._calls[0]:
             self._calls = [due_ms for due_ms in self._calls if due_ms > now_ms]
-            self._call()
+            self._services.turns.begin(self, self._call())
 
     def withholds(self, client: Client, group: str, retry_topic: TopicConfig) -> bool:
         """Whether the client is to get the route of the group's retry topic without brokers, to ask for it again.
@@ -143,8 +145,7 @@ class EarlyRoutes:
         if not self._unaware:
             return
         for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
-            for client, group in self._unaware.pop(topic_id).items():
-                client.consumers_changed(group)
+            self._services.turns.begin(self, _tell(self._unaware.pop(topic_id)))
 
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
         """Also if anything was ever there and the group never committed: a consumer may begin at the end of a queue it
@@ -156,14 +157,23 @@ class EarlyRoutes:
                 return True
         return False
 
-    def _call(self) -> None:
+    def _call(self) -> Generator[None]:
         """Tells each connection once: its consumers divide the queues of all their groups."""
         told: dict[Client, str] = {}
         for name, group in self._members.consumers.items():
-            if _pushes(group):
-                told |= {one.connection: name for one in group.members.values() if _asks_early(one)}
-        for client, name in told.items():
-            client.consumers_changed(name)
+            for member in group.members.values() if _pushes(group) else ():
+                charge(ITEM_UNITS)
+                if _asks_early(member):
+                    told[member.connection] = name
+                yield
+        yield from _tell(told)
+
+
+def _tell(clients: Mapping[Client, str]) -> Generator[None]:
+    for client, group in clients.items():
+        charge(NOTICE_UNITS)
+        client.consumers_changed(group)
+        yield
 
 
 def _pushes(group: ConsumerGroup) -> bool:

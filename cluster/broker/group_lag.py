@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -27,6 +28,10 @@ QUEUES_MAX: Final = 10_000
 """Queues that one scrape looks at, some 20 ms of the event loop."""
 
 
+QUEUE_UNITS: Final = 3 * ITEM_UNITS
+"""Looking at a group in one queue."""
+
+
 class QueueLag(NamedTuple):
     """A group in one queue."""
 
@@ -45,35 +50,41 @@ class QueueLag(NamedTuple):
 
 
 def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
-    """Every queue that the group committed or subscribes to, by topic and queue; none of topics deleted meanwhile."""
-    steps = lag_steps(state, group)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            lags: list[QueueLag] = end.value
-            return lags
+    """All of `each_lag`."""
+    return list(each_lag(state, group))
 
 
-def lag_steps(state: BrokerState, group: GroupConfig) -> Generator[None, None, list[QueueLag]]:
-    """The same in steps."""
-    committed = {(topic_id, queue): offset for topic_id, queue, offset in state.offsets_of_group(group.name)}
-    queues = dict.fromkeys(committed)
-    for name in group.subscriptions:
-        if config := state.topics.get(name):
-            queues.update(dict.fromkeys((config.id, queue) for queue in range(config.read_queues)))
-    lags = []
-    for at, (topic_id, queue) in enumerate(queues):
-        if at % QUEUES_PER_STEP == 0:
+def lag_steps(
+    state: BrokerState, group: GroupConfig, count_max: int | None = None
+) -> Generator[None, None, list[QueueLag]]:
+    """The same in steps, or the first `count_max` of them."""
+    lags: list[QueueLag] = []
+    for each in islice(each_lag(state, group), count_max):
+        if len(lags) % QUEUES_PER_STEP == 0:
             yield
-            charge(3 * ITEM_UNITS * min(QUEUES_PER_STEP, len(queues) - at))
-        topic = state.topics_by_id.get(topic_id)
-        if topic is None:  # deleted by the apply lane since `committed` was read
-            continue
-        end = state.max_offset(topic_id, queue)  # before the first one: retention may move that past it
-        first = min(first_offset(state, topic_id, queue), end)
-        lags.append(QueueLag(topic.name, queue, committed.get((topic_id, queue)), first, end))
-    return sorted(lags)
+        lags.append(each)
+    return lags
+
+
+def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
+    """Every queue that the group committed or subscribes to, by topic and queue, each looked at when it is asked for:
+    there may be a million. None of topics that were deleted when it begins."""
+    committed: dict[int, dict[int, int]] = {}
+    rows = state.offsets_of_group(group.name)
+    charge(ITEM_UNITS * len(rows))
+    for topic_id, queue, offset in rows:
+        committed.setdefault(topic_id, {})[queue] = offset
+    topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
+    topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
+    for name in sorted(topics):
+        topic = topics[name]
+        offsets = committed.get(topic.id, {})
+        read = topic.read_queues if name in group.subscriptions else 0
+        for queue in chain(range(read), sorted(queue for queue in offsets if queue >= read)):
+            charge(QUEUE_UNITS)
+            end = state.max_offset(topic.id, queue)  # before the first one: retention may move that past it
+            first = min(first_offset(state, topic.id, queue), end)
+            yield QueueLag(name, queue, offsets.get(queue), first, end)
 
 
 class LagMetrics:
@@ -119,7 +130,7 @@ class LagMetrics:
         for at, (name, config) in enumerate(state.groups.items() if leads else ()):
             yield
             charge(ITEM_UNITS)
-            lags = yield from lag_steps(state, config)
+            lags = yield from lag_steps(state, config, QUEUES_MAX + 1)
             topics = {each.topic for each in lags}
             queues += len(lags)
             if len(counted) + len(topics) > SERIES_MAX or queues > QUEUES_MAX:

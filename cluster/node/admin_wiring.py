@@ -10,7 +10,7 @@ from cluster.admin.port import AdminPort
 from cluster.broker.names import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
-from cluster.node.broker_metrics import BrokerLook, consumers_of, disk_busy_s, producers_of
+from cluster.node.broker_metrics import BrokerLook, ConnectionCounts, disk_busy_s
 from cluster.node.client_list import ClientList
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def _server() -> type[AdminServer]:
 
 def port_of(node: OwnPort) -> AdminPort:
     """What the HTTP API sees of the node."""
-    node.metrics.brokers.watch(partial(_look_at, node))
+    counts = ConnectionCounts(node.clients, node.services.turns)
+    node.metrics.brokers.watch(partial(_look_at, node, counts))
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
@@ -68,14 +69,15 @@ def port_of(node: OwnPort) -> AdminPort:
     )
 
 
-def _look_at(node: OwnPort) -> BrokerLook:
+def _look_at(node: OwnPort, counts: ConnectionCounts) -> BrokerLook:
     """What RocketMQ's metrics say of the node now."""
+    counts.count()
     uncompared_ms = node.consistency.uncompared_ms()
     takes = not (node.proposals.refusing or node.changes.drained or node.stopping)
     return BrokerLook(
         permission=PERM_READ | (PERM_WRITE if takes else 0),
-        producers=producers_of(node.clients),
-        consumers=consumers_of(node.clients),
+        producers=counts.producers,
+        consumers=counts.consumers,
         compared_index=node.consistency.compared_index,
         uncompared_s=(uncompared_ms or 0) / 1000,
         disk_busy_s=disk_busy_s(node.storage.directory.path),

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from raftlog.work import ITEM_UNITS, charge
+
 if TYPE_CHECKING:
     from cluster.broker.group_members import Members
+    from cluster.runtime.work import Turns
 
 SERIES_MAX: Final = 1000
 """Of the metric of consumers' connections; the rest is in its last series, of no group."""
@@ -27,6 +30,7 @@ Producers = Mapping[tuple[str, str], int]
 """(language, version) -> connections."""
 Consumers = Mapping[tuple[str, str, str, str], int]
 """(consumer_group, language, version, consume_mode) -> connections."""
+Counts = TypeVar("Counts")
 
 
 class BrokerLook(NamedTuple):
@@ -91,23 +95,74 @@ class BrokerMetrics:
             )
 
 
+class ConnectionCounts:
+    """Who is connected, counted in steps when somebody scrapes: the figures are those of the last count that ended, at
+    once if there are few. Event loop only."""
+
+    def __init__(self, members: Members, turns: Turns) -> None:
+        self._members = members
+        self._turns = turns
+        self._counting = False
+        self.producers: Producers = {}
+        self.consumers: Consumers = {}
+
+    def count(self) -> ConnectionCounts:
+        """Itself, after a count has begun; one at a time."""
+        if not self._counting:
+            self._counting = True
+            self._turns.begin(self, self._count())
+        return self
+
+    def _count(self) -> Generator[None]:
+        self.producers = yield from _producers(self._members)
+        self.consumers = yield from _consumers(self._members)
+        self._counting = False
+
+
 def producers_of(members: Members) -> Producers:
     """One connection counts once, in however many groups it produces."""
-    known = {member.connection: member for group in members.producers.values() for member in group.values()}
-    return Counter((member.language, str(member.version)) for member in known.values())
+    return _to_end(_producers(members))
 
 
 def consumers_of(members: Members) -> Consumers:
     """Largest first, up to SERIES_MAX."""
-    counted = Counter(
-        (name, member.language, str(member.version), CONSUME_MODES.get(group.consume_type, group.consume_type))
-        for name, group in members.consumers.items()
-        for member in group.members.values()
-    )
+    return _to_end(_consumers(members))
+
+
+def _producers(members: Members) -> Generator[None, None, Producers]:
+    counted = Counter[tuple[str, str]]()
+    known: set[object] = set()
+    for group in members.producers.values():
+        for member in group.values():
+            charge(ITEM_UNITS)
+            if member.connection not in known:
+                known.add(member.connection)
+                counted[member.language, str(member.version)] += 1
+            yield
+    return counted
+
+
+def _consumers(members: Members) -> Generator[None, None, Consumers]:
+    counted = Counter[tuple[str, str, str, str]]()
+    for name, group in members.consumers.items():
+        mode = CONSUME_MODES.get(group.consume_type, group.consume_type)
+        for member in group.members.values():
+            charge(ITEM_UNITS)
+            counted[name, member.language, str(member.version), mode] += 1
+            yield
     shown = dict(counted.most_common(SERIES_MAX))
     if left := counted.total() - sum(shown.values()):
         shown["", "", "", ""] = left
     return shown
+
+
+def _to_end(steps: Generator[None, None, Counts]) -> Counts:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            counts: Counts = ended.value
+            return counts
 
 
 def disk_busy_s(path: Path) -> float | None:

@@ -6,7 +6,7 @@ the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentP
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -17,14 +17,17 @@ from cluster.broker.group_members import BROADCASTING, Members
 from cluster.broker.known_filters import UNKNOWN, KnownFilters
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.remoting.answers import after_read_index, refuse, refusing
+from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
 from cluster.remoting.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
 from cluster.runtime.work import Steps
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
+from raftlog.work import ITEM_UNITS, charge, charge_bytes
 
+PIECE = 256
+"""Queues that one step encodes."""
 _BROADCASTING_NAMES = (BROADCASTING, "0", 0)
 _Body = TypeVar("_Body")
 
@@ -67,9 +70,13 @@ class Assignments:
 
     def _query(self, request: Request) -> None:
         question = _parse(request.body, _decode_question, "QueryAssignmentRequestBody")
-        after_read_index(self._services, request, lambda request: self._answer(request, question))
+        after_read_index(
+            self._services,
+            request,
+            lambda request: in_steps(self._services, request, self._answer(request, question)),
+        )
 
-    def _answer(self, request: Request, question: Question) -> None:
+    def _answer(self, request: Request, question: Question) -> Steps:
         """A null has the client change nothing."""
         queues = assigned_queues(
             self._services,
@@ -80,16 +87,24 @@ class Assignments:
             strategy=question.strategy_name or "",
             broadcasting=question.message_model in _BROADCASTING_NAMES,
         )
+        if queues is None:
+            request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":null}')
+            return
+        pieces = []
+        for at in range(0, len(queues), PIECE):
+            charge(ITEM_UNITS * len(queues[at : at + PIECE]))
+            pieces.append(self._rows(question.topic, queues[at : at + PIECE]))
+            yield
+        charge_bytes(sum(map(len, pieces)))
+        request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":[%b]}' % b",".join(pieces))
+
+    def _rows(self, topic: str, queues: Sequence[int]) -> bytes:
         name = self._services.config.cluster.broker_name
-        rows = (
-            None
-            if queues is None
-            else [
-                {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": question.topic}, "mode": "PULL"}
-                for queue_id in queues
-            ]
-        )
-        request.reply(ResponseCode.SUCCESS, body=_encode({"messageQueueAssignments": rows}))
+        rows = [
+            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": "PULL"}
+            for queue_id in queues
+        ]
+        return _encode(rows)[1:-1]
 
     def _check_client(self, request: Request) -> None:
         """Refuses what is no filter before the consumer starts."""

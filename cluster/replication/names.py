@@ -7,6 +7,7 @@ even if there are more of them than a lower limit that was set later.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ class NameLimits:
         self._limits = limits
         self._state = state
         self._coming: New = set()
+        self._coming_of = Counter[str]()
+        """How many of them each command makes."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
@@ -46,7 +49,7 @@ class NameLimits:
             count = sum(1 for made, _ in new if made == command)
             if not count:
                 continue
-            there = len(getattr(self._state, kind)) + sum(1 for made, _ in self._coming if made == command)
+            there = len(getattr(self._state, kind)) + self._coming_of[command]
             maximum: int = getattr(self._limits, key)
             if there + count > maximum:
                 raise UnacceptableError(
@@ -61,6 +64,7 @@ class NameLimits:
                 "limits.queues_max N"
             )
         self._coming |= new
+        self._coming_of.update(made for made, _ in new)
         self._coming_queues += queues
         return self._noting(new, queues, done)
 
@@ -88,6 +92,7 @@ class NameLimits:
     def _noting(self, new: New, queues: int, done: Callable[[ProposeResult], None]) -> Done:
         def ended(result: ProposeResult) -> None:
             self._coming -= new
+            self._coming_of.subtract(made for made, _ in new)
             self._coming_queues -= queues
             done(result)
 

@@ -6,20 +6,21 @@ in the log: it is what this node has seen since it began to watch.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
-from cluster.broker.group_lag import QueueLag, queue_lags
+from cluster.broker.group_lag import QueueLag, each_lag
 from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from cluster.admin.port import AdminPort
-    from statemachine.groups import GroupConfig
 
 QUEUES_PER_LOOK: Final = 500
-"""Queues that one look goes through, some 5 ms of the event loop; the next look goes on with the groups behind them."""
+"""Queues that one look goes through, some 5 ms of the event loop; the next look goes on behind them."""
+WATCHED_MAX: Final = 10_000
+"""Queues of one group that are watched."""
 GROUPS_TOLD_MAX: Final = 200
 """Groups about which there are findings at a time."""
 NAMED_MAX: Final = 3
@@ -44,46 +45,52 @@ class GroupWatch:
         self._port = port
         self._seen: dict[str, dict[tuple[str, int], Progress]] = {}
         self._conditions: dict[str, list[Condition]] = {}
-        self._next = ""
-        """The group with which the next look begins."""
+        self._walk: Iterator[bool] | None = None
+        """Through all groups; goes on at the next look."""
+        self._now_ms = 0
+        """Monotonic, at the look that goes on."""
 
     def look(self, monotonic_ms: int) -> Iterator[Condition]:
         """Goes through some groups, and says what is known of all. Nothing unless this node leads."""
         if not self._port.services.writes_open():
             self._seen.clear()
             self._conditions.clear()
-            self._next = ""
+            self._walk = None
             return
-        groups = self._port.state.groups
-        self._forget(groups)
-        names = groups.keys_from(self._next or None, QUEUES_PER_LOOK)
-        queues, self._next = 0, ""
-        for name in names:
-            if queues > QUEUES_PER_LOOK:
+        self._now_ms = monotonic_ms
+        if self._walk is None:
+            self._walk = self._judge_all()
+        for looked in islice(self._walk, QUEUES_PER_LOOK):
+            if not looked:
+                self._walk = None
                 break
-            config = groups.get(name)
-            if config is not None and not name.startswith(_SYSTEM):
-                lags = queue_lags(self._port.state, config)
-                queues += 1 + len(lags)
-                if found := self._judge(name, lags, monotonic_ms):
-                    self._conditions[name] = found
-                else:
-                    self._conditions.pop(name, None)
-            self._next = name
-        else:
-            if len(names) < QUEUES_PER_LOOK:
-                self._next = ""
-        for told in itertools.islice(self._conditions.values(), GROUPS_TOLD_MAX):
-            yield from told
-
-    def _forget(self, groups: Mapping[str, GroupConfig]) -> None:
-        """Groups that are gone: some are looked at, the others with the next looks."""
-        for name in list(itertools.islice(self._seen, QUEUES_PER_LOOK)):
-            seen = self._seen.pop(name)
+        groups = self._port.state.groups
+        for name, told in islice(self._conditions.items(), GROUPS_TOLD_MAX):
             if name in groups:
-                self._seen[name] = seen  # last now
-            else:
+                yield from told
+
+    def _judge_all(self) -> Iterator[bool]:
+        """One group after the other; yields after each queue, and False at the end."""
+        state, groups = self._port.state, self._port.state.groups
+        for gone in list(self._seen):
+            if gone not in groups:
+                del self._seen[gone]
+                self._conditions.pop(gone, None)
+                yield True
+        for name, config in groups.items():
+            if name.startswith(_SYSTEM):
+                continue
+            yield True
+            lags: list[QueueLag] = []
+            for each in islice(each_lag(state, config), WATCHED_MAX):
+                lags.append(each)
+                yield True
+            if name in groups:
+                found = self._judge(name, lags, self._now_ms)
                 self._conditions.pop(name, None)
+                if found:
+                    self._conditions[name] = found
+        yield False
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
         """Since the group's last commit in that queue; None if this node has seen none."""

@@ -9,6 +9,7 @@ import pytest
 from cluster.admin.findings import group_watch
 from cluster.admin.findings.group_watch import GroupWatch
 from cluster.admin.port import MemberView
+from raftlog.work import METER
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP
 
 CONSUMER = MemberView(client_id="c1", address="127.0.0.1:5", language="JAVA", version=1, silent_ms=7)
@@ -89,3 +90,25 @@ def test_only_the_leader_watches(node: Any, watch: GroupWatch) -> None:
     assert codes(watch, 0)
     node.writes_open = lambda: False
     assert codes(watch, 1) == []
+
+
+def test_one_group_with_many_queues_takes_several_looks(
+    node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.apply([["create_topic", {"name": "wide", "read_queues": 20_000, "write_queues": 20_000}, False]])
+    node.add_group("wide", "wide")
+    monkeypatch.setattr(group_watch, "WATCHED_MAX", 5_000)
+    before = METER.units
+    codes(watch, 0)
+    one_look = METER.units - before
+    assert one_look < 50 * group_watch.QUEUES_PER_LOOK
+    for look in range(1, 13):
+        codes(watch, look)
+    assert len(watch._seen["wide"]) == 5_000
+
+
+def test_findings_about_groups_have_a_limit(node: Any, watch: GroupWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_watch, "GROUPS_TOLD_MAX", 3)
+    for name in ("b1", "b2", "b3", "b4"):
+        node.add_group(name, "a")
+    assert len(codes(watch, 0)) == 3

@@ -14,13 +14,14 @@ import pytest
 
 from cluster.broker.group_lag import QueueLag
 from cluster.node import broker_metrics
-from cluster.node.broker_metrics import BrokerLook, consumers_of, producers_of
+from cluster.node.broker_metrics import BrokerLook, ConnectionCounts, consumers_of, producers_of
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
 from cluster.replication.outcome import Outcome
 from cluster.runtime.turn_watch import LongTurn
+from cluster.runtime.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.store.memory import MemoryStore
@@ -272,3 +273,24 @@ def test_the_time_of_syncs_is_a_part_of_that_of_appends(metrics: NodeMetrics) ->
     assert value(metrics, "raftmq_fdatasync_seconds_sum") == 0.4
     assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="0.25") == 0
     assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="1.0") == 1
+
+
+def test_many_connections_are_counted_in_steps_and_the_last_count_is_shown() -> None:
+    soon: list[Callable[[], None]] = []
+    known: Any = SimpleNamespace(
+        producers={}, consumers={"g": SimpleNamespace(consume_type="CONSUME_PASSIVELY", members={})}
+    )
+    counts = ConnectionCounts(known, Turns(soon.append, 100))
+    known.consumers["g"].members["0"] = member(object())
+    row = ("g", "JAVA", "453", "push")
+    assert counts.count().consumers == {row: 1}, "few are counted at once"
+    known.consumers["g"].members = {str(n): member(object()) for n in range(1_000)}
+    while soon:
+        soon.pop(0)()
+    assert counts.count().consumers == {row: 1}
+    turns = 0
+    while soon:
+        soon.pop(0)()
+        turns += 1
+    assert turns > 10
+    assert counts.consumers == {row: 1_000}
