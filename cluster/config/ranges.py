@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -77,6 +78,7 @@ def range_of(kind: Any) -> Range | None:
     return Range(low, high, low, high, zero=False, why="")
 
 
+@cache
 def ranges_of(kind: type[Any]) -> dict[str, Range]:
     """ "section.name" -> range, of every number in the sections of a configuration; not of tables in a list."""
     found = {}

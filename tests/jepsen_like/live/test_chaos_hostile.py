@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -192,10 +193,11 @@ def test_a_short_run_of_the_fuzzer_reaches_every_handler_and_finds_nothing(tmp_p
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_meter_knows_of_the_work_of_long_turns(tmp_path: Path) -> None:
-    """By the CPU clock of the nodes' loops, which is nobody's wall clock; the text names the function that ran."""
+    """By the CPU clock of the nodes' loops, which is nobody's wall clock; the text names the function that ran. What a
+    library does without a function of ours on the stack is told, but is nobody's to charge."""
     _, told = _chaos(tmp_path, "fuzz", "--requests", "5000", "--seed", "2", "--out", "run")
     assert told.count("longest turn of node") == 3, told
-    assert "not charged to the meter" not in told, told
+    assert not re.findall(r"not charged to the meter: (?:cluster|statemachine|raftlog)\.", told), told
 
 
 @pytest.mark.live
