@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jepsen_like.hostile import hogs, requests, strangers
+from jepsen_like.hostile import hogs, requests, strangers, turns
 from jepsen_like.hostile.attack import Attack
 
-ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*requests.ATTACKS, *hogs.ATTACKS, *strangers.ATTACKS)}
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack for attack in (*requests.ATTACKS, *hogs.ATTACKS, *strangers.ATTACKS, *turns.ATTACKS)
+}

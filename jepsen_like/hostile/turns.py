@@ -1,0 +1,253 @@
+"""Requests that are legal and dear: by their size, by their number, or by how much data they touch. Each would make one
+turn of a node's event loop last, if the node did its work in one go (`cluster.runtime.work`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from cluster.wire.codes import RequestCode, ResponseCode
+from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
+from jepsen_like.hostile.wire import Answer, Target, Wire, ask_http, request
+
+_PROPERTY_LETTERS = 29_900
+_FILTER_TERMS = 135
+_PULLS = 100
+_CROWD, _CROWD_WIRES = 100_000, 10
+_FILTER_CROWD, _CROWD_TERMS = 10_000, 500
+_NEW_FILTERS, _NEW_TERMS, _NEW_WIRES = 10, 510, 4
+_ROWS, _BATCH, _BODY = 200_000, 2_000, 100
+_PAGES, _PAGE_BODY = 4, 900_000
+_TOPICS, _GROUPS_OF = 5_000, 8
+_JOINERS, _JOINER_WIRES = 2_000, 100
+_SUSPEND_MS = 3_000
+_CROWD_TOPIC, _FILTER_TOPIC, _PAGE_TOPIC = "hostile-crowd", "hostile-filter", "hostile-pages"
+_ANSWER_S = 30.0
+
+
+def _topic(name: str, queues: int = 1) -> dict[str, str]:
+    return {
+        "topic": name,
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicSysFlag": "0",
+    }
+
+
+def _send(topic: str, properties: str = "") -> dict[str, str]:
+    return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
+
+
+def _pull(topic: str, offset: int, wanted: str, suspend_ms: int) -> dict[str, str]:
+    """Tags without `wanted`, else a filter."""
+    return {
+        "consumerGroup": GROUP,
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(suspend_ms),
+        "subscription": wanted or "*",
+        "subVersion": "0",
+        "expressionType": "SQL92" if wanted else "TAG",
+    }
+
+
+async def _end_of(wire: Wire, topic: str) -> int:
+    """The queue's next offset; the topic exists afterwards."""
+    answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    if answer.code != 0:
+        await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(topic))
+        answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    return int(answer.ext.get("offset", "0"))
+
+
+@asynccontextmanager
+async def _wires(port: int, count: int) -> AsyncIterator[list[Wire]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(await Wire.dial(port)) for _ in range(count)]
+
+
+async def _answers(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
+    found = await asyncio.gather(*(wire.answer(opaque, _ANSWER_S) for wire, opaque in asked))
+    return [report.note(answer, what) for answer in found]
+
+
+async def long_filter(arena: Arena, node: Target, report: Report) -> None:
+    """100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
+    async with await Wire.dial(node.client_port) as wire:
+        offset = await _end_of(wire, _FILTER_TOPIC)
+        letters = "ab" * (arena.sized(_PROPERTY_LETTERS) // 2)
+        report.note(
+            await wire.ask(RequestCode.SEND_MESSAGE_V2, _send(_FILTER_TOPIC, f"p\1{letters}\2"), b"x"), "a send"
+        )
+        wanted = " OR ".join(f"p CONTAINS '{'ab' * 20}c{number}'" for number in range(_FILTER_TERMS))
+        pulls = [
+            request(RequestCode.PULL_MESSAGE, _pull(_FILTER_TOPIC, offset, wanted, 0))
+            for _ in range(arena.sized(_PULLS))
+        ]
+        wire.write(b"".join(frame for _, frame in pulls))
+        await _answers(report, [(wire, opaque) for opaque, _ in pulls], "a pull with a long filter")
+
+
+async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, wanted: str) -> list[tuple[Wire, int]]:
+    """That many pulls wait for the message at `offset`, spread over the connections."""
+    ext = _pull(topic, offset, wanted, _SUSPEND_MS)
+    asked = []
+    for number in range(count):
+        wire = wires[number % len(wires)]
+        opaque, frame = request(RequestCode.PULL_MESSAGE, ext)
+        asked.append((wire, opaque))
+        wire.write(frame)
+        if number % 1000 == 999:
+            await wire.send(b"")
+            await asyncio.sleep(0)
+    return asked
+
+
+async def crowd(arena: Arena, node: Target, report: Report) -> None:
+    """100,000 pulls wait for one message."""
+    async with _wires(node.client_port, _CROWD_WIRES) as wires:
+        offset = await _end_of(wires[0], _CROWD_TOPIC)
+        asked = await _park(wires, arena.sized(_CROWD), _CROWD_TOPIC, offset, "")
+        report.note(await wires[0].ask(RequestCode.SEND_MESSAGE_V2, _send(_CROWD_TOPIC), b"x"), "a send")
+        await _answers(report, asked, "a pull of many that waited")
+
+
+async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
+    """10,000 pulls with one filter of 500 terms wait for one message."""
+    wanted = " OR ".join(f"p = 'v{number}'" for number in range(_CROWD_TERMS))
+    async with _wires(node.client_port, _CROWD_WIRES) as wires:
+        offset = await _end_of(wires[0], _FILTER_TOPIC)
+        asked = await _park(wires, arena.sized(_FILTER_CROWD), _FILTER_TOPIC, offset, wanted)
+        report.note(await wires[0].ask(RequestCode.SEND_MESSAGE_V2, _send(_FILTER_TOPIC, "p\1w\2"), b"x"), "a send")
+        await _answers(report, asked, "a pull with a filter")
+
+
+async def new_filters(arena: Arena, node: Target, report: Report) -> None:
+    """Ever new filters of 510 terms, 10 at once on each of 4 connections."""
+
+    async def some(wire: Wire) -> None:
+        until = asyncio.get_running_loop().time() + HOLD_S * arena.size
+        while True:
+            asked = []
+            for _ in range(_NEW_FILTERS):
+                serial = next(arena.serial)
+                wanted = " OR ".join(f"p = 'n{serial}-{number}'" for number in range(_NEW_TERMS))
+                opaque, frame = request(RequestCode.PULL_MESSAGE, _pull(_FILTER_TOPIC, 0, wanted, 0))
+                wire.write(frame)
+                asked.append((wire, opaque))
+            answers = await _answers(report, asked, "a pull with a new filter")
+            if asyncio.get_running_loop().time() >= until or not all(answer.is_answer for answer in answers):
+                return
+
+    async with _wires(node.client_port, _NEW_WIRES) as wires:
+        await _end_of(wires[0], _FILTER_TOPIC)
+        await asyncio.gather(*(some(wire) for wire in wires))
+
+
+def _batch(count: int) -> bytes:
+    """The body of a batch request: stored messages without what the broker fills in, of `_BODY` bytes each."""
+    size = 22 + _BODY
+    return (struct.pack(">iiiii", size, 0, 0, 0, _BODY) + bytes(_BODY) + struct.pack(">h", 0)) * count
+
+
+async def large_topic(arena: Arena, node: Target, report: Report) -> None:
+    """A topic of 200,000 messages is deleted, and made again at once."""
+    name = f"hostile-large-{arena.turn('large', 4)}"
+    leader = arena.leader
+    async with await Wire.dial(leader.client_port) as wire:
+        report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(name, 4)), "making a topic")
+        body = _batch(_BATCH)
+        for number in range(arena.sized(_ROWS) // _BATCH or 1):
+            ext = _send(name) | {"e": str(number % 4), "m": "true"}
+            if report.note(await wire.ask(RequestCode.SEND_BATCH_MESSAGE, ext, body), "a batch").code:
+                break
+        deleted = report.note(
+            await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, timeout_s=_ANSWER_S), ""
+        )
+        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(name, 4), timeout_s=_ANSWER_S)
+        report.note(made, "making a topic again")
+        if deleted.code == made.code == ResponseCode.SUCCESS:
+            end = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": name, "queueId": "0"})
+            report.demand(end.ext.get("offset", "0") == "0", f"{name}, made again, begins with {end.ext.get('offset')}")
+        report.note(await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, timeout_s=_ANSWER_S), "")
+
+
+async def control_pages(arena: Arena, node: Target, report: Report) -> None:
+    """Pages of messages over HTTP, with bodies that are six times as long as JSON, on 4 connections."""
+    async with await Wire.dial(node.client_port) as wire:
+        if await _end_of(wire, _PAGE_TOPIC) < 32:
+            for _ in range(32):
+                body = b"\1" * arena.sized(_PAGE_BODY)
+                report.note(await wire.ask(RequestCode.SEND_MESSAGE_V2, _send(_PAGE_TOPIC), body), "a send")
+    path = f"/v1/topics/{_PAGE_TOPIC}/queues/0/messages?count=32&body_bytes=9999999"
+    pages = (ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S) for _ in range(_PAGES))
+    for answer in await asyncio.gather(*pages):
+        report.note(answer, "a page of messages")
+
+
+async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
+    """5,000 topics, and everybody lists them."""
+    async with await Wire.dial(arena.leader.client_port) as leader, await Wire.dial(node.client_port) as wire:
+        if arena.turn("topics", 1 << 60) == 1:
+            asked = []
+            for number in range(arena.sized(_TOPICS)):
+                opaque, frame = request(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(f"hostile-many-{number}"))
+                leader.write(frame)
+                asked.append((leader, opaque))
+            await _answers(report, asked, "making one of many topics")
+        asked = []
+        for _ in range(arena.sized(20)):
+            opaque, frame = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            wire.write(frame)
+            asked.append((wire, opaque))
+        await _answers(report, asked, "a list of topics")
+    for path in ("/v1/topics", "/v1/groups", "/v1/findings", "/metrics"):
+        report.note(await ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S), f"GET {path}")
+
+
+async def joins(arena: Arena, node: Target, report: Report) -> None:
+    """2,000 consumers of one group join through 100 connections, ask who is there, and are gone."""
+
+    def heartbeat(client: str) -> bytes:
+        consumer = {
+            "groupName": GROUP,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
+        }
+        return json.dumps({"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}).encode()
+
+    async with _wires(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:
+        asked = []
+        for number in range(arena.sized(_JOINERS)):
+            wire = wires[number % len(wires)]
+            for code, ext, body in (
+                (RequestCode.HEART_BEAT, {}, heartbeat(f"joiner-{node.id}-{number}")),
+                (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}, b""),
+            ):
+                opaque, frame = request(code, ext, body)
+                wire.write(frame)
+                asked.append((wire, opaque))
+        await _answers(report, asked, "a heartbeat, or who is in its group")
+
+
+ATTACKS = (
+    Attack("long-filter", "100 pulls with 135 CONTAINS over 29,900 letters", long_filter),
+    Attack("crowd", "100,000 pulls wait for one message", crowd),
+    Attack("filter-crowd", "10,000 pulls with a filter of 500 terms wait for one message", filter_crowd),
+    Attack("new-filters", "ever new filters of 510 terms", new_filters),
+    Attack("large-topic", "a topic of 200,000 messages is deleted and made again", large_topic),
+    Attack("control-pages", "pages of messages whose JSON is six times as long", control_pages),
+    Attack("topic-lists", "5,000 topics, and lists of them", topic_lists),
+    Attack("joins", "2,000 consumers of one group join and go", joins),
+)
