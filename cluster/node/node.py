@@ -424,7 +424,13 @@ class Node:
             self.restarting = why
             self.stop()
 
+    def _on_late_chores(self, late_ms: float) -> None:
+        """The loop stood still; where turns are watched, `_on_long_turn` knows more of it."""
+        if self._turn_watch is None:
+            self.links.slow_turns.note(late_ms)
+
     def _on_long_turn(self, turn: LongTurn) -> None:
+        self.links.slow_turns.note(turn.wall_ms, worked=turn.worked, what=turn.what)
         self.metrics.turns.note(turn)
         self._event_watch.long_turn(turn)
 
@@ -504,7 +510,7 @@ class Node:
         return Chores(
             self._context.loop,
             self._clock,
-            self.links.slow_turns.note,
+            self._on_late_chores,
             self.services.awake.tick,
             lambda _: self.proposals.expire(),
             lambda _: self.forwarder.expire(),
