@@ -5,8 +5,9 @@
 `retention.disk_rate_ms`). It is raised while there is still time; `disk_full` replaces it when sends are refused.
 
 `disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
-than `log.slow_append_ms` over the last minute: the 99th percentile is above it. Every node measures itself, so disks
-that are slow everywhere show everywhere.
+than `log.slow_append_ms` over the last minute: the 99th percentile is above it. A disk that has just become slow makes
+few appends, which thousands of quick ones from before would hide for minutes; so it is also raised when most appends of
+the last slice were slow. Every node measures itself, so disks that are slow everywhere show everywhere.
 
 Both have hysteresis: a disk that stays close to a limit does not make them flap.
 """
@@ -33,8 +34,8 @@ HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
 
-SLICE_MS = 10_000
-SLICES = 6
+SLICE_MS = 5_000
+SLICES = 12
 """A minute, which moves on by slices."""
 SLOW_MIN = 3
 """Minimum of slow appends: a single slow one does not make a slow disk."""
@@ -134,17 +135,29 @@ class SlowAppends:
         self._slices.append([appends - self._counted, self._slow, self._slowish])
         self._counted, self._slow, self._slowish = appends, 0, 0
         total, slow, slowish = (sum(column) for column in zip(*self._slices, strict=True))
-        if not self._raised and slow >= SLOW_MIN and slow * 100 > total:
-            self._raised = True
-            self._alarms.raise_alarm(SLOW, self._text(slow, total))
-        elif self._raised and slowish * 100 <= total:
+        newest, newest_slow, _ = self._slices[-1]
+        if self._raised:
+            self._end_if_quick(total, slowish)
+        elif slow >= SLOW_MIN and slow * 100 > total:
+            self._raise(slow, total, "minute")
+        elif newest_slow >= SLOW_MIN and newest_slow * 2 > newest:
+            self._raise(newest_slow, newest, f"{SLICE_MS // 1000} s")
+
+    def _raise(self, slow: int, total: int, span: str) -> None:
+        self._raised = True
+        self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
+
+    def _end_if_quick(self, total: int, slowish: int) -> None:
+        """Not while a slice in which most were slow is in the window: many quick ones beside it prove nothing."""
+        bad = any(some >= SLOW_MIN and some * 2 > appends for appends, _, some in self._slices)
+        if not bad and slowish * 100 <= total:
             self._raised = False
             self._alarms.clear(SLOW)
 
-    def _text(self, slow: int, total: int) -> str:
+    def _text(self, slow: int, total: int, span: str) -> str:
         bound_ms = round(self._bound_s * 1000)
         return (
-            f"the disk of this node is slow: {slow} of {total} appends to the log in the last minute took longer than "
+            f"the disk of this node is slow: {slow} of {total} appends to the log in the last {span} took longer than "
             f"log.slow_append_ms = {bound_ms}, and acknowledgements wait for them. Check what else uses the disk "
             f"(iostat -x 1), or move the data directory; the alarm ends when 99 of 100 take at most {bound_ms // 2} ms"
         )

@@ -282,6 +282,15 @@ def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
         return None
 
 
+def _remedy(path: Path, error: OSError) -> str:
+    """What mends it: a refusal by the file system's rights is nothing that is wrong with the disk."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"run it as the user who owns {path.parent}, or give that directory to the node's user"
+    if error.errno == errno.EROFS:
+        return "mount the file system for writing, and check the disk: some are made read-only when they fail"
+    return "check the disk"
+
+
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:
     """The StorageError (DiskFullError for ENOSPC and EDQUOT) with the failed call and its path.
 
@@ -289,7 +298,7 @@ def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, aga
     """
     if not out_of_space(error):
         why = error.strerror or str(error)
-        return StorageError(f"{doing} {path} failed: {why}. The node stops taking part; check the disk.")
+        return StorageError(f"{doing} {path} failed: {why}. The node stops taking part; {_remedy(path, error)}.")
     try:
         free = f"{fs.free_bytes(path.parent)} bytes free"
     except OSError:

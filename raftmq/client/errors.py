@@ -79,6 +79,10 @@ _HINTS: dict[int, str] = {
     ResponseCode.INVALID_PARAMETER: "Correct the value that the remark names.",
     ResponseCode.ILLEGAL_OPERATION: "Recall a message before it is due, with the handle of its own send.",
 }
+_DISK_FULL = (
+    "Free space on the leader's disk, shorten `retention.hours`, or raise `retention.disk_refuse_writes_percent`; "
+    "`raftmq status` names the node."
+)
 _NOT_FOUND = frozenset(
     (
         ResponseCode.TOPIC_NOT_EXIST,
@@ -109,6 +113,11 @@ def is_unknown(code: int, remark: str | None) -> bool:
     return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(UNKNOWN_REMARK)
 
 
+def is_disk_full(code: int, remark: str | None) -> bool:
+    """True for a refusal that lasts until somebody frees space: no election ends it."""
+    return code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("the disk is full")
+
+
 def error_of(
     code: int, remark: str | None, what: str, *, maybe: bool = False, message_ids: tuple[str, ...] = ()
 ) -> RaftMQError:
@@ -116,7 +125,7 @@ def error_of(
     every later "no" an unknown. A code outside the table is unknown too: nothing says that it came before the write.
     """
     text = f"{what}: {remark or _name(code)}"
-    hint = _HINTS.get(code, "")
+    hint = _DISK_FULL if is_disk_full(code, remark) else _HINTS.get(code, "")
     again = code in TRY_AGAIN
     if maybe or is_unknown(code, remark):
         return Unknown(f"{text} (an attempt may have been carried out)", code=code, message_ids=message_ids)

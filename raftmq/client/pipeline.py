@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import deque
 
 from cluster.wire.codec import Header
 from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of, is_disk_full
 from raftmq.client.message import SendResult
 from raftmq.client.room import Room
 from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
@@ -24,7 +25,11 @@ from raftmq.client.send_result import read_result, settle
 from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
 
+logger = logging.getLogger(__name__)
+
 _SWEEP_S = 0.1
+_TOLD_EVERY_S = 30.0
+"""That a full disk refuses sends is said at once, and again so often while it lasts."""
 _OLDEST_ATTEMPTS = 3
 """A request unanswered for this many attempt times on a connection that answers others is lost, too."""
 
@@ -50,6 +55,7 @@ class SendPipeline:
         self._backoff = Backoff(view.jitter)
         self._lost_in_a_row = 0
         self._progress_at = 0.0
+        self._told_at = float("-inf")
         self._turns: dict[str, int] = {}
         self._awake = False
         self._given_back = [0, 0]
@@ -240,7 +246,16 @@ class SendPipeline:
             busy = header.code == ResponseCode.SYSTEM_BUSY
             if not busy and self._link is not None:
                 self.view.suspect(self._link.address)
+            if is_disk_full(header.code, header.remark):
+                self._tell_full(pending.topic, header.remark)
             self._hold(ask_leader=not busy)
+
+    def _tell_full(self, topic: str, remark: str | None) -> None:
+        """The send is tried again until its deadline, which nobody should have to await to learn why."""
+        now = self.loop.time()
+        if now - self._told_at >= _TOLD_EVERY_S:
+            self._told_at = now
+            logger.warning("sends to %s are refused and tried again until their deadline: %s", topic, remark)
 
     def _settle_ok(self, pending: Pending, header: Header) -> None:
         if self._backoff.used or self._lost_in_a_row:

@@ -10,7 +10,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import ADMIN_VARIABLE, admin_addresses, admin_option
+from raftmq.local.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses, admin_option
 
 if TYPE_CHECKING:
     from raftmq.local.status import ClusterView, NodeView
@@ -45,14 +45,21 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
     if view.term is None:
         if as_json:
             return ExitCode.UNREACHABLE
-        running = [str(node.record.id) for node in view.nodes if node.running]
-        raise LocalError(
-            f"no node {where} answers",
-            f"node {', '.join(running)} runs but does not answer" if running else "no node is running",
-            "raftmq logs" if running else "raftmq up",
-            ExitCode.UNREACHABLE,
-        )
+        raise _unanswered(view, where)
     return ExitCode.OK
+
+
+def _unanswered(view: ClusterView, where: str) -> LocalError:
+    """Only nodes of this machine's own cluster can be looked at, or started, from here."""
+    running = [str(node.record.id) for node in view.nodes if node.running]
+    if any(node.elsewhere for node in view.nodes):
+        why = "nothing listens there, or something that is not the HTTP API of a node"
+        fix = f"{ELSEWHERE}    (the port is admin.port, by default 9644 and not a client's)"
+    elif running:
+        why, fix = f"node {', '.join(running)} runs but does not answer", "raftmq logs"
+    else:
+        why, fix = "no node is running", "raftmq up"
+    return LocalError(f"no node {where} answers", why, fix, ExitCode.UNREACHABLE)
 
 
 def _look(data: str | None, admin: str | None) -> tuple[ClusterView, str]:
@@ -71,6 +78,8 @@ def _headline(view: ClusterView) -> str:
     if view.leader is None:
         return f"[red]no leader[/] (term {view.term}): writes wait or are refused"
     writes = "writes open" if view.writes_open else "[yellow]writes not open yet[/]"
+    if view.refusal:
+        writes = f"[red]sends are refused: {view.refusal}[/]"
     return f"[green]node {view.leader} leads[/] (term {view.term}), {writes}"
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import signal
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -47,7 +51,9 @@ def up(
     from raftmq.local.cluster import LocalCluster
 
     with ended_like_ctrl_c():
-        _up(LocalCluster(data_dir(data)), nodes, base_port, tier, detach=detach, failpoints=failpoints, as_json=as_json)
+        cluster = LocalCluster(data_dir(data))
+        where = "" if data is None else f" --data {shlex.quote(data)}"
+        _up(cluster, nodes, base_port, tier, where, detach=detach, failpoints=failpoints, as_json=as_json)
 
 
 def _up(
@@ -55,6 +61,7 @@ def _up(
     nodes: int | None,
     base_port: int | None,
     tier: str | None,
+    where: str,
     *,
     detach: bool,
     failpoints: bool,
@@ -64,7 +71,7 @@ def _up(
         began = time.monotonic()
         view = cluster.up(nodes, base_port, tier=tier, failpoints=failpoints, on_stage=spinner.update)
     try:
-        _tell(cluster, view, time.monotonic() - began, detach=detach, as_json=as_json)
+        _tell(cluster, view, time.monotonic() - began, where, detach=detach, as_json=as_json)
         if not detach:
             _watch(cluster)
     except BaseException as error:
@@ -78,26 +85,48 @@ def _up(
             raise
 
 
-def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, *, detach: bool, as_json: bool) -> None:
+def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, *, detach: bool, as_json: bool) -> None:
+    """`where`: the option that leads other commands to this cluster, if one is needed."""
     from raftmq.local.cluster import empty_disk, lost_nodes
 
-    where = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
+    places = {"servers": cluster.servers, "admin_url": cluster.admin_url, "data": str(cluster.data)}
     up = sum(node.running for node in view.nodes)
     lost = [(node, empty_disk(node)) for node in lost_nodes(cluster.nodes)]
     show(
         as_json,
-        {**view.to_json(), **where},
+        {**view.to_json(), **places},
         f"[green]ready[/] in {ready_s:.1f} s: {up} nodes, node {view.leader} leads (term {view.term})",
         *(f"node {node.id}       [yellow]not started: {error.what}[/]; {error.fix}" for node, error in lost),
         f"data         {cluster.data}",
         f"name server  [bold]{cluster.servers}[/]",
-        f"admin        [bold]{cluster.admin_url}[/]/v1/status",
-        "try          echo hello | raftmq produce greetings",
-        "             raftmq consume greetings",
-        f"             raftmq kill {view.leader} && raftmq status",
-        "stop         raftmq down" if detach else "stop         Ctrl-C",
+        f"dashboard    [bold]{cluster.admin_url}/[/]",
+        *hints(program(), where, view.leader, detach=detach),
         markup=True,
     )
+
+
+def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[str]:
+    """What to type next, in a form that the shell finds: `raftmq` names the program, `where` the cluster."""
+    from rich.markup import escape
+
+    lines = [
+        f"try          echo hello | {raftmq} produce greetings{where}",
+        f"             {raftmq} consume greetings{where}",
+        f"             {raftmq} kill {leader}{where} && {raftmq} status{where}",
+        f"stop         {raftmq} down{where}" if detach else "stop         Ctrl-C",
+    ]
+    return [escape(line) for line in lines]
+
+
+def program() -> str:
+    """`raftmq` if the shell finds the one that runs now under that name, else the path of that one."""
+    own = Path(sys.argv[0])
+    if own.name != "raftmq":
+        return f"{shlex.quote(sys.executable)} -m raftmq"
+    found = shutil.which("raftmq")
+    if found is not None and (not own.exists() or Path(found).resolve() == own.resolve()):
+        return "raftmq"
+    return shlex.quote(str(own))
 
 
 def _watch(cluster: LocalCluster) -> None:

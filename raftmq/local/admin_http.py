@@ -20,6 +20,8 @@ from raftmq.local.contexts import check_cluster, find_context
 F = TypeVar("F", bound=Callable[..., Any])
 
 ADMIN_VARIABLE = "RAFTMQ_ADMIN"
+ELSEWHERE = "raftmq status --admin HOST:PORT"
+"""What to type where nobody answers at addresses that were given."""
 _TIMEOUT_S = 10.0
 
 _EXIT_CODES = {
@@ -58,12 +60,17 @@ def admin_option(command: F) -> F:
     )(command)
 
 
+class GivenAddresses(list[str]):
+    """Addresses that a person named. What is there cannot be started from here, and starting a local cluster helps
+    nobody who asked for another one."""
+
+
 def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
         return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(data_dir(data)).nodes]
-    return parse_addresses(named) if ":" in named else _of_context(named.strip())
+    return GivenAddresses(parse_addresses(named) if ":" in named else _of_context(named.strip()))
 
 
 def _of_context(name: str) -> list[str]:
@@ -102,6 +109,7 @@ class AdminApi:
         """`look`: the command that shows whether a change has happened."""
         self._addresses = list(addresses)
         self._look = look
+        self._fix = ELSEWHERE if isinstance(addresses, GivenAddresses) else "raftmq up    (or raftmq status)"
 
     def get(self, path: str) -> dict[str, Any]:
         """A reading that a majority has confirmed. Raises LocalError."""
@@ -173,7 +181,7 @@ class AdminApi:
         raise LocalError(
             f"no node answers at {', '.join(self._addresses)}",
             why,
-            "raftmq up    (or raftmq status)",
+            self._fix,
             ExitCode.UNREACHABLE,
         )
 

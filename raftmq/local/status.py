@@ -64,6 +64,19 @@ class ClusterView(NamedTuple):
         )
 
     @property
+    def refusal(self) -> str:
+        """Why the leader refuses every send although it takes other writes; "" if it does not."""
+        for view in self.nodes:
+            disk = (view.status or {}).get("disk") or {}
+            if view.record.id != self.leader:
+                continue
+            if disk.get("parked"):
+                return f"the disk of node {self.leader} is full, and its log waits for space"
+            if disk.get("refusing"):
+                return f"the disk of node {self.leader} is full ({disk.get('used_percent', 0):.1f} % used)"
+        return ""
+
+    @property
     def ready(self) -> bool:
         """Every node answers and knows the same leader, and writes are open."""
         known = {view.status.get("leader") if view.status else None for view in self.nodes if not view.is_removed}
@@ -97,6 +110,7 @@ class ClusterView(NamedTuple):
             "leader": self.leader,
             "term": self.term,
             "writes_open": self.writes_open,
+            "sends_refused": self.refusal or None,
             "nodes": [
                 {
                     "id": view.record.id,

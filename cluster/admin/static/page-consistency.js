@@ -43,7 +43,7 @@ function view({ nodes, marker }, own) {
       { name: "applied_index", label: "applied", num: true },
       { name: "damage", label: "damaged ranges", num: true, cell: (one) => f.count(one.log?.damage.length) },
     ], nodes, { key: (one) => one.node, none: "No members are known." })),
-    panel("The bytes of the logs", null, h("div", { class: "inside" }, h("p", null, "This compares the log files byte by byte, while the nodes run:"), h("code", { class: "command" }, "raftmq inspect"))),
+    panel("The bytes of the logs", null, h("div", { class: "inside" }, h("p", null, "This compares the log files byte by byte, while the nodes run:"), h("code", { class: "command" }, `raftmq inspect-consistency --admin ${location.host}`))),
   ];
 }
 

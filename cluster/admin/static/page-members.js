@@ -35,8 +35,8 @@ function view({ members }, own) {
         { name: "reason", label: "reason", cell: (link) => link.finding || link.reason || "–" },
       ], status.links, { key: (link) => link.peer, none: "This node has no peers." }))),
     panel("Add a node", null, inside(
-      h("p", null, "On the new machine, with a copy of the cluster's SECRET file if there is one:"),
-      h("code", { class: "command" }, `raftmq node add --config n${members.next_id}.toml --via http://${location.host}`))),
+      h("p", null, "On the new machine. SECRET is a copy of the cluster's secret file; leave --secret out if the cluster has none:"),
+      h("code", { class: "command" }, `raftmq node add --config n${members.next_id}.toml --via http://${location.host} --secret SECRET`))),
   ];
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -42,6 +43,18 @@ async def test_unhealthy_until_writes_are_open(client: Any, node: Any) -> None:
     answer = await client.get("/v1/health")
     assert answer.status == 503
     assert "has not applied the first entry" in (await answer.json())["reasons"][0]
+
+
+async def test_a_leader_whose_disk_refuses_sends_is_live_and_not_ready(client: Any, node: Any) -> None:
+    assert (await client.get("/v1/health/ready")).status == 200
+    own = node.status
+    node.status = lambda: msgspec.structs.replace(own(), disk=SimpleNamespace(refusing=True, parked=""))
+    answer = await client.get("/v1/health/ready")
+    assert (answer.status, (await answer.json())["reasons"]) == (
+        503,
+        ["its disk is full: it refuses sends while it leads"],
+    )
+    assert (await client.get("/v1/health/live")).status == 200
 
 
 async def test_alarms_are_shown_by_health_status_and_metrics(client: Any, node: Any) -> None:

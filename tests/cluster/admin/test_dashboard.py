@@ -102,3 +102,19 @@ def test_the_library_comes_with_its_licence() -> None:
     version = re.search(rb"uPlot \(v([\d.]+)\)", static_files()["uplot.iife.min.js"].body)
     assert version is not None
     assert b"MIT" in static_files()["uplot.LICENSE.txt"].body
+
+
+def test_commands_on_the_pages_are_commands() -> None:
+    """With the options that their page needs: whoever reads it is elsewhere, and a cluster may have a secret."""
+    from raftmq.cli import COMMANDS
+
+    text = "\n".join(static_files()[name].body.decode() for name in SCRIPTS)
+    assert set(re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", text)) <= set(COMMANDS)
+    assert "raftmq inspect-consistency --admin ${location.host}" in text
+    assert "--via http://${location.host} --secret SECRET" in text
+
+
+def test_long_names_do_not_make_a_narrow_page_wider() -> None:
+    """On a telephone the cells of a table stand one below the other; none keeps a long name on one line."""
+    narrow = static_files()["style.css"].body.decode().partition("@media (max-width: 640px)")[2]
+    assert ".panel .tight, .panel .words { overflow-wrap: anywhere; }" in narrow

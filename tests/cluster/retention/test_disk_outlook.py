@@ -151,6 +151,35 @@ def test_hiccups_are_no_slow_disk(seconds: list[float]) -> None:
     assert seen.slices(SLICES) == set()
 
 
+def test_a_disk_that_becomes_slow_under_load_is_told_within_15_s_and_for_as_long_as_it_is() -> None:
+    """300 messages a second in as many appends, then syncs of 600 ms one after another. The quick appends of the minute
+    before are thousands: against them the slow ones would be one in a hundred only after a minute and more."""
+    for begins_ms in range(0, SLICE_MS, 500):
+        seen = Watched()
+        for _ in range(60):
+            seen.appends(*[0.003] * 300)
+            seen.now_ms += 1000
+            seen.disk.tick(seen.now_ms)
+        seen.appends(*[0.003] * (300 * begins_ms // 1000))
+        seen.now_ms += begins_ms
+        seen.disk.tick(seen.now_ms)
+        told_ms, began_ms = None, seen.now_ms
+        while seen.now_ms < began_ms + 2 * MINUTE_MS:
+            seen.now_ms += 600
+            seen.appends(0.6)
+            seen.disk.tick(seen.now_ms)
+            if told_ms is None and seen.slices(0) == {SLOW}:
+                told_ms = seen.now_ms - began_ms
+            assert told_ms is None or seen.slices(0) == {SLOW}, "it is still slow"
+        assert told_ms is not None
+        assert told_ms <= 15_000, begins_ms
+        for _ in range(SLICES - 1):
+            seen.appends(*[0.003] * 1500)
+            assert seen.slices(1) == {SLOW}, "many quick appends do not end it at once: it could flap"
+        seen.appends(*[0.003] * 1500)
+        assert seen.slices(1) == set()
+
+
 def test_slow_appends_of_a_minute_ago_are_forgotten() -> None:
     seen = Watched()
     seen.appends(1.0, 1.0)

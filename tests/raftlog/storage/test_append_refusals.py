@@ -12,6 +12,7 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import genesis_entry, make_entry
+from raftlog.storage.fs import storage_error
 from raftlog.storage.genesis import Genesis
 from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType
@@ -138,3 +139,13 @@ def test_create_refuses_a_log_that_is_there(new_log: NewLog, genesis: Genesis) -
         SegmentedLog.create(fs, DATA, genesis=genesis.entry(), segment_size=genesis.segment_size)
     with pytest.raises(FrameError, match="GENESIS says segment_size 4096, not 8192"):
         SegmentedLog.create(fs, DATA, genesis=genesis.entry(), segment_size=8192)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(errno.EACCES, "run it as the user who owns /data"), (errno.EROFS, "for writing"), (errno.EIO, "check the disk.")],
+)
+def test_a_folder_of_another_user_is_nothing_that_is_wrong_with_the_disk(code: int, advice: str) -> None:
+    told = str(storage_error(MemoryFileSystem(), "opening", Path("/data/VOTE"), OSError(code, os.strerror(code))))
+    assert advice in told
+    assert ("check the disk" in told) is (code != errno.EACCES)

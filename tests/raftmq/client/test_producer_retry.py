@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
@@ -306,3 +307,21 @@ async def test_leaving_the_block_flushes(fake: Any) -> None:
             futures = [await p.send_soon("orders", b"x") for _ in range(50)]
         assert all(f.done() for f in futures)
     assert len(fake.bodies("orders")) == 50
+
+
+async def test_a_full_disk_is_told_at_once_and_not_only_at_the_deadline(
+    fake: Any, step: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored"
+    fake.create("orders", 1)
+    fake.nodes[0].steps.extend([step(store=False, code=14, remark=full)] * 1000)
+    with caplog.at_level(logging.WARNING, "raftmq.client"):
+        async with aconnect(fake.servers) as mq, mq.producer(timeout_s=0.5) as p:
+            sending = asyncio.ensure_future(p.send("orders", b"x"))
+            while not caplog.messages:
+                assert not sending.done()
+                await asyncio.sleep(0.01)
+            with pytest.raises(Refused) as caught:
+                await sending
+    assert caplog.messages == [f"sends to orders are refused and tried again until their deadline: {full}"]
+    assert "Free space" in caught.value.hint

@@ -1,0 +1,95 @@
+"""What an operator reads when something is wrong: it is true, and what it says to type works where it is read."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.config.local_layout import NodeRecord
+from cluster.errors import LocalError
+from raftmq.cli import cli
+from raftmq.client.errors import error_of
+from raftmq.commands import up
+from raftmq.local import status as local_status
+from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.status import ClusterView, NodeView
+
+FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
+ADDRESS = "127.0.0.1:9"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def view_of(**disk: Any) -> ClusterView:
+    own = {"node": 2, "term": 3, "role": "leader", "leader": 2, "writes_open": True, "peers": [], "disk": disk}
+    follower = {"node": 1, "term": 3, "role": "follower", "leader": 2, "writes_open": False, "disk": {"refusing": True}}
+    return ClusterView(
+        [NodeView(NodeRecord(id, None, 0, 0, 0, 0, ""), True, each) for id, each in ((1, follower), (2, own))]
+    )
+
+
+def test_the_full_disk_of_the_leader_refuses_sends_and_that_of_a_follower_does_not() -> None:
+    assert view_of(refusing=True, used_percent=91.23).refusal == "the disk of node 2 is full (91.2 % used)"
+    assert view_of(refusing=True, parked="x").refusal == "the disk of node 2 is full, and its log waits for space"
+    assert view_of(refusing=False, parked="").refusal == view_of().refusal == ""
+
+
+def test_status_does_not_call_writes_open_while_every_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = view_of(refusing=True, used_percent=91.23).nodes[1].status
+    monkeypatch.setattr(local_status, "_get", lambda host, port, path, timeout_s: status)
+    first, *_ = run("status", "--admin", ADDRESS).stdout.splitlines()
+    assert first == "node 2 leads (term 3), sends are refused: the disk of node 2 is full (91.2 % used)"
+
+
+def test_an_election_is_not_advised_against_a_full_disk() -> None:
+    full, no_leader = error_of(14, FULL, "send to t"), error_of(14, "no leader", "send to t")
+    assert "election" in no_leader.hint
+    assert "election" not in full.hint
+    assert "Free space on the leader's disk" in full.hint
+
+
+@pytest.mark.parametrize("command", ["status", "topic list", "members"])
+def test_a_wrong_address_does_not_advise_to_start_a_local_cluster(command: str) -> None:
+    """`raftmq up` would make another cluster than the one that was asked for."""
+    if command == "members":
+        with pytest.raises(LocalError) as caught:
+            AdminApi(admin_addresses(ADDRESS)).local("/v1/members")
+        assert caught.value.fix == "raftmq status --admin HOST:PORT"
+        with pytest.raises(LocalError) as caught:
+            AdminApi([ADDRESS]).local("/v1/members")
+        assert "raftmq up" in caught.value.fix, "the nodes of this machine's own cluster"
+        return
+    result = run(*command.split(), "--admin", ADDRESS)
+    assert result.stderr.splitlines()[-1].startswith("type:    raftmq status --admin HOST:PORT")
+
+
+def test_up_names_the_program_as_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "a b" / "raftmq"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program), "up"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert shlex.split(up.program()) == [str(program)]
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert up.program() == "raftmq"
+    monkeypatch.setattr(sys, "argv", ["/x/raftmq/__main__.py", "up"])
+    assert up.program() == f"{sys.executable} -m raftmq"
+
+
+def test_up_names_the_dashboard_and_commands_that_reach_this_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = SimpleNamespace(servers="127.0.0.1:9876", admin_url="http://127.0.0.1:9644", data=Path("/d"), nodes=[])
+    up._tell(cluster, view_of(), 1.0, " --data /d", detach=True, as_json=False)  # type: ignore[arg-type]
+    told = capsys.readouterr().out
+    assert "http://127.0.0.1:9644/\n" in told
+    assert "v1/status" not in told
+    for words in ("produce greetings", "consume greetings", "kill 2", "status", "down"):
+        assert f"raftmq {words} --data /d" in told
