@@ -150,7 +150,7 @@ async def repair(call: Call) -> RepairView:
         raise ApiError(
             "no_leader",
             "without a majority it is unknown which bytes are committed",
-            "bring the other nodes back (raftmq up); if they are lost for ever: raftmq unsafe-recover --plan",
+            "start the other nodes; if they are lost for ever: raftmq unsafe-recover --plan",
         )
     port.repairs.now()
     await comes_true(lambda: not port.repairs.log.damage, _REPAIR_WAIT_S, 0.1)

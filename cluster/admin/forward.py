@@ -21,7 +21,16 @@ from cluster.admin.sending import in_pieces
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
+FOR_HEADER: Final = "X-RaftMQ-For"
+"""Where a request came from that a node passes on: for the trace of a change, no proof."""
 CONNECT_TIMEOUT_S: Final = 1.0
+
+
+def asker_of(request: web.Request) -> str:
+    """Where a request comes from; of one that a node passed on, that node and what it says."""
+    remote = request.remote or "an unknown address"
+    first = request.headers.get(FOR_HEADER, "")[:64] if HOPS_HEADER in request.headers else ""
+    return f"{first} by way of {remote}" if first and first.isprintable() else remote
 
 
 class Forwarder:
@@ -87,7 +96,7 @@ class Forwarder:
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         wait_s = 2 * self._port.config.send.deadline_ms / 1000 + CONNECT_TIMEOUT_S
-        headers = {HOPS_HEADER: "1"}
+        headers = {HOPS_HEADER: "1", FOR_HEADER: request.remote or ""}
         if request.content_type == "application/json":
             headers["Content-Type"] = "application/json"
         try:

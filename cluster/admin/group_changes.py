@@ -103,6 +103,7 @@ async def delete_group(call: Call) -> GroupChanged:
     if dry_run:
         return held
     entry, _ = await applied(partial(propose_bounded, call.port.services, [DELETE_GROUP, group.name, True]))
+    call.note_change(f"group {group.name}", f"the group was deleted with its {held.offsets} offsets")
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 
 

@@ -73,6 +73,11 @@ async def reset_group(call: Call) -> GroupReset:
     if isinstance(found, Refused):
         raise _error(found)
     topic = state.topics[wish.topic]
+    if not wanted.dry_run:
+        to = wanted.to if wanted.value is None else f"{wanted.to} {wanted.value}"
+        call.note_change(
+            f"group {wish.group}", f"its offsets in {len(found)} queues of {wish.topic} were reset to {to}"
+        )
     return GroupReset(
         node=call.port.config.node.id,
         group=wish.group,

@@ -20,7 +20,7 @@ from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, deco
 from cluster.admin.call import Answer, Call, Raw, Stream, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
-from cluster.admin.forward import Forwarder
+from cluster.admin.forward import Forwarder, asker_of
 from cluster.admin.guard import PATIENCE_S, Guard, guarded
 from cluster.admin.history import Sampler
 from cluster.admin.member_requests import member_id
@@ -142,7 +142,10 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
             await confirm_read(port)
         try:
             owner = request.transport or request
-            call = Call(port, watch, request.match_info, body, consistency, request.query, request.headers, owner)
+            asker = asker_of(request)
+            call = Call(
+                port, watch, request.match_info, body, consistency, request.query, request.headers, owner, asker
+            )
             answer = await route.handler(call)
             if isinstance(answer, Stream):
                 return await _streamed(request, answer)

@@ -146,6 +146,11 @@ class _Schema(msgspec.Struct):
     schema: int
 
 
+def is_local(node_data: str) -> bool:
+    """Whether `raftmq up` made the cluster of the node with that data directory: its commands then work beside it."""
+    return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
+
+
 def write_cluster(data: Path, cluster: ClusterFile) -> None:
     """Replaces cluster.json atomically: a reader sees the old file or the new one, also after a power cut."""
     content = msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"
@@ -173,7 +178,16 @@ def sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
     """Holds the data directory for a command that starts or stops processes. Raises LocalError if another one does."""
-    with (data / "lock").open("a") as file:
+    try:
+        opened = (data / "lock").open("a")
+    except OSError as error:
+        raise LocalError(
+            f"the cluster in {data} cannot be started or stopped from here",
+            f"{data / 'lock'}: {error.strerror}",
+            f"ls -ld {data}    (then repeat the command as the user who owns it)",
+            ExitCode.REFUSED,
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -62,6 +62,11 @@ class Group(NamedTuple):
         return ""
 
 
+def start_again(node: NodeId) -> str:
+    """What to type for a node that does not run: only a cluster of `raftmq up` has its processes beside the command."""
+    return f"raftmq restart {node} (a node that raftmq up did not make: raftmq serve --config FILE on its machine)"
+
+
 def refusal(what: str, why: str, fix: str) -> LocalError:
     """A refused change: nothing was proposed."""
     return LocalError(what, why, fix, ExitCode.REFUSED)
@@ -176,7 +181,7 @@ def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
     raise refusal(
         f"without node {node} there would be no majority",
         f"of the voters {names(rest)} that are left only {names(alive) or 'none'} answers",
-        f"raftmq restart {dead[0]}    (or raftmq node replace {dead[0]} if its disk is lost; then repeat the command)",
+        f"{start_again(dead[0])}, then repeat the command    (if its disk is lost: raftmq node replace {dead[0]})",
     )
 
 
@@ -223,7 +228,7 @@ def successor(group: Group) -> NodeId:
     raise refusal(
         f"no other node than {group.leader} can lead now",
         reasons or "it is the only voter",
-        f"raftmq restart {others[0]}    (then repeat the command)" if others else "raftmq node add",
+        f"{start_again(others[0])}, then repeat the command" if others else "raftmq node add",
     )
 
 

@@ -72,7 +72,7 @@ def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[l
             why, do_now = f"node {checks.names(kept)} is in maintenance", f"raftmq node maintenance off {kept[0]}"
         else:
             why = f"node {checks.names(away)} is away already"
-            do_now = f"raftmq restart {away[0]}" if away else "raftmq node add"
+            do_now = checks.start_again(away[0]) if away else "raftmq node add"
         return [f"without node {node} there is no majority: {why}"], False, do_now
     complete = [voter for voter in here if _is_complete(group, voter)]
     if len(complete) >= need and (node != group.leader or any(not group.unfit_to_lead(v) for v in complete)):

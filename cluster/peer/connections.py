@@ -31,6 +31,8 @@ UNACKNOWLEDGED_MS = 5000
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 HELLO_MAX = 1024
 """Longest frame of a handshake, bytes."""
+OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
+"""Neither side can know which of the two is wrong: both say the same, and the sum of the links shows it."""
 _UNPROVEN = "this cluster lets in only nodes that prove its secret: give this node the secret file (peer.secret_file)"
 _WRONG_PROOF = "the proof is wrong: this node has another secret, or something between the nodes changes what they say"
 
@@ -127,7 +129,7 @@ class Link(asyncio.Protocol):
 
     def _unanswered(self) -> None:
         if self._owner.demands_proof_of(self.peer) or self._renews:
-            self._owner.dial_errors[self.peer] = "it does not prove that it has the secret"
+            self._owner.dial_errors[self.peer] = OTHER_SECRET
             self.abort()
         elif not self.is_open:
             self._open()
@@ -161,6 +163,8 @@ class Link(asyncio.Protocol):
             raise WireError("a challenge out of turn")
         self._owner.challengers.add(self.peer)
         self._key = self._owner.keyring.key(header[1])
+        if self._key is None:
+            self._owner.dial_errors[self.peer] = OTHER_SECRET
         if self.is_open or self._key is None:
             raise WireError("a challenge that comes too late" if self.is_open else "a challenge for another key")
         self._challenge = frame
@@ -177,7 +181,8 @@ class Link(asyncio.Protocol):
         who = header[:3]
         expected = handshake.acceptor_proof(self._key, self._hello, self._challenge, who)
         if not handshake.fits(header[3], expected):
-            raise WireError("its proof is wrong: it has another secret")
+            self._owner.dial_errors[self.peer] = OTHER_SECRET
+            raise WireError("its proof is wrong: the two nodes have different secrets")
         self.key_id = key_id(self._key)
         wrong = self._owner.roster.is_not(self.peer, who)
         if wrong:

@@ -44,7 +44,7 @@ class Implausible:
         self._alarms.raise_alarm(
             ALARM,
             f"node {peer} sent an impossible message, and its connections were closed: {error}. If this continues, one "
-            f"of the two nodes has lost data or is faulty: raftmq inspect-consistency, raftmq logs {peer}",
+            f"of the two nodes has lost data or is faulty: raftmq inspect-consistency, and the output of node {peer}",
         )
         if self._quiet is not None:
             self._quiet.cancel()

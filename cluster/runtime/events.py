@@ -1,4 +1,4 @@
-"""What happened on this node, kept across restarts: elections, stalls, findings, repairs, changes of members.
+"""What happened on this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
 For people, not for recovery: nothing is synced, and a kill loses what was noted in the last second. Two files of
 bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
@@ -28,7 +28,18 @@ KEPT_MAX: Final = 2_000
 SAYS_MAX: Final = 500
 
 EventKind = Literal[
-    "start", "stop", "election", "leader", "stall", "link", "members", "repair", "configuration", "finding", "client"
+    "start",
+    "stop",
+    "election",
+    "leader",
+    "stall",
+    "link",
+    "members",
+    "repair",
+    "configuration",
+    "finding",
+    "client",
+    "change",
 ]
 KINDS: Final[tuple[str, ...]] = EventKind.__args__  # type: ignore[attr-defined]
 

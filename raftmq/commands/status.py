@@ -38,7 +38,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
         print_table(titles, [_row(view, node) for node in view.nodes], left=("state", "role"))
         for line in mode_lines(view):
             out.print(line, markup=False, style="yellow", soft_wrap=True)
-        for style, line in _problems(view):
+        for style, line in _problems(view, admin):
             out.print(line, markup=False, style=style, soft_wrap=True)
         for line in kernel_lines(view):
             out.print(line, markup=False, soft_wrap=True)
@@ -99,17 +99,18 @@ def mode_lines(view: ClusterView) -> list[str]:
     return lines
 
 
-def _problems(view: ClusterView) -> list[tuple[str, str]]:
+def _problems(view: ClusterView, admin: str | None = None) -> list[tuple[str, str]]:
     """(style, line): the findings; of nodes of an older version, which have none, what their statuses say."""
     findings = view.findings()
     if findings is not None:
-        return finding_lines(findings)
+        return finding_lines(findings, admin)
     notes = [*quorum_lines(view), *retention_lines(view), *link_lines(view), *python_lines(view)]
     return [*(("red", line) for line in alarm_lines(view)), *(("yellow", line) for line in notes)]
 
 
-def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(style, line) for the findings of the cluster, in the order of the API: what, since when, and what to type."""
+def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> list[tuple[str, str]]:
+    """(style, line) for the findings of the cluster, in the order of the API: what, since when, and what to type.
+    `admin`: the addresses that lead to the cluster, if they were given."""
     lines = []
     for each in findings:
         style = STYLES.get(each["severity"], "yellow")
@@ -119,8 +120,22 @@ def finding_lines(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
         lines.append((style, f"{each['severity']}: {each['code']} ({each['object']}) since {since} UTC{why}"))
         lines.append((style, f"    {each['says']}"))
         if not because:
-            lines.append(("green", f"    type: {each['do_now']}    (see {each['runbook']})"))
+            lines.append(("green", f"    type: {with_admin(each['do_now'], admin)}    (see {each['runbook']})"))
     return lines
+
+
+def with_admin(command: str, admin: str | None) -> str:
+    """The command as it reaches the same cluster; one that takes no --admin stays as it is."""
+    words = command.split()
+    if not admin or words[:1] != ["raftmq"]:
+        return command
+    group: click.Command | None = click.get_current_context().find_root().command
+    for word in words[1:]:
+        if not isinstance(group, click.Group):
+            break
+        group = group.get_command(click.get_current_context(), word) or group
+    takes = group is not None and any("--admin" in parameter.opts for parameter in group.params)
+    return f"{command} --admin {admin}" if takes and "--help" not in words else command
 
 
 def alarm_lines(view: ClusterView) -> list[str]:

@@ -11,8 +11,14 @@ import click
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_dir, data_option, json_option, show
-from raftmq.local.admin_http import admin_addresses, admin_option
+from raftmq.local.admin_http import GivenAddresses, admin_addresses, admin_option
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
+
+MISSING = (
+    "not in the bundle: the nodes' logs and raftmq.toml files, which no node gives away over HTTP. Add them from each "
+    "node's machine: its raftmq.toml without secrets, and its output (journalctl, docker logs, or the file that it is "
+    "redirected to). The cluster's configuration, as it is in force, is in each node's config.json.\n"
+)
 
 
 @click.group()
@@ -30,27 +36,27 @@ def support() -> None:
 def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Write state, metrics, events, logs and configuration of all nodes into one file.
 
-    It contains no message body and no secret: values that look like secrets are replaced. Logs and configuration files
-    are those of a local cluster; those of nodes elsewhere stay where they are.
+    It contains no message body and no secret: values that look like secrets are replaced. Logs and raftmq.toml files
+    are those of a local cluster; those of nodes elsewhere stay where they are, which the bundle then says.
     """
     path = to or Path(f"raftmq-support-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
     if path.exists():
         raise LocalError(f"{path} exists already", "a bundle is never overwritten", "--to FILE", ExitCode.USAGE)
     files = {"about.txt": _about()}
     addresses = admin_addresses(admin, data)
+    elsewhere = isinstance(addresses, GivenAddresses)
     with console(stderr=True).status("asking the nodes"):
         for number, address in enumerate(addresses, 1):
             folder = f"node-{number}-{address.replace(':', '_').strip('[]')}"
             files |= {f"{folder}/{name}": text for name, text in files_of_node(address)}
-        if not admin:
-            files |= _local(data)
+        local = {} if elsewhere else _local(data)
+        files |= local or {"missing.txt": MISSING}
     try:
         write_bundle(path, files)
     except OSError as error:
         raise LocalError(f"{path} cannot be written", str(error.strerror), "--to FILE") from None
-    show(
-        as_json, {"file": str(path), "files": sorted(files)}, f"{path}: {len(files)} files, no secret, no message body"
-    )
+    told = [f"{path}: {len(files)} files, no secret, no message body"]
+    show(as_json, {"file": str(path), "files": sorted(files)}, *told, *([] if local else [MISSING.rstrip()]))
 
 
 def _local(data: str | None) -> dict[str, str]:

@@ -24,6 +24,7 @@ ENDPOINTS = (
     "/v1/health",
     "/v1/findings",
     "/v1/members",
+    "/v1/config",
     "/v1/links",
     "/v1/recovery",
     "/v1/consistency",

@@ -35,6 +35,8 @@ FRESH_S: Final = 1.0
 OLD_S: Final = 15.0
 """What a node said longer ago does not count any more."""
 SILENT_HOLD_MS: Final = 3_000
+SILENT_TIMES: Final = 3
+"""One question without an answer is not silence: nodes that start together are not all there for the first."""
 CLOCK_HOLD_MS: Final = 2_000
 ANSWER_BYTES_MAX: Final = 1 << 20
 
@@ -58,6 +60,8 @@ class Around:
         self._heard: dict[int, Heard] = {}
         self._silent: dict[int, str] = {}
         """Node -> why it did not answer when it was last asked."""
+        self._failed: dict[int, int] = {}
+        """Node -> how often in a row it did not answer."""
         self._round: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
 
@@ -79,6 +83,11 @@ class Around:
         if not self._round.done() and expected:
             await asyncio.wait([self._round], timeout=wait_s)
 
+    @property
+    def doubts(self) -> bool:
+        """Some node did not answer when it was last asked: it should be asked again soon."""
+        return bool(self._silent)
+
     def views(self) -> dict[int, FindingsView]:
         """Node -> what it found, of those that answered not long ago."""
         now_s, members = asyncio.get_running_loop().time(), self._addresses()
@@ -98,6 +107,8 @@ class Around:
     def conditions(self) -> Iterator[Condition]:
         """What a comparison with the others shows."""
         for node, why in self._silent.items():
+            if self._failed[node] < SILENT_TIMES:
+                continue
             says = f"the HTTP API of node {node} does not answer: {why}; its findings are not known"
             yield Condition("node_silent", node_object(node), says, hold_ms=SILENT_HOLD_MS)
         views, own = self.views(), self._port.config.node.id
@@ -118,6 +129,7 @@ class Around:
         for gone in [node for node in (*self._heard, *self._silent) if node not in addresses]:
             self._heard.pop(gone, None)
             self._silent.pop(gone, None)
+            self._failed.pop(gone, None)
         await asyncio.gather(*(self._ask(node, address) for node, address in addresses.items()))
 
     async def _ask(self, node: int, address: str) -> None:
@@ -135,8 +147,10 @@ class Around:
                 raise ValueError(f"node {view.node} answers at its address")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TooLongError, msgspec.DecodeError) as error:
             self._silent[node] = why_silent(error)
+            self._failed[node] = self._failed.get(node, 0) + 1
             return
         self._silent.pop(node, None)
+        self._failed.pop(node, None)
         took_ms = int(1000 * (loop.time() - began_s))
         self._heard[node] = Heard(view, loop.time(), clock_offset_ms(view.wall_ms, before_ms, took_ms))
 

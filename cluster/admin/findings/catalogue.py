@@ -140,6 +140,20 @@ def code_of_alarm(key: str) -> str:
     return ALARM_CODES.get(key, key)
 
 
+ELSEWHERE: Final = {
+    "raftmq restart {n}": "raftmq serve --config FILE    (on the machine of node {n}, or start its service)",
+    "raftmq logs {n}": "journalctl, docker logs    (on the machine of node {n}: where its output is kept)",
+    "raftmq down": "raftmq serve --config FILE    (restart node {n} so, with failpoints.enabled = false)",
+}
+"""Commands that only work beside a cluster that `raftmq up` made -> what to do for any other."""
+
+
+def command_of(code: Code, number: object, *, local: bool = True) -> str:
+    """What to type first. `local`: `raftmq up` made the cluster."""
+    do_now = code.do_now if local else ELSEWHERE.get(code.do_now, code.do_now)
+    return do_now.format(n=number)
+
+
 def runbook_of(code: str) -> str:
     """Where the documentation says more."""
     return f"{RUNBOOKS}#{code}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from cluster.admin.findings.catalogue import CODES, Code, runbook_of
+from cluster.admin.findings.catalogue import CODES, Code, command_of, runbook_of
 from cluster.admin.findings.finding import Condition, Finding
 from cluster.runtime.events import rfc3339
 
@@ -25,8 +25,10 @@ class _Seen(NamedTuple):
 class Memory:
     """The conditions of one node. Event loop only."""
 
-    def __init__(self, node: int, tell: Tell = lambda finding, begins: None) -> None:
+    def __init__(self, node: int, tell: Tell = lambda finding, begins: None, *, local: bool = True) -> None:
+        """`local`: `raftmq up` made the cluster."""
         self._node = node
+        self._local = local
         self._tell = tell
         self._seen: dict[tuple[str, str], _Seen] = {}
 
@@ -59,7 +61,7 @@ class Memory:
             since=rfc3339(since_ms),
             object=condition.object,
             says=condition.says,
-            do_now=condition.do_now or code.do_now.format(n=about),
+            do_now=condition.do_now or command_of(code, about, local=self._local),
             runbook=runbook_of(condition.code),
             seen_by=[self._node],
         )

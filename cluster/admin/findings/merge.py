@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, runbook_of
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, command_of, runbook_of
 from cluster.admin.findings.finding import CLUSTER, SEVERITIES, Cause, Finding, link_object, node_object
 
 Views = Mapping[int, Sequence[Finding]]
@@ -27,9 +27,12 @@ def merged(
     members: Collection[int],
     maintained: Collection[int] = (),
     leaders: Mapping[int, int | None] | None = None,
+    *,
+    local: bool = True,
 ) -> list[Finding]:
     """The cluster's findings: the worst first, causes before their consequences, then the oldest first. What is about a
-    node in maintenance is expected: it is shown, and wakes nobody. `leaders`: node -> the leader that it knows."""
+    node in maintenance is expected: it is shown, and wakes nobody. `leaders`: node -> the leader that it knows;
+    `local`: `raftmq up` made the cluster."""
     leader = _leader_elsewhere(leaders or {})
     found = _once(
         _of_one_node(each, node, leader)
@@ -37,7 +40,7 @@ def merged(
         for each in view
         if _about_members(each, views, members)
     )
-    for each in [*_down(found, views, members), *_all_slow(found, views)]:
+    for each in [*_down(found, views, members, local=local), *_all_slow(found, views)]:
         found[each.key] = each
     explained = [_expected(replace(each, because_of=_cause(each, found)), maintained) for each in found.values()]
     return sorted(explained, key=_place)
@@ -86,7 +89,9 @@ def _once(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
     return once
 
 
-def _down(found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int]) -> Iterable[Finding]:
+def _down(
+    found: Mapping[tuple[str, str], Finding], views: Views, members: Collection[int], *, local: bool
+) -> Iterable[Finding]:
     """Members that do not answer and that no node which answers reaches."""
     for node in sorted(members):
         others = [other for other in views if other != node and other in members]
@@ -101,7 +106,7 @@ def _down(found: Mapping[tuple[str, str], Finding], views: Views, members: Colle
             since=min(known, key=_since).since,
             object=node_object(node),
             says=f"node {node} does not answer, and no other node reaches it: it is not running, or cut off",
-            do_now=code.do_now.format(n=node),
+            do_now=command_of(code, node, local=local),
             runbook=runbook_of("node_down"),
             seen_by=sorted(others),
         )

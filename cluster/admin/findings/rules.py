@@ -87,6 +87,7 @@ def _links(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
                 "link_suspect",
                 link_object(status.node, link.peer),
                 f"node {status.node} to node {link.peer}: {why}",
+                do_now="raftmq secret status" if "secret" in why else "",
                 hold_ms=LINK_HOLD_MS,
                 since_ms=link.since_ms,
             )

@@ -13,12 +13,13 @@ from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.port import AdminPort
+from cluster.config.local_layout import is_local
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_LOOKS: Final = 5
-"""The other nodes are asked at every fifth look."""
+"""The other nodes are asked at every fifth look, and at every one while some do not answer."""
 
 
 class FindingsWatch:
@@ -26,7 +27,8 @@ class FindingsWatch:
 
     def __init__(self, port: AdminPort) -> None:
         self._port = port
-        self._memory = Memory(port.config.node.id, self._tell)
+        self._local = is_local(port.config.node.data_dir)
+        self._memory = Memory(port.config.node.id, self._tell, local=self._local)
         self._around = Around(port)
         self.groups = GroupWatch(port)
         self._own: list[Finding] = []
@@ -42,7 +44,7 @@ class FindingsWatch:
         looks = 0
         while True:
             try:
-                if looks % ASK_EVERY_LOOKS == 0:
+                if looks % ASK_EVERY_LOOKS == 0 or self._around.doubts:
                     await self._around.refresh()
                 self.look()
             except Exception:  # a defect in a rule must not end the watch
@@ -93,7 +95,7 @@ class FindingsWatch:
         views = {own: self.look()} | {node: view.findings for node, view in others.items()}
         leaders = {own: self._port.status().leader} | {node: view.leader for node, view in others.items()}
         maintained = self._port.state.settings.maintenance
-        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders)
+        return merged(views, self._port.membership.in_force.node_uuids, maintained, leaders, local=self._local)
 
     def reports(self) -> list[NodeReport]:
         """Which members answer."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
 from cluster.replication.outcome import Outcome
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
 from statemachine.offset_resets import OffsetReset
@@ -93,3 +94,27 @@ async def test_a_reset_that_is_not_decided(client: Any, filled: Any, fate: Outco
 async def test_an_unconfirmed_leader(client: Any, filled: Any) -> None:
     filled.confirms = False
     assert (await reset(client, to="latest"))[0] == 503
+
+
+async def test_a_reset_leaves_a_trace_of_who_asked_and_a_dry_run_none(
+    client: Any, filled: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cluster.admin.call")
+    await reset(client, to="offset", value=7, queue_id=0, dry_run=True)
+    assert filled.events.kept() == []
+    await reset(client, to="offset", value=7, queue_id=0)
+    (event,) = filled.events.kept()
+    says = "its offsets in 1 queues of a were reset to offset 7, asked for over HTTP by 127.0.0.1"
+    assert (event.kind, event.object, event.says) == ("change", "group billing", says)
+    assert f"group billing: {says}" in caplog.messages
+    await client.delete("/v1/groups/billing")
+    assert filled.events.kept()[-1].says.startswith("the group was deleted with its ")
+
+
+async def test_a_deleted_topic_leaves_a_trace_of_who_asked_whichever_node_was_asked(client: Any, filled: Any) -> None:
+    await client.delete("/v1/topics/a?dry_run=true")
+    assert filled.events.kept() == []
+    await client.delete("/v1/topics/a", headers={HOPS_HEADER: "1", FOR_HEADER: "10.0.0.7"})
+    (event,) = filled.events.kept()
+    says = "the topic was deleted with its 10 messages, asked for over HTTP by 10.0.0.7 by way of 127.0.0.1"
+    assert (event.kind, event.object, event.says) == ("change", "topic a", says)

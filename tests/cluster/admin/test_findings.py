@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
-from cluster.admin.findings.around import clock_conditions, clock_offset_ms, setting_conditions, why_silent
-from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm
+from cluster.admin.findings.around import (
+    Around,
+    clock_conditions,
+    clock_offset_ms,
+    setting_conditions,
+    why_silent,
+)
+from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
 from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
 from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
-from cluster.admin.findings.rules import suspicion
+from cluster.admin.findings.rules import own_conditions, suspicion
+from cluster.config.local_layout import is_local
+from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 from tests.support.alarm_keys import alarm_keys
@@ -270,3 +279,49 @@ def test_every_alarm_of_the_code_has_a_code() -> None:
     keys = alarm_keys()
     assert {"disk_full", "digest_mismatch", "backup_overdue", "unsafe_recovered", "removed"} <= keys
     assert {code_of_alarm(key) for key in keys} - set(CODES) == set()
+
+
+# --- clusters that `raftmq up` did not make --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_elsewhere_no_finding_names_a_command_of_local_clusters(code: str) -> None:
+    """`restart`, `logs`, `up`, `down` and `kill` work on processes beside them."""
+    from raftmq.cli import COMMANDS
+
+    words = re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", command_of(CODES[code], 3, local=False))
+    assert set(words) <= set(COMMANDS) - {"restart", "logs", "up", "down", "kill"}
+    assert set(re.findall(r"raftmq ([a-z]+(?:-[a-z]+)*)", command_of(CODES[code], 3))) <= set(COMMANDS)
+
+
+def test_a_node_knows_whether_raftmq_up_made_its_cluster(tmp_path: Path) -> None:
+    assert not is_local(str(tmp_path / "n1/data"))
+    (tmp_path / "cluster.json").write_text("{}")
+    assert is_local(str(tmp_path / "n1/data"))
+    (finding,) = Memory(1, local=False).note([Condition("node_stopped", "node 3", "")], NOW_MS, 0)
+    assert finding.do_now == "journalctl, docker logs    (on the machine of node 3: where its output is kept)"
+    links = {node: [found(node, "link_suspect", link_object(node, 3))] for node in (1, 2)}
+    down = {each.code: each.do_now for each in merged(links, [1, 2, 3], local=False)}
+    assert down["node_down"].startswith("raftmq serve --config FILE    (on the machine of node 3")
+
+
+def test_different_secrets_blame_neither_node_and_lead_to_the_secrets(node: Any) -> None:
+    suspect = msgspec.structs.replace(link("SHUTDOWN", OTHER_SECRET), control=False, bulk=False)
+    status = msgspec.structs.replace(node.status(), links=[suspect])
+    (condition,) = [each for each in own_conditions(node, status, NOW_MS) if each.code == "link_suspect"]
+    assert condition.says == f"node 1 to node 2: {OTHER_SECRET}"
+    assert condition.do_now == "raftmq secret status"
+
+
+async def test_one_question_without_an_answer_is_not_silence(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are started together are not all there for the first one."""
+    around = Around(make_node(1))
+    monkeypatch.setattr(around, "_addresses", lambda: {2: "127.0.0.1:1"})
+    told = []
+    for _ in range(3):
+        told.append([each.code for each in around.conditions()])
+        await around._ask_all()
+        assert around.doubts, "it is asked again soon"
+    assert told == [[], [], []]
+    assert [each.code for each in around.conditions()] == ["node_silent"]
+    await around.close()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.config.local_layout import NodeRecord
+from cluster.config.local_layout import NodeRecord, locked
 from cluster.errors import LocalError
 from raftmq.cli import cli
 from raftmq.client.errors import error_of
 from raftmq.commands import up
+from raftmq.commands.status import with_admin
 from raftmq.local import status as local_status
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.status import ClusterView, NodeView
+from raftmq.local.support_bundle import ENDPOINTS
 
 FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
 ADDRESS = "127.0.0.1:9"
@@ -93,3 +97,32 @@ def test_up_names_the_dashboard_and_commands_that_reach_this_cluster(capsys: pyt
     assert "v1/status" not in told
     for words in ("produce greetings", "consume greetings", "kill 2", "status", "down"):
         assert f"raftmq {words} --data /d" in told
+
+
+def test_the_commands_of_findings_lead_to_the_cluster_that_was_asked() -> None:
+    with click.Context(cli):
+        for command in ("raftmq node list", "raftmq links", "raftmq repair --node 2"):
+            assert with_admin(command, "h:9644") == f"{command} --admin h:9644"
+            assert with_admin(command, None) == command
+        for command in ("raftmq doctor", "raftmq restart 3", "df -h", "raftmq backup create --help"):
+            assert with_admin(command, "h:9644") == command
+
+
+def test_a_cluster_of_another_user_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(LocalError) as caught, locked(tmp_path):
+        pass
+    assert caught.value.why == f"{tmp_path / 'lock'}: Permission denied"
+    assert "as the user who owns it" in caught.value.fix
+
+
+def test_a_bundle_of_nodes_elsewhere_says_what_it_lacks(tmp_path: Path) -> None:
+    to = tmp_path / "b.tar.gz"
+    result = run("support", "bundle", "--admin", ADDRESS, "--to", str(to))
+    assert "not in the bundle: the nodes' logs and raftmq.toml files" in result.stdout
+    with tarfile.open(to) as archive:
+        assert "b/missing.txt" in archive.getnames()
+    assert "/v1/config" in ENDPOINTS
