@@ -27,6 +27,9 @@ PUSH = "CONSUME_PASSIVELY"
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
 """In so many groups may the clients of one connection be, and those of all connections together."""
+FIRST_HEARTBEAT_MS = 35_000
+"""So long after a client connected, or this node started, its heartbeat may not have come yet: clients send one every
+30 s, whenever they connected."""
 TEXT_BYTES_MAX = 64 << 20
 """All groups' subscriptions, as this node keeps them."""
 IDS_BYTES_MAX = 8 << 20
@@ -128,6 +131,7 @@ class Members:
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
         """What groups subscribe to."""
         self._scanning = False
+        self._began_ms = services.awake_ms()
 
     def consumer_ids(self, group: str) -> list[str]:
         """Client ids of a consumer group, sorted; every node gives the same list."""
@@ -148,6 +152,14 @@ class Members:
         """Whether a heartbeat of this connection is fresh: it named a member that is not forgotten."""
         mine = self._groups_of.get(connection)
         return mine is not None and bool(mine.ids)
+
+    def is_consumer(self, group: str, client_id: str) -> bool:
+        """Whether heartbeats say that this client is in the group now, or this node has just started, and cannot know:
+        it is taken to be there."""
+        found = self.consumers.get(group)
+        if found is not None and client_id in found.members:
+            return True
+        return self._services.awake_ms() - self._began_ms < FIRST_HEARTBEAT_MS
 
     def of(self, connection: Client) -> list[tuple[Role, str, Member]]:
         """(role, group, member) for each group that this connection's heartbeats named."""
@@ -225,12 +237,17 @@ class Members:
             self._changed(group, found)
         return changed
 
-    def remove(self, client_id: str, consumer_group: str | None, producer_group: str | None) -> None:
-        """A client says goodbye to a group (35)."""
-        if producer_group:
-            self._drop(Role.PRODUCER, producer_group, client_id)
-        if consumer_group:
-            self._drop(Role.CONSUMER, consumer_group, client_id)
+    def remove(
+        self, connection: Client, client_id: str, consumer_group: str | None, producer_group: str | None
+    ) -> None:
+        """A client says goodbye to a group (35): where another connection named it last, it stays."""
+        consumers = self.consumers.get(consumer_group or "")
+        of_role = {Role.PRODUCER: self.producers.get(producer_group or "", {})}
+        of_role[Role.CONSUMER] = consumers.members if consumers is not None else {}
+        for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
+            member = of_role[role].get(client_id)
+            if group and member is not None and member.connection is connection:
+                self._drop(role, group, client_id)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
         """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""

@@ -162,11 +162,11 @@ class Pulls:
 
     def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
         """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
-        services, group = self._services, wish.group
+        services, members, group = self._services, self._members, wish.group
         if not services.writes_open() or not services.knows_group(group):
             return
         queue = topic.id, wish.queue_id
-        if other_holder(services, group, queue, lambda: self._members.clients_of(client, group)) is None:
+        if other_holder(services, members, group, queue, lambda: members.clients_of(client, group)) is None:
             services.commit_offset_later(group, *queue, wish.commit_offset)
 
     # --- answering: now, or when something comes ---

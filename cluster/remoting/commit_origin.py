@@ -44,12 +44,17 @@ def name_committers(frame: Frame, members: Members) -> Frame:
     clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
     if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:
         return frame
+    return with_field(frame, ext, CLIENTS, _encode(sorted(clients)).decode())
+
+
+def with_field(frame: Frame, ext: dict[str, str], name: str, value: str) -> Frame:
+    """The request with these ext fields and one more."""
     header = frame.header
     written = encode_frame(
         header.code,
         header.opaque,
         header.flag,
-        ext={**ext, CLIENTS: _encode(sorted(clients)).decode()},
+        ext={**ext, name: value},
         remark=header.remark,
         serialize_type=frame.serialize_type,
         language=str(header.language),

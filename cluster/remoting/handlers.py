@@ -66,7 +66,7 @@ def handlers_of(
         **route.handlers(services, unreached, early),
         **TopicsAdmin(services, groups).handlers(),
         **heartbeat.handlers(services, members, locks),
-        **QueueLockRequests(locks).handlers(),
+        **QueueLockRequests(locks, members).handlers(),
         **offsets.handlers(services, members, old_bounds),
         **pulls.handlers(),
         **OrderConf(services).handlers(),

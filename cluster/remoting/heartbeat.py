@@ -21,6 +21,7 @@ from cluster.remoting.answers import after_read_index, in_steps, refuse, refusin
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.consumer_list import ConsumerLists
 from cluster.remoting.fields import text
+from cluster.remoting.lock_origin import gives_up
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import ProposeResult
 from cluster.runtime import metered_json
@@ -168,8 +169,9 @@ class Heartbeats:
     def _leave(self, request: Request, client_id: str) -> Generator[None]:
         group = request.ext.get("consumerGroup")
         charge(GROUP_UNITS)
-        self._members.remove(client_id, group, request.ext.get("producerGroup"))
-        if group and self._services.writes_open():  # an orderly leave hands its queues over at once
+        ends = group and self._services.writes_open() and gives_up(request, group, client_id, self._members)
+        self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"))
+        if group and ends:  # an orderly leave hands its queues over at once
             charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
             self._locks.unlock(group, client_id, None, lambda _: None)
         request.reply(ResponseCode.SUCCESS)

@@ -73,7 +73,8 @@ class OffsetRequests:
         if config is None:
             return None
         queue = config.id, queue_id
-        return other_holder(self._services, group, queue, lambda: committers(request, group, self._members))
+        members = self._members
+        return other_holder(self._services, members, group, queue, lambda: committers(request, group, members))
 
     # --- 29 to 32 ---
 

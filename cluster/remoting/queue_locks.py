@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from cluster.broker.group_members import Members
 from cluster.broker.names import check_group_name
 from cluster.broker.queue_locks import Granted, QueueLocks
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
+from cluster.remoting.lock_origin import gives_up, standing_of
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
 from cluster.wire.codes import RequestCode, ResponseCode
@@ -49,8 +51,9 @@ _encode = metered_json.encode
 class QueueLockRequests:
     """Handlers of 41 and 42, the leader's."""
 
-    def __init__(self, locks: QueueLocks) -> None:
+    def __init__(self, locks: QueueLocks, members: Members) -> None:
         self._locks = locks
+        self._members = members
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -70,13 +73,17 @@ class QueueLockRequests:
             rows = [queue for place, queues in named.items() if place in granted for queue in queues]
             request.reply(ResponseCode.SUCCESS, body=_encode({"lockOKMQSet": rows}))
 
-        self._locks.lock(body.consumer_group, body.client_id, named, answer)
+        standing = standing_of(request, body.consumer_group, body.client_id, self._members)
+        self._locks.lock(body.consumer_group, body.client_id, named, standing, answer)
 
     def _unlock(self, request: Request) -> None:
         body = _parse(request)
-        self._locks.unlock(
-            body.consumer_group, body.client_id, self._named(body), lambda result: reply_written(request, result)
-        )
+        group, client_id = body.consumer_group, body.client_id
+        if not gives_up(request, group, client_id, self._members):
+            remark = f"not unlocked: over this connection client {client_id} is not in group {group}"
+            request.reply(ResponseCode.SUCCESS, remark)
+            return
+        self._locks.unlock(group, client_id, self._named(body), lambda result: reply_written(request, result))
 
     def _named(self, body: LockBody) -> dict[Queue, list[MessageQueue]]:
         """Queue -> how the client names it. Queues of unknown topics are left out: nobody is granted those."""

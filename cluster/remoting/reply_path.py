@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Hashable
 from typing import ClassVar
@@ -55,6 +56,11 @@ class ReplyPath:
     def owner(self) -> Hashable:
         """See `cluster.broker.services.Client`."""
         return self
+
+    @property
+    def age_s(self) -> float:
+        """See `cluster.remoting.request.Connection`."""
+        return math.inf
 
     def order_line(self) -> OrderLine:
         """The connection's line, begun when the first request is held."""

@@ -18,6 +18,10 @@ class Connection(Client, Protocol):
     def forwarded(self) -> bool:
         """Whether another node holds the client's connection, and passed the request on."""
 
+    @property
+    def age_s(self) -> float:
+        """Since when it stands; endless where another node holds it."""
+
     listener: str
     """Name of the listener the client came through; routes answer with this listener's addresses."""
 

@@ -12,6 +12,7 @@ from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
 from cluster.remoting.frame import Frame
 from cluster.remoting.idle_clients import IdleClients
 from cluster.remoting.large_answers import sizes, with_room
+from cluster.remoting.lock_origin import name_standing
 from cluster.remoting.order_line import IN_LINE
 from cluster.remoting.patience import Patience
 from cluster.remoting.remoting_request import RemotingRequest
@@ -61,6 +62,9 @@ REMARK_MAX = 1000
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Answered by any node that has the messages."""
+
+LOCKS = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
+"""Forwarded with what is known of the client that they name."""
 
 FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 """Answered from this node's own rows, besides pulls, which read them whenever they are woken."""
@@ -220,6 +224,8 @@ class Router(Dispatch):
         if code in LEADER_ONLY and not self._proposals.open:
             if code == RequestCode.UPDATE_CONSUMER_OFFSET:
                 frame = name_committers(frame, self._members)
+            elif code in LOCKS:
+                frame = name_standing(frame, self._members)
             self._forward(frame)
             return
         if code in PULLS:

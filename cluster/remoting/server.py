@@ -192,6 +192,11 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self.closed = self._halted = True
             transport.abort()
 
+    @property
+    def age_s(self) -> float:
+        """See `cluster.remoting.request.Connection`."""
+        return self._loop.time() - self.opened_s
+
     # --- what comes --------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:

@@ -22,26 +22,73 @@ class LockClient:
         self._host, self.judge = host, judge
         self.connection: RawConnection | None = None
         self.node = ""
+        self._others: dict[str, RawConnection] = {}
+        """Node -> where it heard of this client too: consumers tell every node."""
+        self._telling: asyncio.Task[None] | None = None
+        judge.watch(client_id, self.is_known)
 
     async def connect(self, node: str, report: Report) -> bool:
-        """Connects to the node anew, and says there who it is. False if that fails."""
-        made = RawConnection(f"{self.client_id} at {node}", self._host.loop, report)
+        """Connects to the node anew, and says there who it is: a lock is for those who did. False if that fails."""
+        self._report = report
+        made = await self._dial(node)
+        if made is None:
+            return False
+        self.connection, self.node = made, node
+        self.tell_others()
+        return await self._says_who(made) and await self._make_group()
+
+    def tell_others(self) -> None:
+        """Heartbeats to the nodes that have not heard of the client over an open connection; in a task of its own."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell_others())
+
+    async def _tell_others(self) -> None:
+        await asyncio.gather(*(self._tell(node) for node in self._unaware()))
+
+    async def _tell(self, node: str) -> None:
+        made = await self._dial(node)
+        if made is not None and await self._says_who(made):
+            self._others[node] = made
+
+    def _unaware(self) -> list[str]:
+        """Nodes that may not know the client, but for the one that it asks."""
+        return [n for n in self._host.nodes if n != self.node and (n not in self._others or self._others[n].closed)]
+
+    def is_known(self) -> bool:
+        """Whether every node has heard of it over a connection that stands."""
+        return self.connection is not None and not self.connection.closed and not self._unaware()
+
+    async def _make_group(self) -> bool:
+        """The leader does that for the first heartbeat that it hears itself."""
+        answer = await self._ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, self._config())
+        return answer is not None and answer.code == ResponseCode.SUCCESS
+
+    def _config(self) -> bytes:
+        return json.dumps({"groupName": self.group}).encode()
+
+    async def _dial(self, node: str) -> RawConnection | None:
+        made = RawConnection(f"{self.client_id} at {node}", self._host.loop, self._report)
         try:
             await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
         except OSError:
-            return False
-        self.connection, self.node = made, node
+            return None
+        return made
+
+    async def _says_who(self, connection: RawConnection) -> bool:
         subscription = {"topic": self.topic, "subString": "*", "subVersion": 1}
         group = {"groupName": self.group, "subscriptionDataSet": [subscription]}
         body = json.dumps({"clientID": self.client_id, "consumerDataSet": [group]}).encode()
-        answer = await self._ask(RequestCode.HEART_BEAT, {}, body)
+        answer = await ask(self._host, connection, RequestCode.HEART_BEAT, {}, body)
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     def vanish(self) -> None:
-        """The connection ends without a word."""
+        """Its connections end without a word."""
         self.judge.stops_reading(self.client_id)
-        if self.connection is not None:
-            self.connection.transport.abort()
+        if self._telling is not None:
+            self._telling.cancel()
+        for connection in (self.connection, *self._others.values()):
+            if connection is not None:
+                connection.transport.abort()
 
     def queue(self, queue_id: int) -> Queue:
         """As the judge names it."""
@@ -79,7 +126,9 @@ class LockClient:
         """An orderly leave (35)."""
         self.judge.stops_reading(self.client_id)
         fields = {"clientID": self.client_id, "consumerGroup": self.group, "producerGroup": ""}
-        await self._ask(RequestCode.UNREGISTER_CLIENT, fields)
+        told = (self.connection, *self._others.values())
+        asked = [ask(self._host, one, RequestCode.UNREGISTER_CLIENT, fields) for one in told if one is not None]
+        await asyncio.gather(*asked)
 
     def _body(self, queue_ids: list[int]) -> bytes:
         rows = [{"topic": self.topic, "brokerName": "b", "queueId": queue_id} for queue_id in queue_ids]
@@ -127,14 +176,15 @@ class LockClient:
     # --- what ends locks from outside --------------------------------------------------------------------------------
 
     async def delete_group(self) -> bool:
-        """Deletes the group with its offsets. True if that is surely done."""
+        """Deletes the group with its offsets, and makes it again. True if that is surely done."""
         since_s = self.judge.deletes(self.group)
         fields = {"groupName": self.group, "cleanOffset": "true"}
         answer = await self._ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
         if answer is None or answer.code not in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
             return False
+        made = await self._make_group()
         self.judge.deleted(self.group, since_s)
-        return True
+        return made
 
     async def remake_topic(self, queues: int) -> bool:
         """Deletes the topic, and makes it again. True if that is surely done."""

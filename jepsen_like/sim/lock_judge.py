@@ -49,6 +49,12 @@ class LockJudge:
         """The same from requests that were given up: neither answers nor unlocking end that."""
         self._ended: dict[str, float] = {}
         """Client -> when its last request ended."""
+        self._is_known: dict[str, Callable[[], bool]] = {}
+        """Client -> whether every node knows it: else its lock stops nobody's commits."""
+
+    def watch(self, client: str, is_known: Callable[[], bool]) -> None:
+        """A client with this id begins."""
+        self._is_known[client] = is_known
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
@@ -136,7 +142,8 @@ class LockJudge:
     def committed(self, client: str, queue: Queue, asked_s: float) -> None:
         """A commit of the client's was answered as done."""
         reader, since, until = self._reads.get(queue, (client, 0.0, 0.0))
-        if reader != client and since < asked_s and until > self._now():
+        known = self._is_known.get(reader, lambda: True)
+        if reader != client and since < asked_s and until > self._now() and known():
             self._wrong(f"{client} committed an offset of {named(queue)}, which {reader} holds")
 
     def dropped(self, client: str, queue: Queue, asked_s: float) -> None:

@@ -163,6 +163,7 @@ class Session:
         client, rng = self._client, self._rng
         while self._goes_on():
             locked_s = self._loop.now
+            client.tell_others()
             held = await client.lock(self._queues)
             self._next = {queue_id: offset for queue_id, offset in self._next.items() if queue_id in held}
             while self._loop.now < locked_s + READS_S / 3 and client.connection and not client.connection.closed:

@@ -90,8 +90,8 @@ class AsyncConsumer:
         self._member = GroupMember(view, group, wanted, from_where, self._rebalance.set)
         client_id = self._member.client_id
         self._offsets = Offsets(view, committer=client_id if ordered else None)
-        self._locks = QueueLocks(view, group, topic, client_id) if ordered else None
         links = self._member.links
+        self._locks = QueueLocks(view, links, group, topic, client_id) if ordered else None
         self._puller = QueuePuller(view, links, group, wanted, self.inbox, self._changed.set, follow=follow)
         self._missing: frozenset[int] = frozenset()
         """Queues that are mine and locked by others."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cluster.wire.codes import RequestCode
+from raftmq.client.connection import ConnectionPool
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
 
@@ -28,8 +29,10 @@ class _Granted(msgspec.Struct):
 class QueueLocks:
     """The locks of one client on queues of one topic."""
 
-    def __init__(self, view: ClusterView, group: str, topic: str, client_id: str) -> None:
+    def __init__(self, view: ClusterView, links: ConnectionPool, group: str, topic: str, client_id: str) -> None:
+        """`links`: those that carry the client's heartbeats. Over others nobody is granted a lock."""
         self._view = view
+        self._links = links
         self._group = group
         self._topic = topic
         self._client_id = client_id
@@ -51,7 +54,13 @@ class QueueLocks:
         asked_s = self._now()
         what = f"locks of group {self._group} on {self._topic}"
         reply = await self._view.call(
-            RequestCode.LOCK_BATCH_MQ, {}, self._body(queues), what=what, timeout_s=_CALL_S, attempt_s=_CALL_S / 2
+            RequestCode.LOCK_BATCH_MQ,
+            {},
+            self._body(queues),
+            what=what,
+            timeout_s=_CALL_S,
+            attempt_s=_CALL_S / 2,
+            links=self._links,
         )
         try:
             rows = msgspec.json.decode(reply.body, type=_Granted).lockOKMQSet
@@ -72,7 +81,8 @@ class QueueLocks:
             self._confirmed_s.pop(queue_id, None)
         if queues:
             what = f"unlocking queues of {self._topic}"
-            await self._view.call(RequestCode.UNLOCK_BATCH_MQ, {}, self._body(queues), what=what, timeout_s=_CALL_S)
+            code, body = RequestCode.UNLOCK_BATCH_MQ, self._body(queues)
+            await self._view.call(code, {}, body, what=what, timeout_s=_CALL_S, links=self._links)
 
     def _body(self, queues: list[int]) -> bytes:
         rows = [{"topic": self._topic, "brokerName": "", "queueId": queue_id} for queue_id in queues]

@@ -300,9 +300,11 @@ class ClusterView:
         writes: bool = False,
         accept: tuple[int, ...] = (0,),
         refused_s: float | None = None,
+        links: ConnectionPool | None = None,
     ) -> Reply:
         """One request to the leader, asked again until `timeout_s` is over. Only for what may be carried out twice.
 
+        `links`: over these connections, because the cluster must know who asks.
         With `refused_s` the call ends earlier if every server refuses connections for so long.
         Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
         """
@@ -310,7 +312,7 @@ class ClusterView:
         backoff, maybe, last = Backoff(self.jitter), False, None
         while True:
             try:
-                attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s)
+                attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s, links or self.links)
             except _AllRefuseError:
                 raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None) from None
             if isinstance(attempt, Reply):
@@ -329,21 +331,28 @@ class ClusterView:
             await asyncio.sleep(pause)
 
     async def _attempt(
-        self, code: int, ext: dict[str, str], body: bytes, deadline: float, attempt_s: float, refused_s: float | None
+        self,
+        code: int,
+        ext: dict[str, str],
+        body: bytes,
+        deadline: float,
+        attempt_s: float,
+        refused_s: float | None,
+        links: ConnectionPool,
     ) -> Reply | bool:
         """A reply, or whether the request may have reached a server. Raises _AllRefuseError."""
         sent, leader = False, None
         try:
             async with asyncio.timeout_at(deadline):
                 leader = await self._find_leader_unless_refused(refused_s)
-                link = await self.links.get(leader)
+                link = await links.get(leader)
             left = deadline - asyncio.get_running_loop().time()
             sent = True
             reply = await link.call(code, ext, body, timeout_s=max(0.0, min(attempt_s, left)))
         except TimeoutError:
             self.suspect(leader)
             if sent and leader is not None:
-                self.links.drop(leader)
+                links.drop(leader)
             return sent
         except OSError:
             self.suspect(leader)

@@ -79,6 +79,7 @@ class FakeConnection:
         self.waiting: list[Callable[[], None]] = []
         """Answers that wait for room."""
         self.owner: Hashable = self
+        self.age_s = 0.0
 
     def write(self, data: bytes) -> None:
         raise AssertionError("handlers answer through the request")
@@ -212,7 +213,7 @@ class FakeNode:
             **route.handlers(self, lambda: self.unreached, self.early_routes),
             **TopicsAdmin(self, groups).handlers(),
             **heartbeat.handlers(self, self.members, locks),
-            **QueueLockRequests(locks).handlers(),
+            **QueueLockRequests(locks, self.members).handlers(),
             **ConsumerRequests(self, OffsetResets(self), relay).handlers(),
             **Replies(self, relay, "10.0.0.2:10911").handlers(),
             **offsets.handlers(self, self.members),
@@ -415,6 +416,19 @@ class FakeNode:
         run = payload.Run(config.id, queue_id, base, len(items), 0, b"".join(items))
         self.append_entry(EntryType.MESSAGES, payload.encode(stored, len(stored), [run], keys=b"".join(records)))
         return stored
+
+    def client(self, age_s: float = 0.0) -> FakeConnection:
+        """A client connects; so long ago."""
+        made = FakeConnection()
+        made.age_s = age_s
+        return made
+
+    def join(self, client_id: str, connection: FakeConnection, group: str = "g", topic: str = "T") -> None:
+        """A heartbeat over that connection names the client for the group."""
+        subscription = {"topic": topic, "subString": "*", "subVersion": 1}
+        consumers = [{"groupName": group, "subscriptionDataSet": [subscription]}]
+        beat = {"clientID": client_id, "consumerDataSet": consumers}
+        assert self.ask(34, msgspec.json.encode(beat), connection=connection).answer.code == 0
 
     def ask(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.group_members import FIRST_HEARTBEAT_MS
 from cluster.remoting.commit_origin import CLIENTS, CLIENTS_MAX, name_committers
 from cluster.remoting.frame import Frame
 from cluster.runtime.environment import LOCK_TTL_MS
@@ -23,18 +24,21 @@ def connection(node: Any, connect: Any) -> Any:
     def made(*clients: str, group: str = "g") -> Any:
         found = connect()
         for client in clients:
-            consumers = [{"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}]
-            node.ask(34, json.dumps({"clientID": client, "consumerDataSet": consumers}).encode(), connection=found)
+            node.join(client, found, group)
         return found
 
     made("somebody")
     return made
 
 
-def lock(node: Any, client: str) -> None:
+def lock(node: Any, client: str) -> Any:
+    """The client locks queue 0. Returns its connection."""
+    found = node.client()
+    node.join(client, found)
     queue = {"topic": "T", "brokerName": "b", "queueId": 0}
     body = json.dumps({"consumerGroup": "g", "clientId": client, "mqSet": [queue]}).encode()
-    assert json.loads(node.ask(41, body).answer.body) == {"lockOKMQSet": [queue]}
+    assert json.loads(node.ask(41, body, connection=found).answer.body) == {"lockOKMQSet": [queue]}
+    return found
 
 
 def committed(node: Any, connection: Any, **more: Any) -> int | None:
@@ -70,6 +74,22 @@ def test_another_groups_clients_do_not_count(node: Any, connection: Any) -> None
 def test_a_lock_that_has_expired_stops_nobody(node: Any, connection: Any) -> None:
     lock(node, "holder")
     node.advance(LOCK_TTL_MS - 1)
+    assert committed(node, connection("late")) is None
+    node.advance(1)
+    assert committed(node, connection("late")) == 5
+
+
+def test_a_lock_of_a_client_that_is_gone_stops_nobody(node: Any, connection: Any) -> None:
+    holder = lock(node, "holder")
+    node.advance(FIRST_HEARTBEAT_MS)
+    assert committed(node, connection("late")) is None
+    holder.close()
+    assert committed(node, connection("late")) == 5
+
+
+def test_a_node_that_has_just_started_takes_the_holder_to_be_there(node: Any, connection: Any) -> None:
+    lock(node, "holder").close()
+    node.advance(FIRST_HEARTBEAT_MS - 1)
     assert committed(node, connection("late")) is None
     node.advance(1)
     assert committed(node, connection("late")) == 5

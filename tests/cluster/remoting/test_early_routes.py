@@ -152,7 +152,7 @@ def test_an_orderly_group_sees_the_brokers(node: Any, joined: Any) -> None:
     """Its consumers send what they give up to the retry topic by themselves."""
     node.create_topic("T")
     queue = {"topic": "T", "brokerName": "raftmq", "queueId": 0}
-    node.ask(41, json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [queue]}).encode())
+    node.ask(41, json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [queue]}).encode(), connection=joined)
     assert len(brokers(node, joined)) == 4
 
 

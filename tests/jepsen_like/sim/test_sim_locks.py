@@ -74,7 +74,7 @@ def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.Monk
 
 def test_a_lock_that_is_not_granted_by_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that grant by what they know alone."""
-    monkeypatch.setattr(QueueLocks, "_lock", lambda locks, group, client, wanted, done: done(wanted))
+    monkeypatch.setattr(QueueLocks, "_lock", lambda locks, group, client, wanted, standing, done: done(wanted))
     assert found("nodes 3\nlead 1\nlocks 1 make a+\nlocks 1 b+\nsettle\n")[0][0] == "locks"
 
 
