@@ -2,8 +2,9 @@
 
 The leader reads what waits, and the log decides: `recall_timer` takes the message out of its row. While that is on its
 way the row is held, so that no copy of the message is made from what was read before. A recall that comes again finds
-nothing waiting and is answered as the first was. Source: RocketMQ's RecallMessageProcessor, which stores a message that
-deletes another; there a recall may come too late although it was confirmed, here it does not.
+nothing waiting, and in the log the message, which is not due: it is answered as the first was. Source: RocketMQ's
+RecallMessageProcessor, which stores a message that deletes another; there a recall may come too late although it was
+confirmed, here it does not.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.command_levels import raising
+from cluster.broker.delays import REAL_TOPIC, TIMER_TOPIC
 from cluster.broker.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.message_format import decode_message
+from cluster.wire.message_format import MessageFormatError, decode_message
+from raftlog.errors import OutOfRangeError, StorageError
 from statemachine.commands import RECALL_LEVEL, RECALL_TIMER
 
 if TYPE_CHECKING:
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 DECIDED_MS = 200
 """An undecided recall is looked at this often: its row is held until the log has decided."""
+
+_DUE = b"TIMER_OUT_MS\x01"
+_FIELDS_MAX = 4096
+"""Bytes of a stored message besides body and properties, and of what the broker adds to these."""
 
 Done = Callable[[Refused | None], None]
 """Told None when the message will not be delivered."""
@@ -66,6 +73,8 @@ class Recalls:
         if found is None:
             if left_ms > config.timer.max_delay_ms:
                 raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")
+            if not self._waited(topic, handle):
+                raise Refused(Reason.ILLEGAL, "recall failed, no message waits where the handle says")
             done(None)  # recalled before: what is not due is not delivered
             return
         row, item = found
@@ -77,6 +86,33 @@ class Recalls:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
         command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
         services.propose([*before, command], partial(self._proposed, handle.position, release, done))
+
+    def _waited(self, topic: str, handle: RecallHandle) -> bool:
+        """Whether the log holds, where the handle says, a message that was to wait for that time."""
+        size = int.from_bytes(self._read(handle.position, 4), "big")
+        data = self._read(handle.position, size)
+        try:
+            message, _ = decode_message(data)
+        except MessageFormatError:
+            return False
+        properties = message.properties
+        named = {REAL_TOPIC: topic, UNIQUE_MARK: handle.unique_key, _DUE: str(handle.due_ms)}
+        return (message.topic, message.position) == (TIMER_TOPIC, handle.position) and all(
+            property_of(properties, name).decode("utf-8", "replace") == value for name, value in named.items()
+        )
+
+    def _read(self, position: int, size: int) -> bytes:
+        """What the log has there; b"" for more than a message can be."""
+        services = self._services
+        limits = services.config.limits
+        if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
+            return b""
+        try:
+            return services.read_log(position, size)
+        except OutOfRangeError:
+            return b""
+        except StorageError:
+            raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
 
     def _unique_key(self, item: QueueItem) -> str:
         """Of a message that waits. An early acknowledged send may have lost its place to another message."""

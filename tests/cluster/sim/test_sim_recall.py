@@ -111,6 +111,8 @@ def test_what_makes_no_sense_is_refused(sim: SimCluster) -> None:
         handle._replace(due_ms=handle.due_ms + 1),
         handle._replace(due_ms=handle.due_ms + 10**12, position=handle.position + 1),
         handle._replace(due_ms=1),
+        handle._replace(due_ms=handle.due_ms + 1, position=handle.position + 1),
+        handle._replace(position=1 << 62),
     ):
         assert recall(sim, wrong.encode())[0] == ILLEGAL
     for text in ("x", "djE", "", handle.encode() + "=", RecallHandle("T", "", 1, "", 1).encode()[:-4]):
@@ -118,6 +120,23 @@ def test_what_makes_no_sense_is_refused(sim: SimCluster) -> None:
         assert code in (ILLEGAL, 29)
     sim.loop.run_for(8)
     assert bodies(sim) == [b"m1"]
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_message_that_is_delivered_is_not_said_to_be_recalled(sim: SimCluster, delayed: bool) -> None:
+    """The handle says that it waits, and it does not."""
+    (fields,) = send(sim, DELAYED if delayed else "", key="K")
+    sim.loop.run_until(lambda: bodies(sim), 20, "the message")
+    leader = sim.leader()
+    due_ms = leader.raw.log_time_ms() + 60_000
+    config = leader.state.topics["T"]
+    (stored,) = [item for queue in range(config.queues) for item in leader.state.fetch(config.id, queue, 0, 1000)]
+    positions = {stored.position}
+    if delayed:
+        positions.add(decode_recall_handle(fields["recallHandle"]).position)
+    for position in positions:
+        code, remark = recall(sim, RecallHandle("T", "raftmq", due_ms, "K", position).encode())
+        assert (code, "no message waits" in remark) == (ILLEGAL, True)
 
 
 def test_a_row_that_is_being_changed_is_not_delivered_meanwhile(sim: SimCluster) -> None:
