@@ -248,6 +248,8 @@ class Proposals:
             return
         else:
             self._give_way(old)
+        # It may have asked for another queue: it is told where the message is.
+        send.slot, send.queue_id = old.slot, old.queue_id
         entry.sends[at] = send
         if entry.answered:  # this request has a deadline of its own
             entry.answered = False

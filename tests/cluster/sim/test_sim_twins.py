@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
+from cluster.wire.message_format import decode_message
 from raftlog.types import Role
 from tests.cluster.sim.test_sim_proposals import (
     OK,
@@ -71,6 +75,38 @@ def test_undecided_ones_are_all_told_so(sim_of: Any) -> None:
     assert answered(sim, path, 3) == [[UNKNOWN], [UNKNOWN], [OK]]
     assert stored(sim) == [b"x"]
     at_rest(sim, path)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("gone", ["closed", "told that it is unknown"])
+def test_a_repeat_that_asks_for_another_queue_is_told_where_the_message_is(
+    sim_of: Any, gone: str, queued: bool
+) -> None:
+    """The first needs no answer any more, and the log has not decided."""
+    sim = sim_of(**{"limits.batches_inflight_max": 1})
+    leader = sim.leader()
+    hold_disks(sim.followers())
+    first, other = leader.connect(), leader.connect()
+    if queued:
+        ask(leader.connect(), b"before")
+        sim.loop.run_for(0.01)
+    ask(first, b"x", queue_id=0, **SAME)
+    sim.loop.run_for(0.05)
+    if gone == "closed":
+        first.close()
+    else:
+        answered(sim, first, 1)
+    ask(other, b"x", queue_id=1, **SAME)
+    release_disks(sim.followers())
+    assert answered(sim, other, 1) == [[OK]]
+    fields = json.loads(other.replies[0][0][2])
+    (stored,) = [
+        (queue_id, item.queue_offset)
+        for queue_id in range(leader.state.topics["T"].queues)
+        for item in leader.state.fetch(leader.state.topics["T"].id, queue_id, 0, 10)
+        if decode_message(leader.log.read_at(item.position, item.size))[0].body == b"x"
+    ]
+    assert (int(fields["queueId"]), int(fields["queueOffset"])) == stored
 
 
 def test_lost_ones_are_all_refused(sim_of: Any) -> None:
