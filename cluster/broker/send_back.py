@@ -18,7 +18,7 @@ from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
 from cluster.broker.inflight import over_limit
 from cluster.broker.message_lookup import Stored, UnreadableError, message_at
-from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, group_named
+from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.tags import tag_hash
 from cluster.replication.broker_sends import submit_own
@@ -27,7 +27,7 @@ from cluster.replication.message_keys import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from raftlog.errors import StorageError
-from statemachine.commands import CREATE_TOPIC, TIMERS_LEVEL, Command
+from statemachine.commands import CREATE_TOPIC, PUT_GROUP, TIMERS_LEVEL, Command
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -110,7 +110,11 @@ class SendBacks:
             raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was stored")
         if self._proposals.refusing:
             raise Refused(Reason.UNAVAILABLE, self._proposals.refusing)
-        group = group_named(services.state, wanted.group)
+        group = services.state.groups.get(wanted.group)
+        if group is None:
+            if self._read(report, tries) is not None:  # who names no message makes no group
+                self._make_group(report, tries)
+            return
         if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
             report.done(None)
             return
@@ -170,6 +174,23 @@ class SendBacks:
             remark = f"the message at {where} is of topic {message.topic}, not {wanted.origin_topic[:255]}"
             raise Refused(Reason.ERROR, remark)
         return stored
+
+    def _make_group(self, report: _Report, tries: int) -> None:
+        """RocketMQ makes a group when it is first named; a consumer's first heartbeat may be 30 s away."""
+        name = report.wanted.group
+        if not tries:
+            raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
+
+        def made(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                remark = f"group {name} could not be made; nothing was stored: {result.remark}"
+                report.done(Refused(Reason.UNAVAILABLE, remark))
+            elif not result.results[-1].ok:
+                report.done(Refused(Reason.NO_GROUP, f"group {name} could not be made: {result.results[-1].value}"))
+            else:
+                self._try(report, tries - 1)
+
+        self._proposals.submit_commands([[PUT_GROUP, {"name": name}, True]], made)
 
     def _prepare(self, report: _Report, topic: str, queues: int, dead: bool, tries: int) -> None:
         """Makes the group's topic and raises the level of commands, or waits for a change of the topic; then looks at

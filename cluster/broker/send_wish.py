@@ -27,6 +27,10 @@ class Origin(Protocol):
         """Where it came from, and its answer goes."""
 
     @property
+    def version(self) -> int:
+        """Of the client's protocol."""
+
+    @property
     def size(self) -> int:
         """Bytes that count against the limits until it is answered."""
 

@@ -106,7 +106,7 @@ class Sends(Generic[_Origin]):
             raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
         topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
         if topic[:1] == "%":
-            topic, queue_id, asked = redirected(wish, self._state.groups)
+            topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)
         slot = proposals.slot(topic)
         if slot is None:
             self._wait_for_topic(origin, topic, wish)

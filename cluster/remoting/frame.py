@@ -24,3 +24,8 @@ class Frame(msgspec.Struct, gc=False):
     """Bytes of header and body: they count against the limits until it is answered."""
     identity: Identity | None = None
     """Given to a send by the node that holds the client's connection."""
+
+    @property
+    def version(self) -> int:
+        """Of the client's protocol (MQVersion's ordinal)."""
+        return self.header.version

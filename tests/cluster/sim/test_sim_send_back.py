@@ -284,7 +284,7 @@ def refusals(position: int) -> list[tuple[dict[str, Any], int, str]]:
         ({"originTopic": "U"}, 1, "of topic T, not U"),
         ({"group": ""}, 29, "needs field group"),
         ({"group": "a b"}, 29, "must have"),
-        ({"group": "h"}, 26, "does not exist"),
+        ({"group": "h", "offset": position + 1}, 1, "no message"),
         ({"delayLevel": 1 << 40}, 29, "allowed are"),
         ({"maxReconsumeTimes": -(1 << 40)}, 29, "allowed are"),
     ]
@@ -359,7 +359,7 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
     assert "connection_inflight_bytes_max" in path.replies[1][0][1]
 
 
-def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, **ext: str) -> int:
+def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, *, version: int = 401, **ext: str) -> int:
     """What a consumer sends itself when 36 was refused."""
     properties = "UNIQ_KEY\x01K9\x02RETRY_TOPIC\x01T\x02DELAY\x014\x02colour\x01blue\x02"
     fields = {
@@ -374,7 +374,7 @@ def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, **ext: 
         "m": "false",
         **ext,
     }
-    path.ask(encode_frame(310, opaque, 0, ext=fields, body=b"m", language="JAVA", version=401))
+    path.ask(encode_frame(310, opaque, 0, ext=fields, body=b"m", language="JAVA", version=version))
     sim.loop.run_until(lambda: opaque in path.replies, 10, "an answer")
     return codes(path, opaque)[0]
 
@@ -393,6 +393,77 @@ def test_a_consumer_that_sends_it_back_itself(sim: SimCluster) -> None:
     assert len(stored(sim.leader(), "%DLQ%g")) == 2, "past the group's maximum, and the request's own"
     assert fallback(sim, path, 4, 3, l="9") == 0
     copies(sim, 2)
+
+
+OLD, NEW = 433, 435  # RocketMQ 5.1.0 and 5.1.1
+
+
+@pytest.mark.parametrize(
+    ("version", "times", "level", "dead"),
+    [
+        # What orderly consumers give up after 3 tries of 2 more than the first: those before the last, or all.
+        (409, 2, 5, True),
+        (OLD, 2, 5, True),
+        (NEW, 3, 5, True),
+        # What concurrent ones send when 36 was refused: they count the one that failed, and one is left.
+        (409, 2, 4, False),
+        (OLD, 2, 4, False),
+        (NEW, 2, 4, False),
+        (409, 3, 5, True),
+        (NEW, 2, 5, False),
+        # Others, which say nothing.
+        (409, 2, None, True),
+        (409, 1, None, False),
+        (NEW, 2, None, False),
+    ],
+)
+def test_which_count_is_past_the_maximum(
+    sim: SimCluster, version: int, times: int, level: int | None, dead: bool
+) -> None:
+    path = sim.leader().connect()
+    properties = "UNIQ_KEY\x01K9\x02RETRY_TOPIC\x01T\x02" + (f"DELAY\x01{level}\x02" if level else "")
+    assert fallback(sim, path, 1, times, version=version, i=properties, l="2") == 0
+    assert bool(stored(sim.leader(), "%DLQ%g")) == dead
+
+
+def test_a_lock_sends_nothing_to_the_dead_letters(sim: SimCluster) -> None:
+    leader = sim.leader()
+    path = leader.connect()
+    sim.loop.run_until(lambda: leader.running.services.writes_open(), 10, "a leader")
+    now_ms, topic = leader.raw.log_time_ms(), leader.state.topics["T"].id
+    if leader.state.level < commands.LOCKS_LEVEL:
+        raised = sim.propose(leader, [commands.RAISE_LEVEL, commands.LOCKS_LEVEL])
+        sim.loop.run_until(lambda: raised, 10, "the level")
+    results = sim.propose(leader, [commands.LOCK_QUEUES, "g", "c", now_ms, now_ms + 60_000, [[topic, 0]]])
+    sim.loop.run_until(lambda: results, 10, "the lock")
+    assert leader.state.locks_of_group("g")
+    assert fallback(sim, path, 1, 2, version=NEW) == 0
+    assert stored(leader, "%DLQ%g") == []
+
+
+def test_a_group_that_nobody_knows_is_made(sim: SimCluster) -> None:
+    """A consumer may send back before its first heartbeat."""
+    position = send(sim)
+    assert ask(sim, position, node=sim.followers()[0], group="new")[0] == 0
+    assert sim.leader().state.groups["new"].retry_max_times == 16
+    assert len(copies(sim, 1, "%RETRY%new")) == 1
+
+
+def test_who_names_no_message_makes_no_group(sim: SimCluster) -> None:
+    assert ask(sim, send(sim) + 1, group="new")[0] == 1
+    assert "new" not in sim.leader().state.groups
+
+
+def test_no_more_groups_are_made_than_are_allowed() -> None:
+    with SimCluster(7, **SMALL | {"limits.groups_max": 64}) as sim:
+        sim.create_topic("T")
+        position = send(sim)
+        leader = sim.leader()
+        made = [sim.propose(leader, [commands.PUT_GROUP, {"name": f"g{n}"}, True]) for n in range(64)]
+        sim.loop.run_until(lambda: all(made), 10, "the groups")
+        code, remark = ask(sim, position, group="more")
+        assert (code, "limits.groups_max" in remark) == (14, True)
+        assert "more" not in leader.state.groups
 
 
 def test_strict_dedup_never_swallows_what_is_sent_back(sim: SimCluster) -> None:
