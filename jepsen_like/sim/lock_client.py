@@ -13,6 +13,9 @@ from jepsen_like.sim.lock_judge import LockJudge, Queue
 from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 
+TELL_S = 0.5
+"""So long a client waits, before it does anything, until every node has heard of it."""
+
 
 class LockClient:
     """A member of one group that locks queues of one topic, by one client id."""
@@ -34,13 +37,17 @@ class LockClient:
         if made is None:
             return False
         self.connection, self.node = made, node
-        self.tell_others()
-        return await self._says_who(made) and await self._make_group()
+        telling = self.tell_others()
+        if not (await self._says_who(made) and await self._make_group()):
+            return False
+        await asyncio.wait([telling], timeout=TELL_S)
+        return not made.closed
 
-    def tell_others(self) -> None:
+    def tell_others(self) -> asyncio.Task[None]:
         """Heartbeats to the nodes that have not heard of the client over an open connection; in a task of its own."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell_others())
+        return self._telling
 
     async def _tell_others(self) -> None:
         await asyncio.gather(*(self._tell(node) for node in self._unaware()))

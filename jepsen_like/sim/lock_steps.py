@@ -40,7 +40,9 @@ class LockSteps:
             await client.commit(0, int(step.removeprefix(f"{step[0]}:")))
 
     async def _client(self, name: str, node: str) -> LockClient:
-        client = self._clients.setdefault(name, LockClient(name, GROUP, TOPIC, self.host, self._judge))
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = LockClient(name, GROUP, TOPIC, self.host, self._judge)
         if client.node != node or client.connection is None or client.connection.closed:
             await client.connect(node, self._report)
         return client
