@@ -43,4 +43,6 @@ class Evidence:
         self.messages.add_sends(sends)
         if len(sends) < len(operations):
             self.messages.add_reads([operation for operation in operations if operation[0].f == "read"])
+            repeats = [operation for operation in operations if operation[0].f == "repeat"]
+            self.messages.add_repeats([one for one in repeats if one[1] is not None and one[1].type == "ok"])
             self.operations.add(operation for operation in operations if operation[0].f not in ("send", "read"))

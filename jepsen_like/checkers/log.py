@@ -55,6 +55,7 @@ def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
     for queue, shelf in messages.shelves.items():
         if len(set(shelf.offsets)) < len(shelf.offsets):
             _one_place_acknowledged_twice(messages.acked[queue], findings)
+    _repeats(messages, findings)
     found = _found(messages)
     for queue in dict.fromkeys((*messages.shelves, *found)):
         knows_all = queue in messages.perfect or queue not in found
@@ -62,6 +63,22 @@ def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
             _real_time(queue, _placed(messages, queue, found), findings)
         if ordered:
             _producer_order(queue, _placed(messages, queue, found), findings)
+
+
+def _repeats(messages: Messages, findings: Findings) -> None:
+    """A send that is repeated is answered with the place of the one message. A send that the history does not have is
+    nobody's business: it was left out because its message may be gone."""
+    for repeat in messages.repeats:
+        send = messages.sends.get(repeat.message_id)
+        if send is None or send.place == (repeat.queue, repeat.offset):
+            continue
+        told, steps = place(repeat.queue, repeat.offset), (send.invoked, repeat.completed)
+        if send.place is not None:
+            what = f"{repeat.message_id!r} is at {place(*send.place)}; when it was sent again, {told} was answered"
+            findings.add("offset-mismatch", what, steps, subject=repeat.message_id)
+        elif messages.nodes and not unread(messages):
+            what = f"{repeat.message_id!r} was acknowledged at {told} when it was sent again, and is on no replica"
+            findings.add("lost-write", what, steps, subject=repeat.message_id)
 
 
 def unread(messages: Messages) -> list[tuple[int, Queue]]:

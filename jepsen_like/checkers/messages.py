@@ -42,6 +42,15 @@ class Send(msgspec.Struct, gc=False):
         return self.found if self.queue is None else (self.queue, self.offset)
 
 
+class Repeat(NamedTuple):
+    """A repeated send that was answered as stored."""
+
+    message_id: str
+    queue: Queue
+    offset: int
+    completed: int
+
+
 def columns(rows: list[tuple[int, str]]) -> tuple[list[int], list[str]]:
     """Offsets and message ids of an answer. Raises TypeError if a row is no pair."""
     if not rows:
@@ -156,6 +165,8 @@ class Messages:
         self.unknown: list[Send] = []
         """Sends of unknown outcome, in order of invocation."""
         self.failed: list[Send] = []
+        self.repeats: list[Repeat] = []
+        """What repeated sends were answered."""
         self.shelves: dict[Queue, Shelf] = {}
         """Acknowledged sends per queue, by offset."""
         self._rows: dict[Queue, Rows] = {}
@@ -167,6 +178,7 @@ class Messages:
         """Raises MalformedStep for a value of another shape and for an id that was sent twice."""
         self = cls()
         self.add_sends(operations.of("send"))
+        self.add_repeats(operations.answered("repeat"))
         self.add_reads(operations.of("read"))
         self.close()
         return self
@@ -204,6 +216,15 @@ class Messages:
                 producers.append(producer)
                 begun.append(invoked.index)
                 ended.append(completed.index)
+
+    def add_repeats(self, operations: list[Operation]) -> None:
+        """Answered ones. Raises MalformedStep."""
+        with values_of(operations) as walk:
+            for invoked, completed in walk:
+                assert completed is not None
+                answer = completed.value
+                queue, offset = queue_of({**invoked.value, **answer}), int(answer["queue_offset"])
+                self.repeats.append(Repeat(invoked.value["id"], queue, offset, completed.index))
 
     def add_reads(self, operations: list[Operation]) -> None:
         """Final reads. Raises MalformedStep."""

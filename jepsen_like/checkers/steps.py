@@ -4,6 +4,7 @@ Every `f` that a checker understands, with the value of its invocation and what 
 
     f               invoke                                               ok adds
     send            topic, id, [producer]                                queue_id, queue_offset
+    repeat          topic, id (of a send)                                queue_id, queue_offset
     read            node, topic, queue_id, offset                        messages [[offset, id], …], end
     poll            consumer, [group], topic, queue_id, offset           messages [[offset, id], …], [end]
     rebalance       consumer, group, queues [[topic, queue_id], …]       -
@@ -21,6 +22,7 @@ Every `f` that a checker understands, with the value of its invocation and what 
     leader          node, term, [group]                                  - (a point in time)
     phase           name                                                 - (a point in time)
 
+`repeat` is one more arrival of a send that bears its identity, to any queue: it must be told where the message is.
 `read` is the final read of one replica, made after the last send from nodes that have caught up. A completion may
 repeat the fields of its invocation.
 """
@@ -44,7 +46,7 @@ NOT_CLIENTS = NOTES | {"read", "digest"}
 """Those, and what is read from replicas one by one: says nothing about the cluster being available."""
 
 VOCABULARY = NOTES | {
-    *("send", "read", "poll", "rebalance", "max_offset"),
+    *("send", "repeat", "read", "poll", "rebalance", "max_offset"),
     *("commit_offset", "fetch_offset", "reset_offset"),
     *("put", "get", "delete", "cas", "create"),
     "digest",

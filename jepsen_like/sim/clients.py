@@ -14,7 +14,7 @@ from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine, host_of
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
-from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.recorder import Recorder, stored_at
 from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, Reply, dial
 from raftmq.client.environment import Environment
@@ -269,6 +269,8 @@ class Foreign(NamedTuple):
 
     message_id: str
     attempts: list[Attempt]
+    place: tuple[int, int] | None = None
+    """Queue and offset, as the answer told them."""
 
 
 class ForeignProducer(Client):
@@ -318,26 +320,28 @@ class ForeignProducer(Client):
         op = self.recorder.invoke("foreign", {"id": message_id})
         for _ in range(FOREIGN_ATTEMPTS):
             node = self._node
-            ended = await self._attempt(message_id)
+            ended, place = await self._attempt(message_id)
             foreign.attempts.append(Attempt(node, len(self.machines[node].processes), ended))
             if ended == "ok":
                 self.recorder.end(op, "ok", op.value)
+                self.retried[-1] = foreign._replace(place=place)
                 return
             await asyncio.sleep(self.rng.uniform(0.05, 0.4))
         self.recorder.end(op, "info", op.value)
 
-    async def _attempt(self, message_id: str) -> str:
+    async def _attempt(self, message_id: str) -> tuple[str, tuple[int, int] | None]:
+        """How it ended, and where the message is then."""
         try:
             reply = await self._ask(FOREIGN_TOPIC, message_id)
         except ConnectionRefusedError:
-            return "no"
+            return "no", None
         except OSError:
-            return "silence"
+            return "silence", None
         if reply.code == 0:
-            return "ok"
+            return "ok", stored_at(reply)
         if is_unknown(reply.code, reply.remark):
-            return "unknown"
-        return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no"
+            return "unknown", None
+        return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no", None
 
     async def _ask(self, topic: str, message_id: str, level: str = "") -> Reply:
         """One request and its reply. Raises OSError: ConnectionRefusedError if it was never sent."""

@@ -170,7 +170,7 @@ class Judge:
 
     def _check_log(self) -> None:
         monitor = self._world.monitor
-        ops = [op for op in self._world.recorder.ops if op.f in ("send", "read")]
+        ops = [op for op in self._world.recorder.ops if op.f in ("send", "repeat", "read")]
         floor = self._world.floors()
         monitor.sometimes["log trimmed"] += any(floor.values())
         verdict = check_log(self._without_lost(above(ops, floor)))
@@ -212,7 +212,9 @@ class Judge:
             node: Counter(id for queue, offset, id in rows if offset >= floor.get((FOREIGN_TOPIC, queue), 0))
             for node, rows in self._foreign.items()
         }
+        places = {node: set(rows) for node, rows in self._foreign.items()}
         for foreign in self._world.retried():
+            self._check_place(foreign, places)
             least, most = bounds(foreign)
             least = least if whole else 0
             for node, copies in left.items():
@@ -225,6 +227,17 @@ class Judge:
                 monitor.sometimes["retry answered by an earlier copy"] += 1
         if len({tuple(sorted(copies.items())) for copies in left.values()}) > 1:
             monitor.report("foreign", "replicas hold different messages in the foreign topic")
+
+    def _check_place(self, foreign: Foreign, places: dict[int, set[tuple[int, int, str]]]) -> None:
+        """A message stands where the answer to its last attempt said."""
+        if foreign.place is None or foreign.place[1] < self._world.floors().get((FOREIGN_TOPIC, foreign.place[0]), 0):
+            return
+        for node, rows in places.items():
+            if (*foreign.place, foreign.message_id) not in rows:
+                where = f"at {foreign.place[1]} in queue {foreign.place[0]}"
+                self._world.monitor.report(
+                    "foreign", f"{foreign.message_id} was acknowledged {where}; not on node {node}"
+                )
 
     def _check_catalogue(self) -> None:
         for name, exists in self._world.catalogue.exists.items():

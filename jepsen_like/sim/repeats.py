@@ -1,7 +1,8 @@
 """A producer that says again what is stored: answers get lost, and a send under its identity may come at any time.
 
 Several sends are on their way at once, so that one entry holds them. Whatever is not settled is repeated now and then,
-answered or not, through any node: each arrival gets the same place, and one copy is stored.
+answered or not, through any node and for any queue: each arrival gets the place of the one copy that is stored. Now and
+then the connection is cut while they are on their way, and they come again at every node at once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from cluster.wire.codes import ResponseCode
 from jepsen_like.history import Op
 from jepsen_like.sim.asking import Asker
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import RawConnection, Report
 from jepsen_like.sim.recorder import Recorder, stored_at
 
 UNSETTLED_MAX = 8
+CUT_SHARE, CUT_AFTER_S = 0.2, 0.03
+"""How often the connection is cut behind sends, and how soon: some are not decided then."""
 
 
 class Repeater(Asker):
@@ -47,14 +51,28 @@ class Repeater(Asker):
                 self._ops[self._next] = self._recorder.invoke("send", value)
                 again.append(self._next)
                 self._next += 1
-        await asyncio.gather(*(self._send(connection, sequence) for sequence in again))
+        cut = rng.random() < CUT_SHARE
+        if cut:
+            asyncio.get_running_loop().call_later(rng.uniform(0.0, CUT_AFTER_S), connection.transport.abort)
+        await asyncio.gather(*(self._send(rng, connection, sequence) for sequence in again))
+        if cut:
+            await asyncio.gather(*(self._send_anew(rng, node, again) for node in self.host.nodes))
         while self._low in self._places and rng.random() < 0.5:
             del self._ops[self._low], self._places[self._low]
             self._low += 1
 
-    async def _send(self, connection: RawConnection, sequence: int) -> None:
+    async def _send_anew(self, rng: random.Random, node: str, again: list[int]) -> None:
+        made = RawConnection(f"a producer that repeats at {node}", self.host.loop, self._report)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: made, node, BROKER_PORT)
+        except OSError:
+            return
+        await asyncio.gather(*(self._send(rng, made, sequence) for sequence in again))
+        made.transport.abort()
+
+    async def _send(self, rng: random.Random, connection: RawConnection, sequence: int) -> None:
         op = self._ops[sequence]
-        ext = foreign_send(TOPIC, op.value["id"], 0)
+        ext = foreign_send(TOPIC, op.value["id"], rng.randrange(self.host.options.queues))
         ext |= {"raftmqPid": self._pid, "raftmqSeq": str(sequence), "raftmqLow": str(self._low)}
         answer = await self._ask(connection, SEND_CODE, ext, body_of(op.value["id"], 10))
         if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -63,6 +81,6 @@ class Repeater(Asker):
         if sequence not in self._places:
             self._places[sequence] = place
             self._recorder.stored(op, *place)
-        elif self._places[sequence] != place:
-            what = f"{op.value['id']} was stored at {self._places[sequence]}"
-            self._report("log", f"{what}, and is said to be at {place}")
+        else:
+            again = self._recorder.invoke("repeat", op.value)
+            self._recorder.end(again, "ok", {**op.value, "queue_id": place[0], "queue_offset": place[1]})

@@ -41,6 +41,10 @@ def end_asked_meanwhile() -> Script:
 
 
 GOOD: dict[str, Script] = {
+    "repeated sends are told where the message is": outcome_of("info")
+    .did("repeat", {"queue_id": 0, "queue_offset": 0}, topic="t", id="a")
+    .did("repeat", {"queue_id": 0, "queue_offset": 1}, topic="t", id="x")
+    .read(1, "a", "x"),
     "concurrent sends of a producer that is not ordered": concurrent_acks(1, 0).read(1, "b", "a"),
     "an unknown send that is stored": outcome_of("info").read(1, "a", "x"),
     "an unknown send that is not stored": outcome_of("info").read(1, "a"),
@@ -50,6 +54,18 @@ GOOD: dict[str, Script] = {
 }
 
 BAD: dict[str, tuple[Script, dict[str, int]]] = {
+    "a repeated send is told another queue": (
+        Script().sent("a", "b").did("repeat", {"queue_id": 1, "queue_offset": 1}, topic="t", id="b").read(1, "a", "b"),
+        {"offset-mismatch": 1},
+    ),
+    "a repeat of a send of unknown outcome is told another offset": (
+        outcome_of("info").did("repeat", {"queue_id": 0, "queue_offset": 0}, topic="t", id="x").read(1, "a", "x"),
+        {"offset-mismatch": 1},
+    ),
+    "a repeat is acknowledged, and nobody has the message": (
+        outcome_of("info").did("repeat", {"queue_id": 0, "queue_offset": 1}, topic="t", id="x").read(1, "a"),
+        {"lost-write": 1},
+    ),
     "lost on one replica": (Script().sent("a", "b").read(1, "a", "b").read(2, "a"), {"lost-on-node": 1}),
     "lost on all": (Script().sent("a", "b").read(1, "a").read(2, "a"), {"lost-write": 1}),
     "aborted": (outcome_of("fail").read(1, "a", "x"), {"aborted-read": 1}),

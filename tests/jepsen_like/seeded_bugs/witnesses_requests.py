@@ -92,6 +92,10 @@ def witness_A35() -> None:
     holds("A35")
 
 
+def witness_A37() -> None:
+    holds("A37")
+
+
 def witness_B01() -> None:
     holds("B01")
 
