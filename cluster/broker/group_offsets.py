@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 RETRY_MS = 100
 RETRIES = 30
 """How long a query is held while no leader confirms: longer than a failover, shorter than the client's patience."""
+YOUNG_MS = 1_800_000
+"""A queue whose first message is younger is read whole by a new group: who sends to a new topic and then starts the
+consumer misses nothing. Older ones it reads from where it asks for."""
 
 
 class Offsets:
@@ -45,7 +48,7 @@ class Offsets:
         done: Callable[[int | None], None],
     ) -> None:
         """Calls `done` with the committed offset. If there is none: with 0 for a queue that still has its first
-        message, if `zero_if_whole`, else with None.
+        message, and that one is young, if `zero_if_whole`, else with None.
 
         `done` is not called if no leader confirms, nor when the client is gone. A client that reads every error as
         "nothing committed" may jump to the end; without an answer it asks again.
@@ -75,9 +78,17 @@ class Offsets:
             return None
         offset = state.offset(group, config.id, queue_id)
         if offset is None and zero_if_whole:
-            whole = first_offset(state, config.id, queue_id) == 0 and state.max_offset(config.id, queue_id) > 0
-            return 0 if whole else None
+            return 0 if self._is_young(config.id, queue_id) else None
         return offset
+
+    def _is_young(self, topic_id: int, queue_id: int) -> bool:
+        """Whether the queue has its first message, which was stored not long ago."""
+        state = self._services.state
+        if first_offset(state, topic_id, queue_id) != 0:
+            return False
+        first = state.fetch(topic_id, queue_id, 0, 1)  # nothing, or a later one, if it lies in the tier alone
+        since_ms = self._services.log_time_ms() - YOUNG_MS
+        return bool(first) and first[0].queue_offset == 0 and first[0].store_time_ms > since_ms
 
     # --- commits -----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class OffsetRequests:
 
     def _query(self, request: Request) -> None:
         group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), integer(request, "queueId")
-        set_zero = request.ext.get("setZeroIfNotFound", "true").lower() != "false"
+        set_zero = request.ext.get("setZeroIfNotFound", "true").lower() != "false" and not self._begins_at_time(group)
 
         def answer(offset: int | None) -> None:
             if offset is None:  # lets the client's ConsumeFromWhere decide
@@ -52,6 +52,11 @@ class OffsetRequests:
                 request.reply(ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
         self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
+
+    def _begins_at_time(self, group: str) -> bool:
+        """Whether its members want to begin at a time: they look for the offset themselves, and miss nothing."""
+        found = self._members.consumers.get(group)
+        return found is not None and found.consume_from_where == "CONSUME_FROM_TIMESTAMP"
 
     def _update(self, request: Request) -> None:
         group, topic = text(request, "consumerGroup"), text(request, "topic")

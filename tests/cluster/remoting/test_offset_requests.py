@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from cluster.broker.group_offsets import YOUNG_MS
 from cluster.replication.outcome import Outcome
 
 
@@ -40,6 +42,20 @@ def test_query_table(node: Any, topic: Any) -> None:
     assert query(node).answer.ext == {"offset": "2"}
     assert query(node, queue=1).answer.ext == {"offset": "0"}
     assert query(node, group="other").answer.code == 22
+
+
+def test_a_queue_that_has_been_there_for_long_is_not_read_from_its_beginning(node: Any, topic: Any) -> None:
+    node.now_ms = 1_000_000 + YOUNG_MS - 1
+    assert query(node).answer.ext == {"offset": "0"}
+    node.now_ms += 1
+    assert query(node).answer.code == 22, "the client's ConsumeFromWhere decides"
+
+
+def test_a_group_that_begins_at_a_time_looks_for_the_offset_itself(node: Any, topic: Any) -> None:
+    consumer = {"groupName": "g", "consumeFromWhere": "CONSUME_FROM_TIMESTAMP", "subscriptionDataSet": []}
+    node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode())
+    assert query(node).answer.code == 22
+    assert query(node, group="other").answer.ext == {"offset": "0"}
 
 
 def test_query_is_held_while_no_leader_confirms(node: Any, topic: Any) -> None:
