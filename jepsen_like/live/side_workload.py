@@ -1,4 +1,4 @@
-"""Beside the log: a consumer per queue that commits what it read, and topics as registers.
+"""Beside the log: a consumer per queue that commits what it read, topics as registers, and sends that come again.
 
 Every lane is one single-threaded process at a time: it waits for an answer before it asks again, and starts again as
 a new process after an outcome nobody knows. Each register has one writer, because a request of our client may be
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from jepsen_like.history import HistoryWriter
 from jepsen_like.live.payload import id_of
 from jepsen_like.live.raftmq_subject import GROUP
+from jepsen_like.live.repeats import PAUSE_S as REPEAT_PAUSE_S
+from jepsen_like.live.repeats import Repeats
 from raftmq.client.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class SideWorkload:
         lanes: list[Coroutine[Any, Any, None]] = [self._consume(queue_id) for queue_id in range(self._subject.queues)]
         lanes += [self._write_register(number) for number in range(REGISTERS)]
         lanes += [self._read_register(number) for number in range(REGISTERS)]
+        lanes.append(self._repeat())
         self._epochs = [0] * REGISTERS
         self._tasks = [loop.create_task(lane) for lane in lanes]
 
@@ -177,6 +180,22 @@ class SideWorkload:
     async def _fetch(self, queue_id: int) -> dict[str, Any]:
         assert self._client is not None
         return {"offset": await self._client.admin.committed(GROUP, self._subject.topic, queue_id)}
+
+    # --- sends that come again ---------------------------------------------------------------------------------------
+
+    async def _repeat(self) -> None:
+        """Cuts connections behind sends, and says them again."""
+        assert self._client is not None
+        repeats = Repeats(self._subject.topic, self._subject.queues, self._history, self._numbers, self._rng)
+        while not self._stopping:
+            await asyncio.sleep(REPEAT_PAUSE_S)
+            if self.held or not self._client.view.brokers:
+                continue
+            self._busy += 1
+            try:
+                self.answered += await repeats.send(self._client.view.brokers)
+            finally:
+                self._busy -= 1
 
     # --- topics as registers -----------------------------------------------------------------------------------------
 
