@@ -241,13 +241,11 @@ class Members:
         self, connection: Client, client_id: str, consumer_group: str | None, producer_group: str | None
     ) -> None:
         """A client says goodbye to a group (35): where another connection named it last, it stays."""
-        consumers = self.consumers.get(consumer_group or "")
-        of_role = {Role.PRODUCER: self.producers.get(producer_group or "", {})}
-        of_role[Role.CONSUMER] = consumers.members if consumers is not None else {}
         for role, group in ((Role.PRODUCER, producer_group), (Role.CONSUMER, consumer_group)):
-            member = of_role[role].get(client_id)
-            if group and member is not None and member.connection is connection:
-                self._drop(role, group, client_id)
+            if group:
+                member = self._members_of(role, group).get(client_id)
+                if member is not None and member.connection is connection:
+                    self._drop(role, group, client_id)
 
     def check(self, connection: Client, client_id: str, groups: int) -> None:
         """Raises Refused if a client may not be in so many groups more; all that have room may say so again."""

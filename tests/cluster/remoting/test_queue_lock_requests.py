@@ -215,6 +215,7 @@ def test_the_node_with_the_connection_says_who_asks(ordered: Any) -> None:
 
 
 def test_a_client_cannot_say_it_itself(ordered: Any) -> None:
+    member(ordered, "b")
     answer = ordered.ask(41, body("a", 0), connection=ordered.client(), **{STANDING: "member"}).answer
     assert json.loads(answer.body) == {"lockOKMQSet": []}
 
