@@ -21,7 +21,7 @@ from raftmq.client.locked_queues import QueueLocks
 from raftmq.client.message import Message
 from raftmq.client.offsets import Offsets, Start, check_start
 from raftmq.client.queue_puller import QueuePuller
-from raftmq.client.send_back import DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
+from raftmq.client.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
 from raftmq.client.subscription import ALL, subscription
 from raftmq.client.view import ClusterView
 
@@ -92,7 +92,9 @@ class AsyncConsumer:
         self._offsets = Offsets(view, committer=client_id if ordered else None)
         links = self._member.links
         self._locks = QueueLocks(view, links, group, topic, client_id) if ordered else None
-        self._puller = QueuePuller(view, links, group, wanted, self.inbox, self._changed.set, follow=follow)
+        self._puller = QueuePuller(
+            view, links, group, wanted, self.inbox, self._changed.set, follow=follow, give_back=self._give_back
+        )
         self._missing: frozenset[int] = frozenset()
         """Queues that are mine and locked by others."""
         self._leaving: dict[QueueKey, QueueFeed] = {}
@@ -287,9 +289,18 @@ class AsyncConsumer:
             return False
         return all(f.finished and not f.revoked for f in self._feeds.values())
 
+    async def poll(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None at the end, or when none came within `timeout_s`."""
+        while True:
+            message = self.inbox.take()
+            if message is not None or not await self.wait(timeout_s):
+                return message
+
     async def wait(self, timeout_s: float | None) -> bool:
         """Until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises what ended
-        the reading."""
+        the reading, RuntimeError before the consumer is open."""
+        if not self._tasks and not self._closed:
+            raise RuntimeError("the consumer is not open: read it inside its `with` block, or call open() first")
         try:
             async with asyncio.timeout(timeout_s):
                 while self.inbox.empty:
@@ -307,12 +318,10 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        while True:
-            message = self.inbox.take()
-            if message is not None:
-                return message
-            if not await self.wait(self.max_wait_s):
-                raise StopAsyncIteration
+        message = await self.poll(self.max_wait_s)
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
     # -- what could not be handled
 
@@ -339,6 +348,12 @@ class AsyncConsumer:
         if it was not stored."""
         await send_back(self._view, self.group, message, DEAD, self._max_retries)
 
+    async def _give_back(self, message: Message) -> None:
+        """What cannot be read counts as failed: another member of the group may read it. In an ordered consumer, where
+        it would keep its queue waiting for ever, it is a dead letter. Raises RaftMQError if it was not stored."""
+        level = BY_BACK_OFF if self._locks is None else DEAD
+        await send_back(self._view, self.group, message, level, self._max_retries)
+
     def _rest(self, message: Message, seconds: float) -> None:
         feed = self.inbox.put_back(message)
         if feed is not None:
@@ -364,13 +379,17 @@ class AsyncConsumer:
                 try:
                     await handle(message)
                 except Exception:  # noqa: BLE001 - the program's own function
-                    log_failure(self.group, message)
+                    self.log_failure(message)
                     await self.retry(message)
                 pace.handled()
             elif not await self.wait(pace.patience_s()) and (self.is_over or pace.waited_enough()):
                 return
             if pace.commit_is_due():
                 await self.try_to_commit()
+
+    def log_failure(self, message: Message) -> None:
+        """Tells of the exception that is being handled, and what becomes of its message."""
+        log_failure(self.group, message, self._max_retries, self._locks is not None)
 
     def pace(self, commit_every_s: float) -> Pace:
         """For one `run`."""

@@ -42,10 +42,18 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
 
 def split_address(address: str) -> tuple[str, int]:
     """("host", port) of "host:port" or "[v6]:port". Raises ValueError."""
+    if "://" in address:
+        raise ValueError(f'"{address}" is a URL; write host:port, for example "{_without_scheme(address)}"')
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f'"{address}" is not host:port, for example "127.0.0.1:9876"')
     return host.strip("[]"), int(port)
+
+
+def _without_scheme(address: str) -> str:
+    """The part between the scheme and the path. With the port of clients: a URL has none, or that of the HTTP API."""
+    host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return f"{host.partition(':')[0] or '127.0.0.1'}:9876"
 
 
 def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:

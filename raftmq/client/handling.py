@@ -46,13 +46,16 @@ class Pace:
         return due
 
 
-def log_failure(group: str, message: Message) -> None:
-    """To be called while the function's exception is handled."""
+def log_failure(group: str, message: Message, max_retries: int | None, ordered: bool) -> None:
+    """To be called while the function's exception is handled. Without `max_retries` the cluster knows how many there
+    are, unless the consumer is `ordered`: then there is no end."""
+    retry = message.reconsume_times + 1
+    if max_retries is not None and retry > max_retries:
+        next_ = f"a dead letter after {message.reconsume_times} retries"
+    elif max_retries is not None or ordered:
+        next_ = f"retry {retry} follows"
+    else:
+        next_ = f"retry {retry} follows, or a dead letter if the group allows no more"
     _log.warning(
-        "group %s: message %s of %s failed, retry %d follows",
-        group,
-        message.message_id,
-        message.topic,
-        message.reconsume_times + 1,
-        exc_info=True,
+        "group %s: message %s of %s failed, %s", group, message.message_id, message.topic, next_, exc_info=True
     )

@@ -35,15 +35,20 @@ class LoopThread:
         """True in the loop's own thread, where nothing may block."""
         return threading.current_thread() is self._thread
 
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError where waiting for the loop would never end: in its own thread, and once it is closed."""
+        if self.is_current:
+            raise RuntimeError("a blocking call inside a callback of the client would wait for itself")
+        if self.loop.is_closed():
+            raise RuntimeError("the client is closed")
+
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs `work` on the loop and waits for it; an interrupt of the waiting thread cancels it."""
-        if self.is_current or self.loop.is_closed():
+        try:
+            self.check_may_wait()
+        except RuntimeError:
             work.close()
-            raise RuntimeError(
-                "a blocking call inside a callback of the client would wait for itself"
-                if self.is_current
-                else "the client is closed"
-            )
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -11,18 +10,16 @@ import msgspec
 from cluster.wire import message_format
 from cluster.wire.codes import ResponseCode
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
+from raftmq.client.decompress import UnreadableError, decompress
 from raftmq.client.delay import Delay, DeliverAt
 from raftmq.client.errors import Failed, Refused
 
 COMPRESSED = 0x1
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
-_ZLIB = (0, 3)
 MAX_BODY_BYTES = 15 << 20
 """What fits a 16 MiB frame with its header, whatever the server is configured to: more ends the connection. The
 server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names it."""
-MAX_INFLATED_BYTES = 64 << 20
-"""Cap on a compressed body once inflated: a small message must not fill the reader's memory."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
 
@@ -95,11 +92,14 @@ def encode_properties(
     if tag is not None:
         text += _pair("TAGS", tag)
     if properties:
+        if not isinstance(properties, Mapping):
+            raise TypeError(f"properties= is a dict of str, not {type(properties).__name__}")
         for name, value in properties.items():
             if name in RESERVED:
                 why = f"property {name} is set by the client; use key= or tag="
                 raise Refused(why, code=ResponseCode.MESSAGE_ILLEGAL)
             text += _pair(name, value)
+    check_encodable("a property", text)
     if len(text) * 3 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise Refused(
             f"the properties take {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} are possible",
@@ -120,7 +120,19 @@ def _joined(keys: Any) -> str:
         raise TypeError(f"key= is a str or a list of str, {fix}") from None
 
 
+def check_encodable(what: str, text: str) -> None:
+    """Raises ValueError for a str with half a surrogate pair, which has no form in UTF-8."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not Unicode text: {error}") from None
+
+
 def _pair(name: str, value: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a property must be a str, not {type(name).__name__}")
     if not isinstance(value, str):
         raise TypeError(f"property {name} must be a str, not {type(value).__name__}")
     if not name or not value or "\x01" in name + value or "\x02" in name + value:
@@ -132,10 +144,14 @@ def _pair(name: str, value: str) -> str:
     return f"{name}\x01{value}\x02"
 
 
-def decode_messages(data: bytes) -> list[Message]:
-    """Every message of a pull reply's body. Raises Failed on bytes that are not whole, sound stored messages."""
+def decode_messages(data: bytes, unreadable: dict[int, str] | None = None) -> list[Message]:
+    """Every message of a pull reply's body. Raises Failed on bytes that are not whole, sound stored messages.
+
+    With `unreadable`, a message whose body cannot be decompressed is given as it is stored, and its position and the
+    reason are added there; without, it raises Failed.
+    """
     try:
-        return [_read(stored) for stored in message_format.decode_messages(data, hosts=False)]
+        return [_read(stored, unreadable) for stored in message_format.decode_messages(data, hosts=False)]
     except MessageFormatError as error:
         raise Failed(f"a reply holds what is not a stored message: {error}") from error
 
@@ -144,13 +160,22 @@ def plain_body(body: bytes, sys_flag: int, where: str) -> bytes:
     """A stored body as it was before its producer compressed it. Raises Failed, naming `where` the message is."""
     if not sys_flag & COMPRESSED:
         return body
-    return _inflate(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK, where)
+    try:
+        return decompress(body, sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK)
+    except UnreadableError as error:
+        raise Failed(f"{where} {error}") from error
 
 
-def _read(stored: message_format.Message) -> Message:
+def _read(stored: message_format.Message, unreadable: dict[int, str] | None) -> Message:
     body = stored.body
     if stored.sys_flag & COMPRESSED:
-        body = plain_body(body, stored.sys_flag, f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}")
+        try:
+            where = f"{stored.topic} queue {stored.queue_id} offset {stored.queue_offset}"
+            body = plain_body(body, stored.sys_flag, where)
+        except Failed as error:
+            if unreadable is None:
+                raise
+            unreadable[stored.position] = str(error)
     properties = parse_properties(stored.properties)
     return Message(
         stored.topic,
@@ -166,21 +191,6 @@ def _read(stored: message_format.Message) -> Message:
         stored.store_ms,
         stored.reconsume_times,
     )
-
-
-def _inflate(body: bytes, kind: int, where: str) -> bytes:
-    if kind not in _ZLIB:
-        raise Failed(f"{where} is compressed in a way (type {kind}) that this client does not read")
-    try:
-        stream = zlib.decompressobj()
-        plain = stream.decompress(body, MAX_INFLATED_BYTES)
-    except zlib.error as error:
-        raise Failed(f"{where} does not inflate: {error}") from error
-    if stream.unconsumed_tail:
-        raise Failed(f"{where} inflates to more than {MAX_INFLATED_BYTES} bytes")
-    if not stream.eof:
-        raise Failed(f"{where} is cut short inside its compressed body")
-    return plain
 
 
 def position_of(offset_message_id: str) -> int:

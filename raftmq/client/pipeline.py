@@ -17,12 +17,12 @@ from collections import deque
 from cluster.wire.codec import Header
 from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of, is_disk_full
+from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
 from raftmq.client.message import SendResult
 from raftmq.client.room import Room
 from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
 from raftmq.client.send_result import read_result, settle
-from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow
+from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
 
 logger = logging.getLogger(__name__)
@@ -297,11 +297,11 @@ class SendPipeline:
     def _sweep(self) -> None:
         self._sweeping = None
         now = self.loop.time()
-        for pending, error in self._window.expire(now):
+        for pending, error in self._window.expire(now, self.view.why_no_leader):
             self._settle(pending, None, error)
         while self._incoming and self._incoming[0].deadline <= now:
             request, future, _ = self._incoming.popleft()
-            self._fail(request, future, _never_sent(request))
+            self._fail(request, future, self._never_sent(request))
         self._return_room()
         if not self._incoming and not len(self._window):
             self._rest()
@@ -340,11 +340,11 @@ class SendPipeline:
 
     def abandon(self) -> None:
         """Closes now: unsettled sends end as past their deadline."""
-        for pending, error in self._window.abandon():
+        for pending, error in self._window.abandon(self.view.why_no_leader):
             self._settle(pending, None, error)
         while self._incoming:
             request, future, _ = self._incoming.popleft()
-            self._fail(request, future, _never_sent(request))
+            self._fail(request, future, self._never_sent(request))
         self._return_room()
         for task in (self._linking, *self._routing.values()):
             if task is not None:
@@ -356,7 +356,5 @@ class SendPipeline:
             link, self._link = self._link, None
             link.close()
 
-
-def _never_sent(request: SendRequest) -> Failed:
-    text = f"send to {request.topic}: no leader could be reached before the deadline"
-    return Unreachable(text, retryable=True, message_ids=request.message_ids)
+    def _never_sent(self, request: SendRequest) -> Failed:
+        return never_sent(f"send to {request.topic}", request.message_ids, self.view.why_no_leader())

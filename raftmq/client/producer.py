@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.pipeline import SendPipeline
 from raftmq.client.room import Room
-from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single
+from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single, in_users_words
 from raftmq.client.view import ClusterView
 
 DEFAULT_GROUP = "raftmq-python"
@@ -54,14 +54,20 @@ class AsyncProducer:
 
     async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> asyncio.Future[SendResult]:
         """Queues a send, waiting only while the producer is full; the future ends as `send` would."""
-        request = build_single(self.ids, topic, body, **options)
+        try:
+            request = build_single(self.ids, topic, body, **options)
+        except TypeError as error:
+            raise in_users_words(error, "send", options, MessageOptions) from None
         future: asyncio.Future[SendResult] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return future
 
     async def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none."""
-        request = build_batch(self.ids, topic, bodies, **options)
+        try:
+            request = build_batch(self.ids, topic, bodies, **options)
+        except TypeError as error:
+            raise in_users_words(error, "send_batch", options, SendOptions) from None
         future: asyncio.Future[list[SendResult]] = self.pipeline.loop.create_future()
         await self._submit(request, future)
         return await future

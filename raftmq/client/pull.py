@@ -61,6 +61,8 @@ class PullResult(NamedTuple):
     """Node id of the follower that answered; None: the node leads."""
     staleness_ms: int | None = None
     """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
+    unreadable: tuple[tuple[Message, str], ...] = ()
+    """For a consumer: messages whose bodies cannot be decompressed, as they are stored, and why."""
 
 
 class PulledFrames(NamedTuple):
@@ -110,8 +112,14 @@ class PullRequest(NamedTuple):
 
 
 async def pull_once(link: Connection, request: PullRequest) -> PullResult:
-    """Sends one pull. Raises OSError from the connection, RaftMQError from the reply."""
-    return read_reply(request, await ask(link, request))
+    """A consumer's pull. Raises OSError from the connection, RaftMQError from the reply."""
+    unreadable: dict[int, str] = {}
+    result = read_reply(request, await ask(link, request), unreadable)
+    if not unreadable:
+        return result
+    apart = tuple((m, unreadable[m.position]) for m in result.messages if m.position in unreadable)
+    readable = [m for m in result.messages if m.position not in unreadable]
+    return result._replace(messages=readable, unreadable=apart)
 
 
 async def ask(link: Connection, request: PullRequest) -> Reply:
@@ -136,10 +144,10 @@ def read_frames(request: PullRequest, reply: Reply) -> PulledFrames:
     return PulledFrames(status, frames, next_offset, min_offset, max_offset, *_who(reply.ext))
 
 
-def read_reply(request: PullRequest, reply: Reply) -> PullResult:
-    """Decodes and checks a pull reply. Raises RaftMQError."""
+def read_reply(request: PullRequest, reply: Reply, unreadable: dict[int, str] | None = None) -> PullResult:
+    """Decodes and checks a pull reply. `unreadable`: see `decode_messages`. Raises RaftMQError."""
     pulled = read_frames(request, reply)
-    messages = decode_messages(pulled.frames)
+    messages = decode_messages(pulled.frames, unreadable)
     _check_order(request, messages, pulled.next_offset, _what(request))
     tags = request.subscription.tags
     if tags is not None:  # the server compares hashes, and other tags may have the same

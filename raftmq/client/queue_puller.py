@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -45,8 +45,10 @@ class QueuePuller:
         on_news: Callable[[], None],
         *,
         follow: bool,
+        give_back: Callable[[Message], Awaitable[None]],
     ) -> None:
-        """`subscriptions`: topic -> what is pulled of it. `on_news` runs when the inbox or a feed has changed."""
+        """`subscriptions`: topic -> what is pulled of it. `on_news` runs when the inbox or a feed has changed.
+        `give_back` sends a message that cannot be read back to the cluster."""
         self.trimmed = 0
         self._view = view
         self._links = links
@@ -55,6 +57,7 @@ class QueuePuller:
         self._inbox = inbox
         self._on_news = on_news
         self._follow = follow
+        self._give_back = give_back
         self._offsets = Offsets(view)
         self._loop = asyncio.get_running_loop()
         self._queues = 0
@@ -141,6 +144,9 @@ class QueuePuller:
             return False
         idle = result.status is PullStatus.END or result.next_offset <= feed.next_offset
         if not idle:
+            for message, why in result.unreadable:
+                _log.warning("group %s: message %s goes back: %s", self._group, message.message_id, why)
+                await self._give_back(message)
             messages = result.messages
             if feed.topic.startswith(RETRY_PREFIX):
                 messages = [_of_first_topic(message) for message in messages]

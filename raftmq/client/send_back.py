@@ -10,7 +10,7 @@ from bisect import bisect_left
 from datetime import timedelta
 
 from cluster.wire.codes import RequestCode
-from raftmq.client.delay import Delay
+from raftmq.client.delay import Delay, in_seconds
 from raftmq.client.message import Message
 from raftmq.client.view import ClusterView
 
@@ -43,8 +43,8 @@ def level_of(after: Delay, level: int | None) -> int:
 
 
 def seconds_of(after: float | timedelta) -> float:
-    """Raises ValueError for what is no time to wait."""
-    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    """Raises ValueError or TypeError for what is no time to wait."""
+    seconds = in_seconds("after=", after)
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"after={seconds}; it is a number of seconds from 0 up")
     return seconds

@@ -15,7 +15,7 @@ from cluster.wire.codec import VERSION_SENT
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem
 from raftmq.client.delay import Delay, DeliverAt, with_delay
-from raftmq.client.message import MAX_BODY_BYTES, encode_properties
+from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
 from raftmq.client.send_window import AnyFuture, too_large
 
 _PREFIX = struct.Struct(">ii")
@@ -75,7 +75,7 @@ def build_single(
     deliver_at: DeliverAt = None,
 ) -> SendRequest:
     """Checks and encodes one message. Raises Refused (too large, bad property), TypeError, ValueError."""
-    _check(topic, queue_id)
+    _check(topic, queue_id, ordering_key)
     body = _as_bytes(body)
     message_id = ids.next()
     if len(body) > MAX_BODY_BYTES:
@@ -96,7 +96,7 @@ def build_batch(
     properties: Mapping[str, str] | None = None,
 ) -> SendRequest:
     """Checks and encodes several messages for one queue; key, tag and properties apply to each."""
-    _check(topic, queue_id)
+    _check(topic, queue_id, ordering_key)
     if not bodies:
         raise ValueError("send_batch needs at least one body")
     message_ids = tuple(ids.next() for _ in bodies)
@@ -110,11 +110,29 @@ def build_batch(
     return SendRequest(topic, encoded, "", message_ids, queue_id, ordering_key, True)
 
 
-def _check(topic: str, queue_id: int | None) -> None:
+def in_users_words(error: TypeError, call: str, options: Mapping[str, Any], kind: type) -> TypeError:
+    """The error of a send, of the name that its caller wrote if an option is none of `kind`'s."""
+    known = [*kind.__annotations__]
+    unknown = [name for name in options if name not in known]
+    return TypeError(f"{call}() has no option {unknown[0]}; it has {', '.join(known)}") if unknown else error
+
+
+def _check(topic: str, queue_id: int | None, ordering_key: str | None) -> None:
+    """Everything that the event loop could stumble over is refused here: other sends would stumble with it."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("the topic is empty")
-    if queue_id is not None and queue_id < 0:
-        raise ValueError(f"queue_id {queue_id} is negative; leave it out to let the producer choose")
+    check_encodable("the topic", topic)
+    if queue_id is not None:
+        if not isinstance(queue_id, int):
+            raise TypeError(f"queue_id= is an int, not {type(queue_id).__name__}")
+        if queue_id < 0:
+            raise ValueError(f"queue_id {queue_id} is negative; leave it out to let the producer choose")
+    if ordering_key is not None:
+        if not isinstance(ordering_key, str):
+            raise TypeError(f"ordering_key= is a str, not {ordering_key!r}")
+        check_encodable("ordering_key=", ordering_key)
 
 
 def _as_bytes(body: Any) -> bytes:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -171,8 +172,8 @@ class SendWindow:
         """When the oldest request in flight was sent."""
         return next((p.sent_at for p in self._order if p.in_flight and not p.done), None)
 
-    def expire(self, now: float) -> list[tuple[Pending, RaftMQError]]:
-        """Settles what is past its deadline; deadlines ascend with the sequence."""
+    def expire(self, now: float, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
+        """Settles what is past its deadline; deadlines ascend with the sequence. `why` says why there is no leader."""
         expired = []
         for pending in self._order:
             if pending.done:
@@ -180,15 +181,15 @@ class SendWindow:
             if pending.deadline > now:
                 break
             self._settle(pending)
-            expired.append((pending, out_of_time(pending)))
+            expired.append((pending, out_of_time(pending, why)))
         return expired
 
-    def abandon(self) -> list[tuple[Pending, RaftMQError]]:
+    def abandon(self, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:
         """Settles everything as if past its deadline: the producer is closed without waiting."""
-        return self.expire(float("inf"))
+        return self.expire(float("inf"), why)
 
 
-def out_of_time(pending: Pending) -> RaftMQError:
+def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
     """Unknown if an attempt may have been carried out, else why it was not."""
     what, ids = f"send to {pending.topic}", pending.message_ids
     if pending.maybe or pending.in_flight:
@@ -196,7 +197,13 @@ def out_of_time(pending: Pending) -> RaftMQError:
         return Unknown(f"{what}: no answer before the deadline; it may be stored", code=code, message_ids=ids)
     if pending.refusal is not None:
         return error_of(*pending.refusal, what, message_ids=ids)
-    return Unreachable(f"{what}: no leader could be reached before the deadline", retryable=True, message_ids=ids)
+    return never_sent(what, ids, why())
+
+
+def never_sent(what: str, ids: tuple[str, ...], why: str) -> Unreachable:
+    """For what no attempt has left this client. `why`: what the servers said."""
+    text = f"{what}: no leader could be reached before the deadline"
+    return Unreachable(f"{text} ({why})" if why else text, retryable=True, message_ids=ids)
 
 
 def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:

@@ -11,13 +11,13 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.delay import Delay
 from raftmq.client.discovery import find_servers
-from raftmq.client.handling import COMMIT_EVERY_S, log_failure
+from raftmq.client.handling import COMMIT_EVERY_S
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
 from raftmq.client.producer import AsyncProducer
 from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
-from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single
+from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
 from raftmq.client.staging import StagedWrites
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
@@ -188,20 +188,28 @@ class Producer:
 
     def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends and waits until a majority holds it on disk. Raises Failed, Unknown, Refused, NotFound."""
+        self._thread.check_may_wait()
         return self.send_soon(topic, body, **options).result()
 
     def send_soon(
         self, topic: str, body: bytes, **options: Unpack[MessageOptions]
     ) -> concurrent.futures.Future[SendResult]:
         """Queues a send, blocking only while the producer is full; the future ends as `send` would."""
-        request = build_single(self._ids, topic, body, **options)
+        try:
+            request = build_single(self._ids, topic, body, **options)
+        except TypeError as error:
+            raise in_users_words(error, "send", options, MessageOptions) from None
         future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
         self._submit(request, future)
         return future
 
     def send_batch(self, topic: str, bodies: Sequence[bytes], **options: Unpack[SendOptions]) -> list[SendResult]:
         """Sends several messages to one queue, consecutively, all or none, and waits."""
-        request = build_batch(self._ids, topic, bodies, **options)
+        self._thread.check_may_wait()
+        try:
+            request = build_batch(self._ids, topic, bodies, **options)
+        except TypeError as error:
+            raise in_users_words(error, "send_batch", options, SendOptions) from None
         future: concurrent.futures.Future[list[SendResult]] = concurrent.futures.Future()
         self._submit(request, future)
         return future.result()
@@ -289,7 +297,7 @@ class Consumer:
                 try:
                     handle(message)
                 except Exception:  # noqa: BLE001 - the program's own function
-                    log_failure(consumer.group, message)
+                    consumer.log_failure(message)
                     self.retry(message)
                 pace.handled()
             elif not self._thread.run(consumer.wait(pace.patience_s())) and (consumer.is_over or pace.waited_enough()):

@@ -40,6 +40,8 @@ _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
 _ACCEPT_ANY_AFTER_S = 2.0
 _REFRESH_TIMEOUT_S = 3.0
+_SAY_WHY_AFTER_S = 5.0
+"""A search that takes longer says in the log what it met: its callers may wait for much longer."""
 _HEARD_MAX = 32
 _STAND_IN_S = 5.0
 """How long a node that only passes requests on is kept before the leader is looked for again."""
@@ -74,6 +76,13 @@ class Backoff:
 
 
 _REFUSED = "refuses connections"
+
+
+def _what_it_said(found: tuple[str | None, tuple[str, ...]] | None) -> str:
+    """An answer to who leads, as it follows the server's address in a sentence."""
+    if found is None:
+        return "belongs to another cluster, or refuses to say who leads"
+    return f"names {found[0]} as the leader" if found[0] else "knows no leader"
 
 
 def _why_not(error: OSError) -> str:
@@ -114,6 +123,8 @@ class ClusterView:
         """Servers that could not be connected to when last tried -> since when, within the present search."""
         self._refusals: dict[str, str] = {}
         """And why, in words."""
+        self._troubles: dict[str, str] = {}
+        """Servers that did not lead to a leader when last asked within the present search -> why, in words."""
 
     def close(self) -> None:
         """Ends connections and the search."""
@@ -147,9 +158,13 @@ class ClusterView:
 
     async def _run_search(self) -> str:
         self._refusing.clear()
+        self._troubles.clear()
         probes = [asyncio.create_task(self._probe(a)) for a in dict.fromkeys(self.servers + self.brokers + self._heard)]
         try:
-            done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(probes, timeout=_SAY_WHY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                logger.warning("no leader found yet: %s", self.why_no_leader())
+                done, _ = await asyncio.wait(probes, return_when=asyncio.FIRST_COMPLETED)
             self.leader, confirmed = next(probe for probe in probes if probe in done).result()
             if not confirmed:
                 asyncio.get_running_loop().call_later(_STAND_IN_S, self.suspect, self.leader)
@@ -201,12 +216,22 @@ class ClusterView:
         try:
             link = await self._link_of(server)
             reply = await link.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=_ASK_TIMEOUT_S)
-            return self._take_members(server, reply)
+            found = self._take_members(server, reply)
+            self._troubles[server] = _what_it_said(found)
+            return found
         except TimeoutError:
+            self._troubles[server] = "does not answer"
             self.links.drop(server)
             return None
-        except (OSError, CodecError, msgspec.DecodeError):
+        except (OSError, CodecError, msgspec.DecodeError) as error:
+            refused = server in self._refusing
+            self._troubles[server] = self._refusals[server] if refused else f"answers nothing sensible ({error})"
             return None
+
+    def why_no_leader(self) -> str:
+        """What the last search met at each server, in words; only their addresses before there was one."""
+        troubles = {server: self._troubles.get(server, "has not been asked") for server in self.servers}
+        return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | self._troubles).items())
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
         """(leader or None, the other brokers) as `server` says; None if it says nothing or is of another cluster.
@@ -364,7 +389,7 @@ class ClusterView:
     def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None) -> RaftMQError:
         if maybe:
             return Unknown(f"{text}; an attempt may have been carried out")
-        return last or Unreachable(f"{text} ({', '.join(self.servers)})", retryable=True)
+        return last or Unreachable(f"{text} ({self.why_no_leader()})", retryable=True)
 
     async def route(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cluster.wire.codec import decode_header, ext_of
 from cluster.wire.message_format import Message as StoredMessage
 from cluster.wire.message_format import encode_message, parse_properties
+from raftmq.client import decompress
 from raftmq.client import message as m
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single
@@ -61,6 +63,30 @@ def test_a_compressed_body_is_inflated(stored: Any, stored_message: Any) -> None
     assert m.decode_messages(data)[0].body == body
 
 
+@pytest.mark.parametrize(("kind", "codec"), [(1, "lz4"), (2, "zstd")])
+def test_a_body_in_lz4_or_zstd_is_inflated(
+    stored: Any, stored_message: Any, kind: int, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Java's setCompressType writes it: frames of LZ4 and of ZSTD, their kind in the message's flags."""
+    pyarrow = pytest.importorskip("pyarrow")
+    body = b"a long story " * 100
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, codec) as stream:
+        stream.write(body)
+    packed = sink.getvalue().to_pybytes()
+    flags = m.COMPRESSED | kind << 8
+    assert m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))[0].body == body
+    for damaged in (packed[: len(packed) // 2], b"neither"):
+        with pytest.raises(Failed, match="does not inflate"):
+            m.decode_messages(stored("T", 0, 0, stored_message(damaged, "", 1, flags)))
+    monkeypatch.setattr(decompress, "MAX_INFLATED_BYTES", 1000)
+    with pytest.raises(Failed, match="more than 1000 bytes"):
+        m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Failed, match=f"compressed with {codec}, which this client reads where pyarrow is installed"):
+        m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
+
+
 def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
     """Any producer can write them, and a consumer that fails on one never gets past it."""
     stored = encode_message(StoredMessage("T", b"body", b"TAGS\x01a\x02name\x01\xff\x02"))
@@ -79,7 +105,7 @@ def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
 def test_a_bad_or_huge_compressed_body_is_failed(
     stored: Any, stored_message: Any, body: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(m, "MAX_INFLATED_BYTES", 1000)
+    monkeypatch.setattr(decompress, "MAX_INFLATED_BYTES", 1000)
     with pytest.raises(Failed, match=why):
         m.decode_messages(stored("T", 0, 0, stored_message(body, "", 1, m.COMPRESSED)))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raftmq
-from cluster.wire.codes import RequestCode
+from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect, consumer, queue_puller, send_back
 from raftmq.client.inbox import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.send_back import LEVELS_S, level_of
@@ -450,3 +450,45 @@ def test_each_queue_is_handed_out_in_order_whatever_is_put_back(steps: list[str]
         assert (feed.position, feed.buffered_messages, feed.buffered_bytes) == (feed.next_offset, 0, 0)
     assert inbox.empty
     assert not inbox.resting
+
+
+# -- what cannot be read
+
+
+UNREADABLE = 0x1 | 5 << 8
+"""Compressed, in a way that nobody knows."""
+
+
+def fill_with_one_unreadable(fake: FakeCluster) -> None:
+    fake.fill(TOPIC, 0, [b"before", b"?", b"after"])
+    queue = fake.queues[TOPIC][0]
+    queue[1] = queue[1]._replace(sys_flag=UNREADABLE)
+
+
+@pytest.mark.parametrize(("ordered", "level"), [(False, 0), (True, -1)])
+async def test_what_cannot_be_read_goes_back_and_the_others_are_read(
+    fake: Any, backs: SendBacks, ordered: bool, level: int
+) -> None:
+    fill_with_one_unreadable(fake)
+    async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC, ordered=ordered) as c:
+        read = await asyncio.wait_for(take(c, 2), 20)
+    assert [message.body for message in read] == [b"before", b"after"]
+    assert backs.failed == [(1000, level)]
+    assert fake.offsets[GROUP, TOPIC, 0] == 3
+
+
+async def test_what_cannot_be_read_nor_given_back_is_not_committed(fake: Any, backs: SendBacks) -> None:
+    fill_with_one_unreadable(fake)
+    backs.steps.append(Step(store=False, code=ResponseCode.NO_PERMISSION))
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Refused):
+            async with mq.consumer(GROUP, TOPIC) as c:
+                await asyncio.wait_for(take(c, 1), 20)
+    assert fake.offsets.get((GROUP, TOPIC, 0), 0) == 0
+
+
+async def test_a_pull_names_the_message_that_it_cannot_read(fake: Any, backs: SendBacks) -> None:
+    fill_with_one_unreadable(fake)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Failed, match=f"{TOPIC} queue 0 offset 1 is compressed in a way"):
+            await mq.pull(TOPIC, 0, 0)

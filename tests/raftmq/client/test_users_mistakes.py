@@ -1,0 +1,199 @@
+"""What a program does wrong is said at once, in the words that its author wrote, and harms no other send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from raftmq.client import Refused, Unreachable, aconnect, connect, view
+from raftmq.client.discovery import find_servers
+from raftmq.client.send_back import seconds_of
+
+HALF = "\ud800"
+"""Half a pair of surrogates: a str that has no bytes."""
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_waiting_send_in_a_callback_of_its_own_producer_is_an_error(fake_in_thread: Any, batch: bool) -> None:
+    fake_in_thread.create("orders", 1)
+    seen: list[BaseException] = []
+    done = threading.Event()
+    with connect(fake_in_thread.servers) as mq, mq.producer() as p:
+
+        def again(_: Any) -> None:
+            try:
+                p.send_batch("orders", [b"second"]) if batch else p.send("orders", b"second")
+            except RuntimeError as error:
+                seen.append(error)
+            done.set()
+
+        p.send_soon("orders", b"first").add_done_callback(again)
+        assert done.wait(20)
+        p.send("orders", b"third")
+    assert "inside a callback" in str(seen[0])
+    assert fake_in_thread.bodies("orders") == [b"first", b"third"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ordering_key": 7}, "ordering_key= is a str, not 7"),
+        ({"ordering_key": HALF}, "ordering_key= is not Unicode"),
+        ({"queue_id": "3"}, "queue_id= is an int, not str"),
+        ({"tag": HALF}, "a property is not Unicode"),
+        ({"properties": {7: "x"}}, "the name of a property must be a str, not int"),
+        ({"properties": "x"}, "properties= is a dict of str, not str"),
+        ({"delay": "5s"}, "delay= is a number of seconds or a timedelta, not '5s'"),
+        ({"deliver_at": "noon"}, "deliver_at= is a datetime or an int of milliseconds since 1970, not str"),
+        ({"colour": "blue"}, r"^send\(\) has no option colour; it has key, tag, "),
+    ],
+)
+async def test_a_wrong_option_is_refused_at_once_and_ruins_no_other_send(
+    fake: Any, options: dict[str, Any], said: str
+) -> None:
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq, mq.producer() as p:
+        before = [await p.send_soon("orders", b"%d" % n) for n in range(5)]
+        with pytest.raises((TypeError, ValueError, Refused), match=said):
+            await p.send_soon("orders", b"wrong", **options)
+        after = [await p.send_soon("orders", b"%d" % n) for n in range(5, 10)]
+        await asyncio.gather(*before, *after)
+    assert fake.bodies("orders") == [b"%d" % n for n in range(10)]
+
+
+async def test_a_batch_names_its_own_options(fake: Any) -> None:
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(TypeError, match=r"^send_batch\(\) has no option delay; it has key, tag, "):
+            await mq.send_batch("orders", [b"x"], delay=5)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="a topic is a str, not int"):
+            await mq.send(7, b"x")  # type: ignore[arg-type]
+
+
+def test_the_blocking_client_names_the_options_that_its_caller_wrote(fake_in_thread: Any) -> None:
+    fake_in_thread.create("orders", 1)
+    with connect(fake_in_thread.servers) as mq:
+        with pytest.raises(TypeError, match=r"^send\(\) has no option colour; it has key, tag, "):
+            mq.send("orders", b"x", colour="blue")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^send_batch\(\) has no option colour; it has key, tag, "):
+            mq.send_batch("orders", [b"x"], colour="blue")  # type: ignore[call-arg]
+
+
+def test_a_retry_after_a_text_names_what_was_given() -> None:
+    with pytest.raises(TypeError, match="after= is a number of seconds or a timedelta, not '5s'"):
+        seconds_of("5s")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("http://127.0.0.1:9876", '"127.0.0.1:9876"'),
+        ("https://mq.example.com:8080/path", '"mq.example.com:9876"'),
+        ("tcp://[::1]:9876", '"::1:9876"'),
+    ],
+)
+def test_a_url_is_no_address(url: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=r"is a URL; write host:port"):
+        find_servers(url)
+
+
+def test_a_path_is_no_part_of_an_address() -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        find_servers("mq/one:9876")
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_reading_a_consumer_that_is_not_open_is_an_error(fake: Any, follow: bool) -> None:
+    fake.create("orders", 1)
+    async with aconnect(fake.servers) as mq:
+        consumer = mq.consumer("billing", "orders", follow=follow)
+        with pytest.raises(RuntimeError, match="not open"):
+            await asyncio.wait_for(anext(consumer), 10)
+        with pytest.raises(RuntimeError, match="not open"):
+            await consumer.poll(0.01)
+
+
+def test_iterating_a_blocking_consumer_that_is_not_open_is_an_error(fake_in_thread: Any) -> None:
+    fake_in_thread.create("orders", 1)
+    with connect(fake_in_thread.servers) as mq, pytest.raises(RuntimeError, match="not open"):
+        next(mq.consumer("billing", "orders", max_wait_s=5))
+
+
+async def test_poll_gives_one_message_or_none(fake: Any) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, [b"a", b"b"])
+    async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", follow=False) as consumer:
+        got = [await consumer.poll(20), await consumer.poll(20)]
+        assert await consumer.poll(20) is None
+    assert [message.body for message in got if message is not None] == [b"a", b"b"]
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+async def test_a_send_that_reached_nobody_names_addresses_and_causes() -> None:
+    """One port refuses, one speaks another protocol."""
+
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    closed = f"127.0.0.1:{free_port()}"
+    server = await asyncio.start_server(web, "127.0.0.1", 0)
+    other = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with aconnect(f"{closed};{other}", timeout_s=1.0) as mq:
+        with pytest.raises(Unreachable) as caught:
+            await mq.send("orders", b"x")
+    server.close()
+    assert f"{closed} refuses connections" in str(caught.value)
+    assert f"{other} answers nothing sensible" in str(caught.value)
+
+
+async def test_a_long_search_for_a_leader_says_why_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(view, "_SAY_WHY_AFTER_S", 0.2)
+    closed = f"127.0.0.1:{free_port()}"
+    with caplog.at_level(logging.WARNING, "raftmq.client.view"):
+        async with aconnect(closed, timeout_s=1.0) as mq:
+            with pytest.raises(Unreachable):
+                await mq.send("orders", b"x")
+    assert f"no leader found yet: {closed} refuses connections" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("max_retries", "ordered", "reconsumed", "said"),
+    [
+        (1, False, 0, "retry 1 follows"),
+        (1, False, 1, "a dead letter after 1 retries"),
+        (1, True, 1, "a dead letter after 1 retries"),
+        (None, True, 40, "retry 41 follows"),
+        (None, False, 16, "retry 17 follows, or a dead letter if the group allows no more"),
+    ],
+)
+async def test_the_log_says_what_becomes_of_a_failed_message(
+    fake: Any,
+    caplog: pytest.LogCaptureFixture,
+    max_retries: int | None,
+    ordered: bool,
+    reconsumed: int,
+    said: str,
+) -> None:
+    fake.create("orders", 1)
+    fake.fill("orders", 0, [b"a"])
+    async with aconnect(fake.servers) as mq:
+        (message,) = (await mq.pull("orders", 0, 0)).messages
+        consumer = mq.consumer("billing", "orders", max_retries=max_retries, ordered=ordered)
+        with caplog.at_level(logging.WARNING, "raftmq.consumer"):
+            consumer.log_failure(msgspec.structs.replace(message, reconsume_times=reconsumed))
+    assert caplog.messages[-1].endswith(f"failed, {said}")
