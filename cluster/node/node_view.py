@@ -79,7 +79,8 @@ def figures(node: OwnPort) -> dict[str, str]:
     """What mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as RocketMQ has it, for what is
     not there: sends and pulls wait in no queue of threads, and nothing locks the page cache."""
     disk, uptime_ms = node.disk.view(), node.services.monotonic_ms() - node.started_ms
-    rates = {"putTps": node.rates.taken(), "getTransferredTps": node.rates.given()}
+    given = node.rates.given()
+    rates = {"putTps": node.rates.taken(), "getTransferredTps": given, "getTransferedTps": given}  # 4.9 spells it so
     waits = [
         f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
     ]

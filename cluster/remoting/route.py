@@ -55,6 +55,7 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 CLUSTERS_FIELD = "raftmqClusters"
 """ext field of the reply to 106; RocketMQ's clients do not look at it."""
 CPP = "CPP"
+JAVA = "JAVA"
 HOLD_MS = 50
 """How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
 node that it knows by then, and a send that meets that lock fails at once, five times over."""
@@ -222,9 +223,13 @@ class Routes:
         return None
 
     def _cluster_info(self, request: Request) -> None:
+        """106. Java's tools look up here what a route called a broker, so there the table has the aliases too. The
+        cluster has one broker for all: who adds up brokers counts the group once."""
         cluster = self._services.config.cluster
+        aliases = self._aliases(request) if request.language == JAVA else []
+        brokers = [self.broker_data(request.connection.listener), *aliases]
         body = {
-            "brokerAddrTable": {cluster.broker_name: self.broker_data(request.connection.listener)},
+            "brokerAddrTable": {broker["brokerName"]: broker for broker in brokers},
             "clusterAddrTable": {cluster.name: [cluster.broker_name]},
         }
         ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}

@@ -133,3 +133,7 @@ def test_the_remark_names_what_there_is_instead(refused: RefusedCodes, connect: 
 
 def test_no_code_has_both_a_handler_and_a_refusal(node: FakeNode) -> None:
     assert not REFUSED_NAMES.keys() & {*node.table, *map(int, RequestCode)}
+
+
+def test_code_18_is_called_what_rocketmq_calls_it() -> None:
+    assert REFUSED_NAMES[18] == "UPDATE_AND_CREATE_TOPIC_LIST"

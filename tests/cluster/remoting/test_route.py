@@ -182,7 +182,7 @@ def test_the_auto_create_topic_is_routed_with_inherit(node_with: Any) -> None:
 def test_cluster_and_topic_lists(node: Any) -> None:
     node.create_topic("b")
     node.create_topic("a")
-    assert node.ask(106).answer.body == (
+    assert node.ask(106, language="PYTHON").answer.body == (
         b'{"brokerAddrTable":{"raftmq":' + BROKER + b'},"clusterAddrTable":{"DefaultCluster":["raftmq"]}}'
     )
     assert node.ask(106).answer.ext["raftmqClusters"] == "cluster-uuid older-uuid"
@@ -192,6 +192,17 @@ def test_cluster_and_topic_lists(node: Any) -> None:
     system = json.loads(node.ask(304).answer.body)["topicList"]
     assert {"TBW102", "DefaultCluster", "raftmq"} <= set(system)
     assert "a" not in system
+
+
+def test_java_tools_find_the_aliases_of_a_route_in_the_cluster_info(node: Any, node_with: Any) -> None:
+    """The group stays the cluster's only broker, so that tools that add up brokers count it once."""
+    node.create_topic("T")
+    route = json.loads(node.ask(105, topic="T").answer.body)["brokerDatas"]
+    info = json.loads(node.ask(106).answer.body)
+    assert info["brokerAddrTable"] == {broker["brokerName"]: broker for broker in route}
+    assert info["clusterAddrTable"] == {"DefaultCluster": ["raftmq"]}
+    for other in (node.ask(106, language="GO"), node_with(**{"cluster.producer_aliases": False}).ask(106)):
+        assert list(json.loads(other.answer.body)["brokerAddrTable"]) == ["raftmq"]
 
 
 def test_key_values_and_name_server_deletes(node: Any) -> None:
