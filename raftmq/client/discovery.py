@@ -53,6 +53,8 @@ def split_address(address: str) -> tuple[str, int]:
 def _without_scheme(address: str) -> str:
     """The part between the scheme and the path. With the port of clients: a URL has none, or that of the HTTP API."""
     host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    if host.startswith("["):
+        return f"{host.partition(']')[0]}]:9876"
     return f"{host.partition(':')[0] or '127.0.0.1'}:9876"
 
 
