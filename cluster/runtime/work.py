@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable
 
 from raftlog.work import METER
@@ -42,8 +42,9 @@ class Turns:
         """The meter when this turn began."""
         self._marked = False
         """This turn's begin is known, and its successor is scheduled."""
-        self._waiting: dict[Hashable, deque[Work]] = {}
-        """Each owner's work in order; the owner whose step is next comes first."""
+        self._waiting: OrderedDict[Hashable, deque[Work]] = OrderedDict()
+        """Each owner's work in order; the owner whose step is next comes first. A plain dict would pass all that left
+        its front, again for each step."""
 
     def spent(self) -> bool:
         """Whether this turn's share is used up: the caller goes on in another turn."""
@@ -87,8 +88,7 @@ class Turns:
     def _next_turn(self) -> None:
         self._marked = False
         while self._waiting and not self.spent():
-            owner = next(iter(self._waiting))
-            queue = self._waiting.pop(owner)
+            owner, queue = self._waiting.popitem(last=False)
             work = queue.popleft()
             # While a step runs its owner is not in the table: what it begins meanwhile comes behind it.
             woken = isinstance(work, asyncio.Future)
