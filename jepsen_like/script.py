@@ -106,7 +106,8 @@ wait SECONDS | answered         time passes; until everything asked for has ende
 kill N ...                      kill -9
 pause N | resume N              SIGSTOP, SIGCONT
 stall N [campaign|resign] [seconds=S]  a turn of N's loop takes long, perhaps begun when N's next tick would let it do
-                                that: S seconds, or until `go-on N`; what is sent to N waits in its sockets
+                                that: S seconds, or until go-on; what is sent to N waits in its sockets
+go-on N                         the turn of N's loop that `stall` made long ends
 stop N ...                      SIGTERM; the machine starts it again
 power N [left=LEFT] [rows=K]    the plug is pulled; LEFT of what was not synced: nothing, everything, heads (the
                                 first sector of each write); the database loses its last K batches (default all)

@@ -36,7 +36,7 @@ def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
     assert access is not None
     queries = MessageQueries(node.running.services, access.keys)
     answers: list[QueryResult | Refused] = []
-    client: Any = SimpleNamespace(closed=False)
+    client: Any = SimpleNamespace(closed=False, owner="client", work_waits=lambda more: None)
     query = KeyQuery(key, unique=True, count_max=9)
     node.run(lambda: queries.by_key(client, "t", query, answers.append, lambda error: pytest.fail(str(error))))
     made.sim.loop.run_until(lambda: bool(answers), 60, "an answer")

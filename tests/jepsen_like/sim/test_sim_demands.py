@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 from cluster.broker.group_offsets import Offsets
@@ -36,7 +38,12 @@ def test_a_queue_that_there_is_not_and_takes_commits_is_found(monkeypatch: pytes
 
 def test_a_message_that_is_acknowledged_and_not_found_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = QueryResult([], None, False)
-    monkeypatch.setattr(KeyLookup, "run", lambda lookup, found, failed, gone: found(nothing))
+
+    def steps(lookup: KeyLookup) -> Generator[None, None, QueryResult]:
+        yield
+        return nothing
+
+    monkeypatch.setattr(KeyLookup, "steps", steps)
     assert "is not found" in found("seekers=1")[0][1]
 
 

@@ -11,6 +11,7 @@ from cluster.broker.transactions import Transactions
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from statemachine.offset_resets import OffsetResets
+from statemachine.removals import Done
 
 SCRIPT = "nodes 3 legacies=1\nlead 1\ndemand 4\nkill 1\nwait 2\nstart 1\nsettle\n"
 
@@ -29,7 +30,8 @@ def test_some_seeds_have_legacies() -> None:
 
 def keeps_resets(patch: pytest.MonkeyPatch) -> None:
     """Those of a deleted group."""
-    patch.setattr(OffsetResets, "delete_group", lambda self, stage, group: None)
+    patch.setattr(OffsetResets, "forget_group", lambda self, group: None)
+    patch.setattr(OffsetResets, "remove_group", lambda self, *rest, last: Done(0, None))
 
 
 def drops_no_timer(patch: pytest.MonkeyPatch) -> None:

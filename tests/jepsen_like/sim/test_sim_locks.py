@@ -69,7 +69,7 @@ def test_what_is_broken_is_found(
 def test_locks_of_a_deleted_topic_are_found_in_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_locks.QueueLocks, "remove_topic", lambda locks, *rest: Done(0, None))
     checker, what = found("nodes 3\nlead 1\nlocks 1 make a+ topic\nsettle\n")[0]
-    assert (checker, "which are deleted" in what) == ("locks", True)
+    assert (checker, "which is deleted" in what) == ("removals", True)
 
 
 def test_a_lock_that_is_not_granted_by_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
