@@ -85,7 +85,7 @@ def test_a_turn_tells_no_more_than_its_share(node: Any, connect: Any) -> None:
     members = join(node, connect, MANY)
     node.advance(30_000)
     told(members)
-    node.members.remove("c00000", "g", None)
+    node.members.remove(members[0], "c00000", "g", None)
     most = TURN_SHARE // NOTICE_UNITS + 1
     turns = [told(members)]
     while sum(turns) < MANY - 1:

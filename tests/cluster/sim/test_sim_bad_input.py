@@ -84,7 +84,6 @@ REFUSED = [
     back("a failure beyond the log", 1, "not within the log", offset=1 << 40),
     back("a maximum of 2^31", 29, "2147483647", maxReconsumeTimes=1 << 31),
     back("a level of 2^31", 29, "2147483647", delayLevel=1 << 31),
-    back("a failure of an unknown group", 26, "does not exist", group="h"),
     end("the end of half a message, and no number", 29, "64 bits", commitLogOffset=1 << 63),
     end("an end that is neither", 29, "commitOrRollback", commitOrRollback=3),
     pull("SQL of 100 kB", 23, "at most 16384 characters", "a = '" + "x" * 100_000 + "'"),

@@ -31,7 +31,7 @@ def test_counting_is_a_stage_and_tells_how_far_it_is(
     monkeypatch.setattr(sums, "PROGRESS_ROWS", 4)
     now = iter(range(0, 1000, 3))
     stages = Stages(lambda: 0.0)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "cluster.state.counting"):
         counted = Counting(stages, lambda: float(next(now)))(kv)
     assert counted == sums.count(kv)
     assert "sums" in stages.milliseconds

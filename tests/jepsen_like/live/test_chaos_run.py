@@ -51,7 +51,9 @@ def test_kill_and_partition_lose_nothing(tmp_path: Path) -> None:
     told = json.loads(out)
     assert (told["verdict"], told["seed"], told["reasons"]) == ("valid", 11, [])
     assert told["acked"] > 100
-    assert told["rows_read"] == 3 * (told["acked"] + told["checks"]["checkers"][0]["stats"]["unknown_stored"])
+    stats = told["checks"]["checkers"][0]["stats"]
+    assert stats["acked"] >= told["acked"], "the producer that repeats its sends is beside the load"
+    assert told["rows_read"] == 3 * (stats["acked"] + stats["unknown_stored"])
     assert told["leader_changes"] >= 1
     assert sum(fault["with_effect"] for fault in told["faults"].values()) >= 1
     history = read_history(tmp_path / "run" / "history.jsonl")

@@ -209,7 +209,7 @@ async def test_a_report_is_repeated_until_it_is_settled(fake: Any, backs: SendBa
 async def test_what_was_not_sent_back_is_told_and_not_committed(
     fake: Any, backs: SendBacks, monkeypatch: pytest.MonkeyPatch, step: Step, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(send_back, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(send_back, "_TIMEOUT_S", 1.0)
     fake.fill(TOPIC, 0, bodies(0, 2))
     backs.steps.extend([step] * 100)
     async with aconnect(fake.servers) as mq:
