@@ -42,6 +42,7 @@ _OTHERS: Final = (
     "tier.retention_ms",
     "tier.bytes_max",
     "tier.stop_grace_ms",
+    "tier.seal_after_ms",
     "tier.bytes_per_second",
     "tier.scrub_every_hours",
 )

@@ -321,6 +321,22 @@ class TierSection(_Section, frozen=True, kw_only=True):
     """"file:///path" or the URL of a bucket and a prefix in it; "" for none."""
     stop_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
     """How long `raftmq down` waits until all of the log is in the tier."""
+    seal_after_ms: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            extra=within(
+                60_000,
+                604_800_000,
+                usual=(600_000, 604_800_000),
+                zero=True,
+                why="a quiet cluster closes more than 50,000 segments a year, and each is a row of the state for as "
+                "long as the tier keeps it",
+            ),
+        ),
+    ] = 3_600_000
+    """How old a message becomes, log time, before its segment is closed and uploaded although it is not full; 0: only
+    full segments are."""
     evict: bool = False
     """What retention takes from the nodes stays in the tier."""
     retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0

@@ -35,7 +35,7 @@ def put_in_force(node: OwnPort, config: Config) -> None:
     node.router.reload(config.limits)
     node.pulls.long_polls.reload(config.limits.node_inflight_bytes_max)
     node.listeners.reload(config)
-    node.tier.reload(config.health.tier_stuck_ms)
+    node.tier.reload(config.health.tier_stuck_ms, config.tier.seal_after_ms)
     if node.tier_access is not None:
         node.tier_access.levels.reload(config)
         node.tier_access.uploads.reload(config.tier.bytes_per_second)

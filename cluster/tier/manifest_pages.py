@@ -1,16 +1,17 @@
 """Pages of the manifest: its older segments in immutable objects that one version after the other names again.
 
-Where a page is cut depends on positions of the log alone, so every leader cuts alike and comes to the same bytes. A
-page changes only if the tier gives up its first segments: then its rest is another page.
+Where a page is cut depends on positions of the log and, where segments are small, on log times: every leader cuts alike
+and comes to the same bytes. A page changes only if the tier gives up its first segments: then its rest is another page.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from operator import attrgetter
 
 import msgspec
 
@@ -24,16 +25,35 @@ COPIES_MAX = 8
 """Names tried in a row."""
 KEPT = 16
 """Versions of the manifest before the newest that stay, for readers that have just read their name."""
+ROWS_MAX = 1024
+"""Of a stretch that is one page: twice as many as full segments have room in it."""
+WEEK_MS = 604_800_000
+"""Of log time: what a page has of a stretch with more. A segment an hour are 168, one in ten minutes 1,008."""
 
 
 def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
-    """The rows, cut where `page_bytes` of the log end."""
+    """The rows, cut where `page_bytes` of the log end; a stretch of many small segments also where weeks end."""
     at = 0
     while at < len(rows):
-        limit = (rows[at].base // page_bytes + 1) * page_bytes
-        stop = bisect_left(rows, limit, lo=at, key=lambda row: row.base)
+        stop = _up_to(rows, at, attrgetter("base"), page_bytes)
+        if stop - at <= ROWS_MAX:
+            yield tuple(rows[at:stop])
+        else:
+            yield from _weeks(rows[at:stop])
+        at = stop
+
+
+def _weeks(rows: Sequence[TierSegment]) -> Iterator[Rows]:
+    at = 0
+    while at < len(rows):
+        stop = _up_to(rows, at, attrgetter("span.first_ms"), WEEK_MS)
         yield tuple(rows[at:stop])
         at = stop
+
+
+def _up_to(rows: Sequence[TierSegment], at: int, key: Callable[[TierSegment], int], size: int) -> int:
+    """Where the rows end that lie in the same multiple of `size` as row `at`; the key never falls."""
+    return bisect_left(rows, (key(rows[at]) // size + 1) * size, lo=at, key=key)
 
 
 async def holds(store: ObjectStore, name: str, body: bytes) -> bool:

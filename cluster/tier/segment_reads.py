@@ -16,7 +16,9 @@ from cluster.tier.lane_calls import LaneCalls
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX
 from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, RaftLogError
+from raftlog.frame import headers_in
 from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import EntryType
 from statemachine.tier import SegmentSpan
 
 READ_BYTES = 512 << 10
@@ -39,6 +41,15 @@ class Sealed(NamedTuple):
 
     base: int
     span: SegmentSpan
+
+
+class Looked(NamedTuple):
+    """How far the log was looked through for messages."""
+
+    position: int
+    """No entry below has any."""
+    first_ms: int | None
+    """Log time of the entry that begins there, if that has messages."""
 
 
 class SegmentReads:
@@ -69,6 +80,11 @@ class SegmentReads:
         trimmed meanwhile, or damaged on this node and not yet repaired."""
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
+    async def first_message(self, position: int) -> Looked:
+        """Looks for an entry with messages from the one at `position` on, through READ_BYTES of one segment. Raises
+        RaftLogError as `piece` does."""
+        return await self._lane.ask(lambda: self._look(position))
+
     def give_back(self) -> None:
         """Keeps no memory for the next piece: none is expected soon."""
         self._room = _room_of(0)
@@ -87,6 +103,13 @@ class SegmentReads:
         first_index = found.previous.index + 1
         first_ms = log.tail_at(first_index).timestamp_ms
         return Sealed(base, SegmentSpan(found.end_position, first_index, last.index, first_ms, last.timestamp_ms))
+
+    def _look(self, position: int) -> Looked:
+        for header in headers_in(memoryview(self._log.read_raw(position, READ_BYTES))):
+            if header.type == EntryType.MESSAGES:
+                return Looked(header.position, header.timestamp_ms)
+            position = header.position + header.frame_length
+        return Looked(position, None)
 
     def _read(self, base: int, end: int, size_max: int) -> Piece:
         room, at = self._take_room(min(end - base, size_max)), base

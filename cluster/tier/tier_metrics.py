@@ -39,6 +39,11 @@ class TierMetrics:
             "How long ago in log time the oldest of them was sealed; 0 if there is none",
             registry=registry,
         )
+        self._window = Gauge(
+            "raftmq_tier_window_seconds",
+            "On the leader, age in log time of the oldest message that is not verified in the tier; 0 if there is none",
+            registry=registry,
+        )
         self._segments = Gauge(
             "raftmq_tier_segments", "Segments that have a row in the state, by state", ["state"], registry=registry
         )
@@ -86,6 +91,10 @@ class TierMetrics:
         self._pending.set(size)
         self._age.set(age_ms / 1000)
         self._verified.set(verified)
+
+    def window(self, age_ms: int) -> None:
+        """What the loss of all nodes would cost now."""
+        self._window.set(age_ms / 1000)
 
     def segments(self, counts: dict[TierState, int]) -> None:
         """Rows by state."""

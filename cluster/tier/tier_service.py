@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
+from cluster.tier.age_seals import AgeSeals
 from cluster.tier.deletions import Deletions
 from cluster.tier.expiry import Expiry
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
@@ -29,7 +30,7 @@ from cluster.tier.tier_metrics import TierMetrics
 from cluster.tier.tier_views import TierSegmentsView, TierSegmentView, TierView
 from cluster.tier.uploader import BadPartError, IndexParts, Uploader
 from raftlog.errors import NotLeaderError, RaftLogError
-from raftlog.types import EntryId, EntryType
+from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.commands import pack
 from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 
@@ -85,6 +86,7 @@ class Tier:
         self._probed = False
         self._index = index
         self._reads = SegmentReads(context, self._log)
+        self._ages = AgeSeals(self._state, self._log, self._reads)
         self._storage = storage
         self._checkpoints = CheckpointReads(context, storage)
         self._copier: StateCopier | None = None
@@ -93,6 +95,7 @@ class Tier:
         self._failing, self._failing_since_ms = "", 0
         self._failures = 0
         self._stuck_ms = context.config.health.tier_stuck_ms
+        self._seal_after_ms = context.config.tier.seal_after_ms
         self._note_due_ms = 0
         self._expiry: Expiry | None = None
         self._version: int | None = None
@@ -121,9 +124,10 @@ class Tier:
         """Before `start`: what trims the tier."""
         self._expiry = expiry
 
-    def reload(self, stuck_ms: int) -> None:
-        """`health.tier_stuck_ms` from now on."""
+    def reload(self, stuck_ms: int, seal_after_ms: int) -> None:
+        """`health.tier_stuck_ms` and `tier.seal_after_ms` from now on."""
         self._stuck_ms = stuck_ms
+        self._seal_after_ms = seal_after_ms
 
     def start(self) -> None:
         """Begins."""
@@ -149,6 +153,7 @@ class Tier:
         if (self._task is None or self._task.done()) and self._writes_open():
             self._failing, self._failures, self._published_rows = "", 0, None
             self._copier = StateCopier(self._context, self._storage, self._checkpoints, self._store, self._cluster_id)
+            self._ages.begin()
             if self._expiry is not None:
                 self._expiry.begin()
             work = self._lead(self._raw.term, self._build_deletions(self._store))
@@ -212,6 +217,7 @@ class Tier:
 
     async def _step(self, term: int, deletions: Deletions) -> bool:
         """Does what is to be done next; False if there is nothing."""
+        await self._ages.look()
         if not self._probed:
             assert self._store is not None
             await require_own(self._store, self._cluster_id, self._state.tier.rows)
@@ -222,7 +228,9 @@ class Tier:
         removed = await deletions.step(term)
         if self._expiry is not None:
             removed |= await self._expiry.step()
-        return await self._upload_next(term) or removed or await self._publish(term) or await self._copy_state(term)
+        if await self._upload_next(term) or removed or self._seal_by_age(term):
+            return True
+        return await self._publish(term) or await self._copy_state(term)
 
     async def _upload_next(self, term: int) -> bool:
         """False if there is nothing to upload."""
@@ -232,6 +240,21 @@ class Tier:
                 return await self._upload(row.base, row, term)
         end = tier.end
         return await self._upload(begins if end is None or end < begins else end, None, term)
+
+    def _seal_by_age(self, term: int) -> bool:
+        """Whether the segment that is being written is closed now: its oldest message has waited long enough."""
+        now_ms = self._raw.log_time_ms()
+        if not self._steps.leads(term) or not self._ages.is_due(now_ms, self._seal_after_ms):
+            return False
+        entry = self._propose_roll()
+        self._ages.proposed(entry.index)
+        logger.info(
+            "tier: the last segment is closed at %d: its oldest message is %d s old",
+            entry.position,
+            self._ages.window_ms(now_ms) // 1000,
+            extra={"base": self._log.tail.segment_base},
+        )
+        return True
 
     async def _copy_state(self, term: int) -> bool:
         """Whether a part of a copy of the state was written."""
@@ -302,12 +325,17 @@ class Tier:
         and ProposalDroppedError."""
         if not self._writes_open():
             raise NotLeaderError("this node does not lead, or does not take writes yet")
-        entry = self._raw.propose(EntryType.COMMAND, pack([]), self._raw.log_time_ms(), roll=True)
+        entry = self._propose_roll()
         if self._copier is not None:
             self._copier.want()
-        self._context.wake()
         self._wake.set()
         return entry.id
+
+    def _propose_roll(self) -> Entry:
+        """The entry that begins the next segment. Raises NotLeaderError and ProposalDroppedError."""
+        entry = self._raw.propose(EntryType.COMMAND, pack([]), self._raw.log_time_ms(), roll=True)
+        self._context.wake()
+        return entry
 
     async def _point(self, name: str) -> None:
         """Passes the failpoint. Raises OSError if it is to fail."""
@@ -357,10 +385,16 @@ class Tier:
             age_ms = max(0, state.applied_mark.timestamp_ms - sealed_ms)
         return sealed_end, size, age_ms
 
+    def _window_ms(self) -> int:
+        """Age of the oldest message that the tier lacks; 0 where this node does not lead."""
+        leads = self._store is not None and self._raw.role is Role.LEADER
+        return self._ages.window_ms(self._raw.log_time_ms()) if leads else 0
+
     def _note(self, now_ms: int) -> None:
         _, size, age_ms = self._pending()
         tier = self._state.tier
         self._metrics.pending(size, age_ms, tier.verified_to(self._state.trim_position))
+        self._metrics.window(self._window_ms())
         self._metrics.segments(Counter(row.state for row in tier.rows))
         copies = self._copier.copies if self._copier is not None else []
         self._metrics.state_copy(copies[-1].index if copies else -1)
@@ -399,6 +433,7 @@ class Tier:
             stored_bytes=sum(row.stored_bytes for row in rows),
             pending_bytes=size,
             pending_age_ms=age_ms,
+            window_ms=self._window_ms(),
             failing=self._failing,
             failing_ms=failing_ms,
             failures=self._failures,

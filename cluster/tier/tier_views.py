@@ -64,6 +64,8 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     """Of sealed segments that are not verified."""
     pending_age_ms: int
     """Log time since the oldest of them was sealed."""
+    window_ms: int
+    """On the leader, age in log time of the oldest message that is not verified, sealed or not; 0 if there is none."""
     failing: str
     """On the leader: why the last attempt failed; "" if it did not."""
     failing_ms: int

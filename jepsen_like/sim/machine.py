@@ -541,6 +541,7 @@ def config_of(node_id: int, options: Options) -> Config:
         ),
         tier=TierSection(
             url="sim:" if options.tier else "",
+            seal_after_ms=options.tier_seal_ms,
             evict=options.tier == 2,
             read=LEVELS[options.tier_read],
             bytes_max=options.tier_bytes,

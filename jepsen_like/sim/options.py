@@ -65,6 +65,8 @@ LONG_WORK_FROM = 3_800_000
 """Hostile clients of seeds from here on also ask for what a node must cut into steps."""
 APPLY_FROM = 4_200_000
 """From here on what has gathered is often applied in several drains."""
+TIER_SEALS_FROM = 4_600_000
+"""From here on some tiers close segments for their age."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -175,6 +177,8 @@ class Options(NamedTuple):
     """Which of `cluster.broker.read_levels.LEVELS` all pulls go by."""
     tier_page: int = 0
     """Full segments in a page of the manifest; 0: as many as a real one has."""
+    tier_seal_ms: int = 0
+    """`tier.seal_after_ms`; in the end, no message is missing in the tier then."""
     config: int = 0
     """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
     writes: int = 0
@@ -270,7 +274,10 @@ def _with_tier(drawn: Options, seed: int) -> Options:
     if seed < TIER_READS_FROM:
         return tiered
     rng = stream(seed, "tier reads")
-    return tiered._replace(tier_read=rng.choice((0, 1, 2, 2)), tier_page=rng.choice((0, 2, 5)))
+    tiered = tiered._replace(tier_read=rng.choice((0, 1, 2, 2)), tier_page=rng.choice((0, 2, 5)))
+    if seed >= TIER_SEALS_FROM:
+        tiered = tiered._replace(tier_seal_ms=stream(seed, "tier seals").choice((0, 300, 1000, 4000)))
+    return tiered
 
 
 _CALM: dict[str, Any] = {

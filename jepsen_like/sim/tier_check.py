@@ -8,6 +8,8 @@
 - A manifest names only segments that some node knows to be VERIFIED, and objects that are there. Versions go up,
   terms never down.
 - In the end every sealed segment is VERIFIED and in the newest manifest, and its objects are still whole and right.
+- Where segments are closed for their age, none is before its oldest message has it, none without a message, and in the
+  end the tier lacks no message.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from jepsen_like.sim.tier_index_check import problem
 from jepsen_like.sim.tier_store import SimStore
 from raftlog.errors import RaftLogError
 from raftlog.frame import decode_entries
-from raftlog.types import NodeId
+from raftlog.types import Entry, EntryType, NodeId
+from statemachine.commands import unpack
 from statemachine.tier import LOG_PREFIX, TierSegment, TierState
 
 FOLDER = str(CLUSTER)
@@ -38,9 +41,10 @@ Report = Callable[[str, str], None]
 class TierCheck:
     """Fed with what nodes apply and with what is written; `report` takes the checker's name and what is wrong."""
 
-    def __init__(self, store: SimStore, report: Report, *, copies: bool) -> None:
-        """`copies`: of the state are made; what a restore from one needs stays."""
+    def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
+        """`copies`: of the state are made; what a restore from one needs stays. `seal_ms`: `tier.seal_after_ms`."""
         self._copies = copies
+        self._seal_ms = seal_ms
         self._objects = store.inner.objects
         self._report = report
         self._seen: dict[NodeId, tuple[TierSegment, ...]] = {}
@@ -127,6 +131,24 @@ class TierCheck:
         wrong = problem(index, entries, node.state.topics_by_id) if index else "it has no index file"
         if wrong:
             self._report("tier", f"{_what(row)}, and {wrong}")
+        self._judge_age(node, row, entries)
+
+    def _judge_age(self, node: Node, row: TierSegment, entries: Sequence[Entry]) -> None:
+        """Only the tier's own seals are entries without a command, and they alone close what is not full."""
+        log = node.storage.directory.log
+        try:
+            (closing,) = log.read_entries(row.span.last_index + 1, row.span.last_index + 2, 1)
+        except RaftLogError:
+            return
+        full = row.end + closing.size - row.base > log.segment_size
+        if full or closing.type != EntryType.COMMAND or unpack(closing.payload):
+            return
+        first = next((entry for entry in entries if entry.type == EntryType.MESSAGES), None)
+        if first is None:
+            self._report("tier", f"{_what(row)}: it was closed for its age, and has no message")
+        elif closing.timestamp_ms - first.timestamp_ms < self._seal_ms:
+            age_ms = closing.timestamp_ms - first.timestamp_ms
+            self._report("tier", f"{_what(row)}: it was closed when its oldest message was {age_ms} ms old")
 
     def _contents(self, row: TierSegment, prefix: str) -> Iterator[bytes]:
         """Of the row's objects whose names begin so."""
@@ -194,7 +216,10 @@ class TierCheck:
                 return False
             if not self._copies and len(state.kept_segments) < len(state.tier.rows):
                 return False
-        rows = max((node.state for node in nodes), key=lambda state: state.applied).tier.rows if nodes else ()
+        newest = max(nodes, key=lambda node: node.state.applied, default=None)
+        if self._seal_ms and newest is not None and self._lacks_messages(newest):
+            return False
+        rows = newest.state.tier.rows if newest is not None else ()
         named = {part.name for row in rows for part in row.parts}
         left = sorted(name for name in self._going - self._removed - named if f"{FOLDER}/{name}" in self._objects)
         if left:
@@ -202,6 +227,16 @@ class TierCheck:
         return {(each.base, each.end) for each in self._listed} == {
             (row.base, row.end) for row in rows if row.state is TierState.VERIFIED
         }
+
+    @staticmethod
+    def _lacks_messages(node: Node) -> bool:
+        """Whether the log has messages above what is verified."""
+        log, state = node.storage.directory.log, node.state
+        begins, end = state.tier.verified_to(state.trim_position), log.tail.end_position
+        try:
+            return any(entry.type == EntryType.MESSAGES for entry in decode_entries(log.read_at(begins, end - begins)))
+        except RaftLogError:
+            return True
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
         """Once nothing is uploaded and nothing removed."""

@@ -127,7 +127,9 @@ class World:
         self.store: SimStore | None = None
         if options.tier:
             self.store = SimStore(self.loop, stream(options.seed, "store"), STORMY)
-            self.monitor.tier = TierCheck(self.store, self.monitor.report, copies=not options.tier_bytes)
+            self.monitor.tier = TierCheck(
+                self.store, self.monitor.report, copies=not options.tier_bytes, seal_ms=options.tier_seal_ms
+            )
         self.machines: dict[NodeId, Machine] = {}
         for node_id in ids:
             self._add_machine(node_id)

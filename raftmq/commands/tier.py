@@ -42,6 +42,7 @@ def _show(view: dict[str, Any]) -> None:
     click.echo(f"verified   up to {view['verified_to']}; {view['stored_bytes']} bytes stored")
     if view["url"]:
         click.echo(f"pending    {view['pending_bytes']} bytes, the oldest for {view['pending_age_ms'] / 1000:.0f} s")
+        click.echo(f"window     the oldest message that is not in the tier is {view['window_ms'] / 1000:.0f} s old")
     if view["state_copy"] is not None:
         click.echo(f"state      copied as of index {view['state_copy']}")
     if view["failing"]:

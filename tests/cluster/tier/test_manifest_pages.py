@@ -22,7 +22,7 @@ from cluster.tier.manifest_format import (
     segment_of,
     segments_of,
 )
-from cluster.tier.manifest_pages import KEPT, stretches
+from cluster.tier.manifest_pages import KEPT, ROWS_MAX, WEEK_MS, stretches
 from cluster.tier.object_names import HEAD, PAGES
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.store.errors import BadAnswer
@@ -227,3 +227,32 @@ async def test_rows_of_a_page_are_written_down_in_many_turns() -> None:
     assert await segments_of(rows) == [segment_of(each) for each in rows]
     looking.cancel()
     assert 0 < longest <= ROWS_AT_ONCE * ROW_UNITS
+
+
+HOUR_MS = 3_600_000
+
+
+def hourly(count: int) -> list[TierSegment]:
+    """Of a quiet cluster, all in one stretch of the log."""
+    rows = [row(number, 1, number) for number in range(count)]
+    return [one._replace(span=one.span._replace(first_ms=n * HOUR_MS)) for n, one in enumerate(rows)]
+
+
+def test_small_segments_are_cut_by_weeks_and_a_trim_changes_the_first_page_alone() -> None:
+    year = hourly(8760)
+    pages = list(stretches(year, 1 << 40))
+    assert [each for page in pages for each in page] == year
+    assert (len(pages), max(map(len, pages))) == (53, WEEK_MS // HOUR_MS)
+    assert list(stretches(year[100:], 1 << 40))[1:] == pages[1:]
+    assert list(stretches(year[:ROWS_MAX], 1 << 40)) == [tuple(year[:ROWS_MAX])], "as an earlier release cuts"
+
+
+def test_a_version_of_a_quiet_year_costs_what_its_last_week_does() -> None:
+    store, year = CountingStore(), tuple(hourly(8760))
+    made = ManifestPublisher(store, "c", "c", 1 << 40)
+    asyncio.run(made.publish(year[:-1], 1, 1))
+    store.bytes = 0
+    asyncio.run(made.publish(year, 1, 2))
+    assert store.bytes < 400_000
+    newest = max(manifests(store), key=lambda manifest: manifest.version)
+    assert [segment.base for segment in asyncio.run(listed(store, newest))] == list(range(8760))

@@ -121,7 +121,7 @@ def test_how_long_uploads_may_fail_can_be_configured(tiered: Callable[..., Tiere
     made.store.create = denied  # type: ignore[method-assign]
     leader: SimNode = made.sim.leader()
     if not is_new:
-        leader.running.tier.reload(2_000)
+        leader.running.tier.reload(2_000, 0)
     made.send(40)
     made.sim.loop.run_until(lambda: leader.running.alarms.raised("tier_stuck"), 30, "the alarm, in half the usual time")
 

@@ -63,3 +63,15 @@ def witness_V10() -> None:
 
 def witness_V11() -> None:
     holds("V11")
+
+
+def witness_V30() -> None:
+    holds("V30")
+
+
+def witness_V31() -> None:
+    holds("V31")
+
+
+def witness_V32() -> None:
+    holds("V32")
