@@ -6,9 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection
+from cluster.config.config import RetentionSection, TierSection
 from cluster.retention.policy import Floor
 from statemachine.broker_state import BrokerState
+from statemachine.tier import TierSegment
 from statemachine.trim import QueueMin, highest
 
 WARN_SHARE = 0.8
@@ -103,6 +104,35 @@ def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: i
         f"oldest of them unread{more}: consume faster, or raise retention.hours or retention.bytes_max, or set "
         f"retention.protect_unconsumed. See: raftmq group describe {worst.group}"
     )
+
+
+def warning_in_tier(state: BrokerState, section: TierSection, rules: RetentionSection, now_ms: int) -> str:
+    """The same where what retention takes from the nodes stays in the tier: only what leaves the tier is lost. Of a
+    group that has yet to consume the first message that a queue has there, once the tier's first segment goes soon."""
+    segments = state.kept_segments
+    evicted = bool(segments) and state.kept.position < state.trim_position
+    if not evicted or rules.protect_unconsumed or not _tier_goes_soon(segments, section, now_ms):
+        return ""
+    for group in state.groups:
+        for topic_id, queue_id, committed in state.offsets_of_group(group):
+            topic = state.topics_by_id.get(topic_id)
+            if topic is None or committed >= state.min_offset(topic_id, queue_id):
+                continue
+            first = state.kept_offset(topic_id, queue_id)
+            if committed <= first:
+                return (
+                    f"group {group} is {state.max_offset(topic_id, queue_id) - first} messages of topic {topic.name} "
+                    f"queue {queue_id} behind, and the tier will soon give up its oldest messages unread: consume "
+                    f"faster, or raise tier.retention_hours or tier.bytes_max, or set retention.protect_unconsumed. "
+                    f"See: raftmq group describe {group}"
+                )
+    return ""
+
+
+def _tier_goes_soon(segments: Sequence[TierSegment], section: TierSection, now_ms: int) -> bool:
+    if section.keep_ms and now_ms - segments[0].span.last_ms >= section.keep_ms * WARN_SHARE:
+        return True
+    return bool(section.bytes_max) and sum(row.stored_bytes for row in segments) >= section.bytes_max * WARN_SHARE
 
 
 def _goes_soon(row: Behind, rules: RetentionSection, now_ms: int, log_end: int) -> bool:

@@ -228,8 +228,14 @@ class RetentionLane:
             decision = decide(facts._replace(floors=[*facts.floors, lowest]), rules)
             queues = consumers.within(queues, rows)
         unread = consumers.lost(state, rows, decision.position, queues) if decision.count or queues else {}
-        warning = consumers.warning(rows, rules, job.now_ms, facts.end) if goes or job.consumers else None
+        warning = self._warning(job, rows, facts.end) if goes or job.consumers else None
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
+
+    def _warning(self, job: Ask, rows: list[consumers.Behind], log_end: int) -> str:
+        """Of messages that are lost to their groups soon: an eviction loses none."""
+        if self._tier is not None and self._tier.evict:
+            return consumers.warning_in_tier(self._state, self._tier, self._rules, job.now_ms)
+        return consumers.warning(rows, self._rules, job.now_ms, log_end)
 
 
 def sealed_segments(log: SegmentedLog, position: int, count_max: int) -> list[SegmentFact]:

@@ -1,4 +1,4 @@
-"""What the loss of every node costs is bounded in time: a segment with an old message is uploaded although it is small."""
+"""What the loss of every node costs is bounded in time: a segment with an old message goes up although it is small."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""What is evicted is not lost: only what leaves the tier is an alarm for the groups that have not consumed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from statemachine.commands import COMMIT_OFFSETS, PUT_GROUP
+from tests.support.tiered_cluster import EVICTING, Tiered
+
+UNREAD = "unconsumed_messages_expire"
+
+
+@pytest.fixture
+def tiered() -> Iterator[Callable[..., Tiered]]:
+    with ExitStack() as running:
+        yield lambda *arguments, **named: running.enter_context(Tiered(*arguments, **EVICTING | named))
+
+
+def alarmed(made: Tiered, committed: int = 0) -> list[str]:
+    """Texts of the alarm while a group reads nothing of what is evicted."""
+    topic_id = made.leader_state().topics["t"].id
+    offsets = [["late", topic_id, queue_id, committed] for queue_id in range(2)]
+    made.sim.propose(made.sim.leader(), [PUT_GROUP, {"name": "late"}, True], [COMMIT_OFFSETS, offsets])
+    made.send(120)
+    made.sim.loop.run_until(lambda: made.leader_state().trim_position > 0, 200, "an EVICT")
+    found: list[str] = []
+    for _ in range(70):
+        made.sim.loop.run_for(1)
+        found = found or [each.text for each in made.sim.leader().running.alarms.all() if each.key == UNREAD]
+    return found
+
+
+def test_a_group_that_has_yet_to_read_what_is_evicted_loses_nothing(tiered: Callable[..., Tiered]) -> None:
+    assert alarmed(tiered(40)) == []
+
+
+@pytest.mark.parametrize("limit", [{"tier.bytes_max": 130_000}, {"tier.retention_ms": 60_000}])
+def test_what_the_tier_gives_up_soon_is_told(tiered: Callable[..., Tiered], limit: dict[str, int]) -> None:
+    (text,) = alarmed(tiered(41, **limit))
+    assert text.startswith("group late is ")
+    assert "tier.retention_hours" in text
+
+
+def test_a_group_that_has_consumed_them_is_not_told(tiered: Callable[..., Tiered]) -> None:
+    assert alarmed(tiered(42, **{"tier.bytes_max": 130_000}), committed=1_000) == []
