@@ -92,12 +92,12 @@ class BrokerState:
         self._level = self._staged_level = 0 if row is None else keys.U32.unpack(row)[0]
         self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
+        self.writes = StagedWrites(kv, self._removals)
+        """Messages that wait for a commit; for its members that any thread may use."""
         self._slices = RemovalSlices(
-            self._removals, self._queues, self._dedup, self._offsets, self._locks, self._resets
+            self._removals, self._queues, self._dedup, self._offsets, self._locks, self._resets, self.writes
         )
         self._index = MessageIndex(kv)
-        self.writes = StagedWrites(kv)
-        """Messages that wait for a commit; for its members that any thread may use."""
         self.timers = Timers(kv, self.writes)
         """Messages that wait until they are due, and the rows of those that wait for a commit."""
         self.halves = HalfMessages(kv)
@@ -536,6 +536,9 @@ class BrokerState:
             self._offsets.put(stage, group, queue, offset)
         return commands.done(len(reset))
 
+    def _commit_write(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
+        return self.writes.commit(stage, name, write, now_ms, winners, bounded=self._bounded)
+
     def _tier_state(self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any) -> CommandResult:
         # A TRIM is alone in its batch, so what is written says where the log begins.
         begins = (self._trim.mark.position, self._trim.kept.position)
@@ -564,7 +567,7 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.RECALL_TIMER: (lambda state, *rest: state.timers.recall(*rest), 3),
     commands.TIER_STATE: (BrokerState._tier_state, 5),
     commands.OPEN_ATTEMPT: (lambda state, *rest: state.writes.open(*rest), 3),
-    commands.COMMIT_WRITE: (lambda state, *rest: state.writes.commit(*rest), 4),
+    commands.COMMIT_WRITE: (BrokerState._commit_write, 4),
     commands.DISCARD_ATTEMPTS: (lambda state, *rest: state.writes.discard(*rest), 1),
     commands.DROP_STAGED: (lambda state, *rest: state.timers.drop_staged(*rest), 2),
     commands.FORGET_WRITE: (lambda state, *rest: state.writes.forget(*rest), 1),

@@ -47,6 +47,7 @@ with a result. Only a command that a client sent may be answered with an error; 
   from level 7 on the same commands remove no rows without a bound (removals.py); while the state's level is below it,
   they do all of it at once, for ever
     delete_topic, delete_group, expire      begin a removal, which slices carry out (trim.py)
+    commit_write    the same, if many attempts lose
     lock_queues     leaves locks of the group that have expired where they are: expire takes them
 """
 

@@ -368,6 +368,12 @@ def attempt_key(number: int) -> bytes:
     return b"a" + U64.pack(number)
 
 
+def attempt_number(key: bytes) -> int:
+    """The number in such a key."""
+    number: int = U64.unpack_from(key, 1)[0]
+    return number
+
+
 def write_key(name: str) -> bytes:
     """Key of the newest committed write of the name."""
     return b"w" + name.encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from statemachine.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
-from statemachine.removals import SESSIONS, Done, Removal, RemovalKind, Removals
+from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from statemachine.queue_locks import QueueLocks
     from statemachine.queue_rows import QueueRows
     from statemachine.stage import Stage
+    from statemachine.staged_writes import StagedWrites
 
 
 class RemovalSlices:
@@ -30,8 +31,10 @@ class RemovalSlices:
         offsets: ConsumerOffsets,
         locks: QueueLocks,
         resets: OffsetResets,
+        writes: StagedWrites,
     ) -> None:
         self._removals = removals
+        self._writes = writes
         self._queues, self._dedup, self._locks = queues, dedup, locks
         self._rows: Mapping[str, QueueRows[Any]] = {OFFSETS: offsets, LOCKS: locks, RESETS: resets}
 
@@ -71,6 +74,8 @@ class RemovalSlices:
         if kind is RemovalKind.GROUP:
             last = self._removals.is_last_of_group(what)
             return self._rows[step].remove_group(stage, what, at, rows_max, last=last)
+        if kind is RemovalKind.WRITE:
+            return self._writes.discard_losers(stage, Losers(*what), at, rows_max)
         if step == LOCKS:
             return self._locks.expire_slice(stage, what, at, rows_max)
         expire = self._dedup.expire_sessions if step == SESSIONS else self._dedup.expire_unique

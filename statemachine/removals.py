@@ -32,15 +32,20 @@ class RemovalKind(IntEnum):
     """What a deleted group had in each queue."""
     EXPIRE = 3
     """What was not used since some log time."""
+    WRITE = 4
+    """Attempts at a staged write that did not win. Their messages go as those of any attempt that is discarded."""
 
 
 SESSIONS, UNIQUE = "sessions", "unique"
 """Steps over rows of the family `dedup`."""
+ATTEMPTS = "attempts"
+"""The step over attempts at staged writes, rows "a" of the family `trans`."""
 
 STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.TOPIC: (CQ, DEDUP, OFFSETS, LOCKS, RESETS),
     RemovalKind.GROUP: (LOCKS, RESETS, OFFSETS),
     RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
+    RemovalKind.WRITE: (ATTEMPTS,),
 }
 """The steps of each kind, in their order. Most are named after the family whose rows they walk over. Numbers of steps
 are in rows: never reorder."""
@@ -51,7 +56,7 @@ class Removal(NamedTuple):
 
     kind: RemovalKind
     what: Any
-    """A topic's id, a group's name, or a log time in milliseconds."""
+    """A topic's id, a group's name, a log time in milliseconds, or the list of what is in `Losers`."""
     offsets: bool = True
     """Of a group: its committed offsets go, too."""
 
@@ -60,6 +65,15 @@ class Removal(NamedTuple):
         """What is done, in this order."""
         steps = STEPS[self.kind]
         return steps if self.offsets else steps[:-1]
+
+
+class Losers(NamedTuple):
+    """Attempts at the writes of a name up to this one, as far as they were opened before it was committed."""
+
+    name: str
+    write: int
+    below: int
+    """Their numbers are below this one."""
 
 
 class Place(NamedTuple):
@@ -82,13 +96,17 @@ BEGIN = Place(0, keys.FIRST)
 
 
 class Removals:
-    """All pending removals. `topics` and `pending` may be read on any thread; all else belongs to the apply lane."""
+    """All pending removals. `topics`, `pending` and `loses` may be used on any thread; all else belongs to the apply
+    lane."""
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
         """By number; the order in which they are carried out."""
         self.groups: dict[str, list[int]] = {}
         """The removals of each group's name, as of this point of the run."""
+        self._losers: dict[str, dict[int, Losers]] = {}
+        """Of each name of staged writes, by number of the removal, as of this point of the run. Values are replaced as
+        wholes. Another thread may see those of a run whose batch is being written."""
         self.topics: set[int] = set()
         """Ids of topics whose rows are being removed: nobody sees them. Changed in place."""
         self._gone: list[int] = []
@@ -121,6 +139,23 @@ class Removals:
         self._add(number, removal)
         stage.put(META, keys.removal_key(number), _pack(removal))
         self._changed = True
+
+    def begin_write(self, stage: Stage, losers: Losers) -> None:
+        """As `begin`. A removal of the name that no slice has come to takes these along: so whoever commits one write
+        after the other has two removals at most."""
+        number, before = next(reversed(self._losers.get(losers.name, {}).items()), (0, None))
+        begun = number == next(iter(self._removals), 0) and self._place != BEGIN
+        if before is None or begun or before.write > losers.write:
+            self.begin(stage, Removal(RemovalKind.WRITE, list(losers)))
+            return
+        removal = Removal(RemovalKind.WRITE, list(losers))
+        self._add(number, removal)
+        stage.put(META, keys.removal_key(number), _pack(removal))
+
+    def loses(self, name: str, write: int, number: int) -> bool:
+        """Whether this attempt at that write of the name is to be discarded: to everybody it is."""
+        losers = self._losers.get(name)
+        return losers is not None and any(write <= each.write and number < each.below for each in losers.values())
 
     def go_on(self, stage: Stage, at: bytes | None) -> None:
         """The first removal has come so far: to a key of its step, or with None to the end of the step."""
@@ -178,6 +213,9 @@ class Removals:
             self._gone.append(removal.what)
         elif removal.kind is RemovalKind.GROUP:
             self.groups.setdefault(removal.what, []).append(number)
+        elif removal.kind is RemovalKind.WRITE:
+            losers = Losers(*removal.what)
+            self._losers[losers.name] = {**self._losers.get(losers.name, {}), number: losers}
         else:
             self.expires = True
 
@@ -189,6 +227,13 @@ class Removals:
             self.groups[removal.what].remove(number)
             if not self.groups[removal.what]:
                 del self.groups[removal.what]
+        elif removal.kind is RemovalKind.WRITE:
+            name = Losers(*removal.what).name
+            left = {at: losers for at, losers in self._losers[name].items() if at != number}
+            if left:
+                self._losers[name] = left
+            else:
+                del self._losers[name]
         else:
             self.expires = False
 

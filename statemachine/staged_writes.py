@@ -3,7 +3,8 @@
 A *write* has a name and a number: of a streaming query its id and the batch id. An *attempt* is one try of one task at
 a write. Its messages are rows of the family `timer` that are never due: their due time is STAGED_DUE + the number of
 the attempt. The commit names the winning attempts and how many messages each has; it counts if all of them are there,
-and discards what else is staged for that write or an earlier one of the name.
+and discards what else is staged for that write or an earlier one of the name. If these are many, slices discard them
+(removals.py), and meanwhile everybody sees them as discarded.
 
 Invariants: a message of an attempt comes into a queue only after a commit named the attempt, once; of each name, the
 numbers that are committed rise. So a commit or an attempt that comes again changes nothing.
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done, not_found
 from statemachine.kv import KV, TRANS
+from statemachine.removals import Done, Losers, Removals
+from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 
 STAGED_DUE = 1 << 63
@@ -27,6 +30,10 @@ NAME_MAX = 255
 """Characters of the name of a write."""
 ATTEMPTS_MAX = 65_536
 """That are there at once, whatever became of them: `open_attempt` is refused above it."""
+WINNERS_MAX = 4_096
+"""Attempts that a commit may name: each of them is a row that the commit changes."""
+LOSERS_AT_ONCE = 16
+"""A commit looks at so many other attempts of its name. If there are more, slices discard them (removals.py)."""
 COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
 """Codes of results: it was committed before; an attempt is not there, or not whole; there are too many attempts."""
 
@@ -80,15 +87,22 @@ class CommittedWrite(NamedTuple):
 class StagedWrites:
     """Rows "a", "w" and "b" of the family `trans`. The members up to `committed_writes` may be used on any thread."""
 
-    def __init__(self, kv: KV) -> None:
+    def __init__(self, kv: KV, removals: Removals) -> None:
+        """`removals`: attempts that they are to discard are discarded already, to everybody."""
         self._kv = kv
-        self._attempts = {
-            attempt.number: attempt for attempt in (_attempt(key, row) for key, row in kv.scan(TRANS, *keys.ATTEMPTS))
-        }
-        self._live = len(self._attempts)
+        self._removals = removals
+        stored = [_attempt(key, row) for key, row in kv.scan(TRANS, *keys.ATTEMPTS)]
+        self._attempts = SortedMap((attempt.number, attempt) for attempt in stored)
+        """As their rows are."""
+        self._live = len(stored)
         """Attempts that are there as of the run."""
-        self.draining = tuple([number for number, attempt in self._attempts.items() if attempt.state])
-        """Numbers of the attempts that are copied or removed, ascending. Replaced as a whole."""
+        self._open: dict[str, SortedMap[int, int]] = {}
+        """Of each name, the attempts whose rows are open, and their writes, as of the run."""
+        for attempt in stored:
+            if attempt.state is AttemptState.OPEN:
+                self._open.setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
+        self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state)
+        """Attempts that are copied or removed, by number."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """Messages that are staged, of all attempts."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
@@ -98,11 +112,20 @@ class StagedWrites:
 
     def get(self, number: int) -> Attempt | None:
         """The attempt; None if it was never opened, or nothing is left of it."""
-        return self._attempts.get(number)
+        attempt = self._attempts.get(number)
+        return attempt and self._seen(attempt)
 
-    def attempts(self) -> list[Attempt]:
-        """All of them, by number."""
-        return sorted(self._attempts.values())
+    def attempts(self) -> Iterator[Attempt]:
+        """All of them, by number; there may be ATTEMPTS_MAX."""
+        return (self._seen(attempt) for attempt in self._attempts.values())
+
+    def open_of(self, name: str, write: int, after: int, count_max: int) -> tuple[list[Attempt], int | None]:
+        """Open attempts at the write with numbers above `after`, after a look at up to `count_max` of its name; and
+        behind which number to look next, None if there are no more."""
+        numbers = self._open.get(name, _NONE).keys_from(after, count_max)
+        there = [attempt for attempt in map(self.get, numbers) if attempt is not None]
+        found = [attempt for attempt in there if (attempt.write, attempt.state) == (write, AttemptState.OPEN)]
+        return found, numbers[-1] if len(numbers) == count_max else None
 
     def committed(self, name: str) -> CommittedWrite | None:
         """The newest committed write of the name; None if there is none, or it was forgotten."""
@@ -124,8 +147,7 @@ class StagedWrites:
             return CommandResult(False, COMMITTED, before.write)
         if self._live >= ATTEMPTS_MAX:
             return CommandResult(False, FULL, ATTEMPTS_MAX)
-        row = stage.get(TRANS, keys.NEXT_ATTEMPT_KEY)
-        number: int = 1 if row is None else keys.U64.unpack(row)[0]
+        number = self._next_number(stage)
         self._live += 1
         stage.put(TRANS, keys.NEXT_ATTEMPT_KEY, keys.U64.pack(number + 1))
         self._put(stage, Attempt(number, AttemptState.OPEN, write, 0, 0, 0, now_ms, now_ms, name))
@@ -133,7 +155,8 @@ class StagedWrites:
 
     def current(self, number: int) -> Attempt | None:
         """The attempt as of the run."""
-        return self.changed[number] if number in self.changed else self._attempts.get(number)
+        attempt = self.changed[number] if number in self.changed else self._attempts.get(number)
+        return attempt and self._seen(attempt)
 
     def stage(self, stage: Stage, number: int, count: int, size: int, now_ms: int) -> bool:
         """Messages are staged for the attempt; False if it is not open: then they are nobody's."""
@@ -160,23 +183,25 @@ class StagedWrites:
             else:
                 self._drop(stage, left)
 
-    def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
+    def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any, *, bounded: bool) -> CommandResult:
         """Commits the write with these attempts, [[number, count], ...]; value: how many messages it brings. A write
-        that was committed before, or an earlier one, is refused with the number of the newest, and what was staged for
-        it again is discarded."""
+        that was committed before, or an earlier one, is refused with the number of the newest: no attempt at it is
+        open. `bounded`: slices discard the others if there are many."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         counts = _checked_winners(winners)
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
-            self._discard_others(stage, name, write, {})
             return CommandResult(False, COMMITTED, before.write)
         for number, count in counts.items():
             wrong = self._mismatch(number, count, name, write)
             if wrong:
                 return CommandResult(False, INCOMPLETE, wrong)
-        self._discard_others(stage, name, write, counts)
         for number in counts:
             self._end(stage, number, AttemptState.COMMITTED)
+        if bounded and len(self._open.get(name, ())) > LOSERS_AT_ONCE:
+            self._removals.begin_write(stage, Losers(name, write, self._next_number(stage)))
+        else:
+            self._discard_open(stage, name, write)
         total = sum(counts.values())
         stage.put(TRANS, keys.write_key(name), keys.WRITE.pack(write, total, now_ms))
         return done(total)
@@ -197,23 +222,31 @@ class StagedWrites:
         stage.delete(TRANS, keys.write_key(name))
         return done(before.write)
 
+    def discard_losers(self, stage: Stage, losers: Losers, at: bytes, rows_max: int) -> Done:
+        """Discards losers from the key `at` on, after a look at up to `rows_max` of their name."""
+        after = keys.attempt_number(at) - 1 if at else 0
+        numbers = self._open.get(losers.name, _NONE).keys_from(after, rows_max)
+        for number in numbers:
+            attempt = self._attempts[number]
+            if attempt.write <= losers.write and number < losers.below:
+                self._finish(stage, attempt, AttemptState.DISCARDED)
+        return Done(len(numbers), keys.attempt_key(numbers[-1] + 1) if len(numbers) == rows_max else None)
+
     def publish(self) -> None:
         """Publishes the run's changes; called when its batch is written."""
         if not self.changed:
             return
         changed, self.changed = self.changed, {}
-        draining = set(self.draining)
         for number, attempt in changed.items():
-            if attempt is None:
-                self._attempts.pop(number, None)
-                draining.discard(number)
+            if attempt is not None:
+                self._attempts.put(number, attempt)
+                if attempt.state:
+                    self.draining.put(number, attempt.state)
                 continue
-            self._attempts[number] = attempt
-            if attempt.state:
-                draining.add(number)
+            for rows in (self._attempts, self.draining):
+                if number in rows:
+                    rows.remove(number)
         self.left, self.left_bytes = self._staged_left, self._staged_bytes
-        if len(draining) != len(self.draining) or not draining.issuperset(self.draining):
-            self.draining = tuple(sorted(draining))
 
     # -- inside
 
@@ -228,23 +261,35 @@ class StagedWrites:
             return f"attempt {number} has {attempt.count} messages, not {count}"
         return ""
 
-    def _discard_others(self, stage: Stage, name: str, write: int, winners: dict[int, int]) -> None:
-        """Discards what is open for this write or an earlier one of the name, but for the winners."""
-        for number in [number for number in {**self._attempts, **self.changed} if number not in winners]:
-            attempt = self.current(number)
-            if attempt is not None and attempt.name == name and attempt.write <= write:
-                self._end(stage, number, AttemptState.DISCARDED)
+    def _seen(self, attempt: Attempt) -> Attempt:
+        """The attempt as everybody sees it: its row may say so only later."""
+        if attempt.state is AttemptState.OPEN and self._removals.loses(attempt.name, attempt.write, attempt.number):
+            return attempt._replace(state=AttemptState.DISCARDED)
+        return attempt
+
+    def _discard_open(self, stage: Stage, name: str, write: int) -> None:
+        """Discards what is open for this write or an earlier one of the name."""
+        for number in [number for number, of in self._open.get(name, _NONE).items() if of <= write]:
+            self._end(stage, number, AttemptState.DISCARDED)
 
     def _end(self, stage: Stage, number: int, state: AttemptState) -> bool:
         """Ends an attempt if it is open: whether it was."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
+        self._finish(stage, attempt, state)
+        return True
+
+    def _finish(self, stage: Stage, attempt: Attempt, state: AttemptState) -> None:
         if attempt.left:
             self._put(stage, attempt._replace(state=state))
         else:
             self._drop(stage, attempt)
-        return True
+
+    def _next_number(self, stage: Stage) -> int:
+        row = stage.get(TRANS, keys.NEXT_ATTEMPT_KEY)
+        number: int = 1 if row is None else keys.U64.unpack(row)[0]
+        return number
 
     def _committed(self, stage: Stage, name: str) -> CommittedWrite | None:
         row = stage.get(TRANS, keys.write_key(name))
@@ -252,12 +297,31 @@ class StagedWrites:
 
     def _put(self, stage: Stage, attempt: Attempt) -> None:
         self.changed[attempt.number] = attempt
+        if attempt.state is AttemptState.OPEN:
+            if attempt.number not in (numbers := self._open.get(attempt.name, _NONE)):
+                if numbers is _NONE:
+                    numbers = self._open[attempt.name] = SortedMap()
+                numbers.put(attempt.number, attempt.write)
+        else:
+            self._close(attempt)
         stage.put(TRANS, keys.attempt_key(attempt.number), keys.ATTEMPT.pack(*attempt[1:-1]) + attempt.name.encode())
 
     def _drop(self, stage: Stage, attempt: Attempt) -> None:
         self.changed[attempt.number] = None
+        self._close(attempt)
         self._live -= 1
         stage.delete(TRANS, keys.attempt_key(attempt.number))
+
+    def _close(self, attempt: Attempt) -> None:
+        """Its row is not open any more."""
+        numbers = self._open.get(attempt.name)
+        if numbers is not None and attempt.number in numbers:
+            numbers.remove(attempt.number)
+            if not numbers:
+                del self._open[attempt.name]
+
+
+_NONE = SortedMap[int, int]()
 
 
 def attempt_of(due_ms: int) -> int | None:
@@ -267,7 +331,7 @@ def attempt_of(due_ms: int) -> int | None:
 
 def _attempt(key: bytes, row: bytes) -> Attempt:
     state, write, count, left, size, opened_ms, staged_ms = keys.ATTEMPT.unpack_from(row)
-    number: int = keys.U64.unpack_from(key, 1)[0]
+    number = keys.attempt_number(key)
     name = row[keys.ATTEMPT.size :].decode()
     return Attempt(number, AttemptState(state), write, count, left, size, opened_ms, staged_ms, name)
 

@@ -114,6 +114,9 @@ class Timers:
         """The name of the first row by due time; `due_ms` of it is NEVER if nothing waits."""
         self._edge = 0
         """No message waits below this position of the log. Rows are added only at its end, so it never moves back."""
+        self._dropped: dict[int, int] = {}
+        """Discarded attempt -> the row that went last, as of the run. None is left below it, and what was removed would
+        have to be passed again for each slice."""
         self._added: list[TimerName] = []
         self._removed: set[TimerName] = set()
         """Of the run."""
@@ -255,12 +258,19 @@ class Timers:
         attempt = self._writes.current(number)
         if attempt is None or attempt.state is not AttemptState.DISCARDED:
             return done(0)
-        start, end = keys.timer_key(attempt.due_ms, 0), keys.timer_due_end(attempt.due_ms)
+        start = keys.timer_key(attempt.due_ms, self._dropped.get(number, 0))
+        end = keys.timer_due_end(attempt.due_ms)
         rows = stage.rows[TIMER]
         stored = (key for key, _ in self._kv.scan(TIMER, start, end) if key not in rows)
         added = sorted([key for key, value in rows.items() if start <= key < end and value is not None])
         there = (list(keys.parse_timer_key(key)) for key in merge(stored, added))
-        return self.remove(stage, list(islice(there, rows_max)), delivered=False)
+        names = list(islice(there, rows_max))
+        result = self.remove(stage, names, delivered=False)
+        if self._writes.current(number) is None:
+            self._dropped.pop(number, None)
+        elif names:
+            self._dropped[number] = names[-1][1]
+        return result
 
     def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
         """Takes one message out of a row, which keeps its name; `message_position` is where the message was first

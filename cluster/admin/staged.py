@@ -10,9 +10,10 @@ import msgspec
 
 from cluster.admin.call import Call, ChangeView, ReadView, applied
 from cluster.admin.errors import ApiError
+from cluster.broker.staged_writes import DISCARDED_MAX
 from cluster.runtime.request_limits import Unsigned63
 from statemachine.commands import DISCARD_ATTEMPTS, FORGET_WRITE
-from statemachine.staged_writes import NAME_MAX, Attempt, AttemptState
+from statemachine.staged_writes import NAME_MAX, Attempt
 
 ATTEMPTS_SHOWN, NAMES_SHOWN = 100, 100
 """One answer lists so many."""
@@ -102,7 +103,8 @@ class WriteForgotten(ChangeView, frozen=True, kw_only=True):
 async def list_writes(call: Call) -> WritesView:
     """What is staged, and the committed writes."""
     state = call.port.state
-    index, attempts = state.applied.index, state.writes.attempts()
+    index = state.applied.index
+    attempts = list(itertools.islice(state.writes.attempts(), ATTEMPTS_SHOWN + 1))
     committed = state.writes.committed_writes(NAMES_SHOWN + 1)
     return WritesView(
         node=call.port.config.node.id,
@@ -110,7 +112,7 @@ async def list_writes(call: Call) -> WritesView:
         applied_index=index,
         staged=state.writes.left,
         bytes=state.writes.left_bytes,
-        attempts=[_attempt(attempt) for attempt in itertools.islice(attempts, ATTEMPTS_SHOWN)],
+        attempts=[_attempt(attempt) for attempt in attempts[:ATTEMPTS_SHOWN]],
         committed=[
             CommittedView(name=one.name, write=one.write, messages=one.count, committed_ms=one.committed_ms)
             for one in committed[:NAMES_SHOWN]
@@ -122,20 +124,30 @@ async def list_writes(call: Call) -> WritesView:
 async def abort_write(call: Call) -> WriteAborted:
     """Discards what is staged for a write that nobody will commit."""
     wanted: AbortRequest = call.body
-    found = [
-        attempt
-        for attempt in call.port.state.writes.attempts()
-        if (attempt.name, attempt.write, attempt.state) == (wanted.name, wanted.write, AttemptState.OPEN)
-    ]
-    if not found:
+    port = call.port
+    attempts = messages = 0
+    done = port.state.applied
+    after: int | None = 0
+    while after is not None:
+        found, after = port.state.writes.open_of(wanted.name, wanted.write, after, DISCARDED_MAX)
+        messages += sum([attempt.left for attempt in found])
+        if wanted.dry_run:
+            attempts += len(found)
+        elif found:
+            numbers = [attempt.number for attempt in found]
+            done, answer = await applied(partial(port.services.propose, [[DISCARD_ATTEMPTS, numbers]]))
+            attempts += answer.value
+        await call.breathe()
+    if not messages and not attempts:
         raise ApiError("not_found", f"nothing is staged for write {wanted.write} of {wanted.name!r}", "GET /v1/writes")
-    node, messages = call.port.config.node.id, sum(attempt.left for attempt in found)
-    if wanted.dry_run:
-        term, index = call.port.state.applied
-        return WriteAborted(node=node, term=term, index=index, attempts=len(found), messages=messages, dry_run=True)
-    numbers = [attempt.number for attempt in found]
-    entry_id, answer = await applied(partial(call.port.services.propose, [[DISCARD_ATTEMPTS, numbers]]))
-    return WriteAborted(node=node, term=entry_id.term, index=entry_id.index, attempts=answer.value, messages=messages)
+    return WriteAborted(
+        node=port.config.node.id,
+        term=done.term,
+        index=done.index,
+        attempts=attempts,
+        messages=messages,
+        dry_run=wanted.dry_run,
+    )
 
 
 async def forget_write(call: Call) -> WriteForgotten:

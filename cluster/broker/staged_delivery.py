@@ -17,9 +17,11 @@ from cluster.broker.copies import copies_of, queue_for
 from cluster.broker.due_reads import RowReads, is_gone
 from cluster.broker.log_reads import read_body
 from cluster.broker.rows_in_flight import RowsInFlight
+from cluster.broker.staged_writes import DISCARDED_MAX
 from cluster.broker.timers import AGAIN_MS, BYTES_MAX, REPORTS_MAX, ROWS_MAX
 from cluster.replication.broker_sends import NoClient, submit_own
 from cluster.replication.outcome import Outcome, ProposeResult
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import DELIVER_TIMERS, DISCARD_ATTEMPTS, DROP_STAGED, DROP_TIMERS
 from statemachine.payload import ITEM, RowKind
 from statemachine.staged_writes import AttemptState
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
+    from cluster.runtime.work import Steps
     from statemachine.query import QueueItem
     from statemachine.timers import TimerName, TimerRow
 
@@ -40,8 +43,6 @@ DROP_ROWS = 256
 EXPIRE_EVERY_MS = 10_000
 WRITE_LEFT = "write_left"
 """Key of the alarm about attempts that wait for a commit for half of the time after which they are discarded."""
-EXPIRED_MAX = 1_024
-"""Attempts that one command discards because nobody committed them."""
 
 
 class StagedAsk(NamedTuple):
@@ -142,6 +143,7 @@ class StagedDelivery:
         self._term = _Term()
         self._asked = self._planned = False
         self._expire_ms = 0
+        self._expiring = False
 
     def close(self) -> None:
         """Ends the lane; blocks until it has."""
@@ -156,9 +158,10 @@ class StagedDelivery:
     def tick(self, now_ms: int) -> None:
         """Goes on with what is to be ended. While there is nothing, this costs two comparisons."""
         services = self._services
-        if now_ms >= self._expire_ms:
+        if now_ms >= self._expire_ms and not self._expiring:
             self._expire_ms = now_ms + EXPIRE_EVERY_MS
-            self._expire()
+            self._expiring = True
+            services.turns.begin(self, self._expire())
         if not services.writes_open():
             return
         if services.state.writes.draining and not self._proposals.refusing and not services.fenced():
@@ -166,14 +169,31 @@ class StagedDelivery:
 
     # -- what nobody commits
 
-    def _expire(self) -> None:
+    def _expire(self) -> Steps:
         """Discards what is idle for too long; the leader warns when half of that time has passed."""
+        try:
+            yield from self._look_for_idle()
+        finally:
+            self._expiring = False
+
+    def _look_for_idle(self) -> Steps:
         services = self._services
-        leads = services.writes_open()
-        now_ms, expire_ms = services.log_time_ms() if leads else 0, services.config.writes.expire_ms
-        attempts = services.state.writes.attempts() if leads else []
-        idle = [attempt for attempt in attempts if attempt.state is AttemptState.OPEN and attempt.left]
-        left = {(one.name, one.write) for one in idle if one.staged_ms < now_ms - expire_ms // 2}
+        now_ms, expire_ms = services.log_time_ms() if services.writes_open() else 0, services.config.writes.expire_ms
+        left: set[tuple[str, int]] = set()
+        old: list[int] = []
+        for one in services.state.writes.attempts():
+            if not services.writes_open():
+                break
+            charge(ITEM_UNITS)
+            if one.state is AttemptState.OPEN:
+                if one.left and one.staged_ms < now_ms - expire_ms // 2:
+                    left.add((one.name, one.write))
+                if one.staged_ms < now_ms - expire_ms and len(old) < DISCARDED_MAX:
+                    old.append(one.number)
+            yield
+        if not services.writes_open():
+            self._alarms.clear(WRITE_LEFT)
+            return
         if not left:
             self._alarms.clear(WRITE_LEFT)
         elif not self._alarms.raised(WRITE_LEFT):
@@ -184,10 +204,9 @@ class StagedDelivery:
                 f"minutes: write {write} of {name!r} is one. They keep their part of the log, and are discarded after "
                 f"writes.expire_ms = {expire_ms}. raftmq writes list shows them; raftmq writes abort discards one",
             )
-        old = [one.number for one in attempts if one.state is AttemptState.OPEN and one.staged_ms < now_ms - expire_ms]
         if old:
             logger.warning("%d attempts at staged writes are discarded: nobody committed them in time", len(old))
-            services.propose([[DISCARD_ATTEMPTS, old[:EXPIRED_MAX]]], lambda _: None)
+            services.propose([[DISCARD_ATTEMPTS, old]], lambda _: None)
 
     # -- looking
 

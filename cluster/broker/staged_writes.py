@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.work import Steps
 
 STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
 """What a staged message says its topic is, its queue being 0, until it is copied."""
 _FIELD = topic_field(STAGED_TOPIC)
 _WHAT = "staged writes"
 _PRODUCER = b"raftmq-w"
+DISCARDED_MAX = 1_024
+"""Attempts that one command discards."""
 
 
 class StagedSlice(NamedTuple):
@@ -168,17 +171,36 @@ class StagedWriteRequests:
 
     def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
         """Discards what is open for the write: how many attempts."""
-        found = [one.number for one in self._services.state.writes.attempts() if (one.name, one.write) == (name, write)]
-
-        def discarded(result: ProposeResult) -> None:
-            done(int(result.results[-1].value) if result.outcome is Outcome.OK else _not_written(result))
-
-        if found:
-            self._propose([DISCARD_ATTEMPTS, found], discarded, done)
-        else:
-            done(0)
+        self._services.turns.begin(self, self._abort(name, write, done))
 
     # -- inside
+
+    def _abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> Steps:
+        """A command for each page of attempts; `done` is told when all are applied."""
+        waiting, total = 1, 0
+        refused: Refused | None = None
+
+        def ended(answer: int | Refused) -> None:
+            nonlocal waiting, total, refused
+            waiting -= 1
+            if isinstance(answer, Refused):
+                refused = refused or answer
+            else:
+                total += answer
+            if not waiting:
+                done(refused or total)
+
+        def discarded(result: ProposeResult) -> None:
+            ended(int(result.results[-1].value) if result.outcome is Outcome.OK else _not_written(result))
+
+        after: int | None = 0
+        while after is not None:
+            found, after = self._services.state.writes.open_of(name, write, after, DISCARDED_MAX)
+            if found:
+                waiting += 1
+                self._propose([DISCARD_ATTEMPTS, [attempt.number for attempt in found]], discarded, ended)
+            yield
+        ended(0)
 
     def _propose(
         self, command: Command, applied: Callable[[ProposeResult], None], refuse: Callable[[Refused], None]

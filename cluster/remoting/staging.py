@@ -18,14 +18,14 @@ from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
-from statemachine.staged_writes import ATTEMPTS_MAX, NAME_MAX
+from statemachine.staged_writes import NAME_MAX, WINNERS_MAX
 
 if TYPE_CHECKING:
     from cluster.broker.send_wish import SendPath
     from cluster.remoting.request import Handler, Request
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
-_Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=ATTEMPTS_MAX)]
+_Winners = Annotated[list[tuple[_Number, _Number]], msgspec.Meta(max_length=WINNERS_MAX)]
 _decode = metered_json.decoder(_Winners)
 COMMITTED_FIELD = "committed"
 """ext field of the answer: the newest write of the name that is committed; of 700001, if the attempt was not opened."""

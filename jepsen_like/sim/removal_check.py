@@ -2,7 +2,7 @@
 
 - No slice removes more rows than it may, however much there is to remove.
 - While a node removes something, no topic id without a topic has a message, and no group an offset, lock or reset of
-  one. The queues of other topics end where they did.
+  one. The queues of other topics end where they did. No attempt at a write that is committed is open.
 - A removal ends: a leader that takes writes goes on with it.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from statemachine import keys
-from statemachine.kv import CQ, DEDUP, LOCKS, META, OFFSETS, RESETS
+from statemachine.kv import CQ, DEDUP, LOCKS, META, OFFSETS, RESETS, TRANS
+from statemachine.staged_writes import AttemptState
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machine import Machine
@@ -25,7 +26,7 @@ Queue = tuple[int, int]
 CHECKER = "removals"
 PATIENCE_S = 5.0
 """Simulated time without a slice, on one leader, that is too long."""
-REMOVED = frozenset((CQ, DEDUP, OFFSETS, LOCKS, RESETS))
+REMOVED = frozenset((CQ, DEDUP, OFFSETS, LOCKS, RESETS, TRANS))
 """Families of which rows are removed. An entry that begins a segment closes a bucket of the index besides."""
 ROWS_PER_ROW = 2
 """A unique row that goes takes the row along that finds it by its time."""
@@ -85,10 +86,19 @@ class RemovalCheck:
                 )
                 self._report(CHECKER, what)
                 return
+        self._attempts(node, state)
         for topic_id in _seen(state):
             if topic_id not in known:
                 what = f"node {node} shows what groups had of topic id {topic_id}, which is deleted"
                 self._report(CHECKER, what)
+                return
+
+    def _attempts(self, node: int, state: BrokerState) -> None:
+        for attempt in state.writes.attempts():
+            newest = state.writes.committed(attempt.name)
+            if attempt.state is AttemptState.OPEN and newest is not None and attempt.write <= newest.write:
+                what = f"attempt {attempt.number} at write {attempt.write} of {attempt.name!r} is open on node {node}"
+                self._report(CHECKER, f"{what}, and write {newest.write} is committed")
                 return
 
     def goes_on(self, machine: Machine, now_s: float) -> None:

@@ -155,6 +155,7 @@ class Stage(World, Interpreter):
         self,
         name: str,
         code: str,
+        /,
         *,
         expect: str = "",
         body: str = "",

@@ -3,16 +3,17 @@ long, and in the end the same rows are left as if it had gone at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine import payload, sums
+from statemachine import keys, payload, sums
 from statemachine.broker_state import BrokerState
 from statemachine.commands import BOUNDED_LEVEL
-from statemachine.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, Batch, Op
+from statemachine.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
+from statemachine.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
 
 ROWS = 8
 BATCH_MAX = 3 * ROWS + 16
@@ -26,6 +27,12 @@ class Recording(MemoryKV):
     def __init__(self) -> None:
         super().__init__()
         self.ops: list[Op] = []
+        self.starts: list[tuple[str, bytes]] = []
+        """Where scans began."""
+
+    def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.starts.append((family, start))
+        return super().scan(family, start, end)
 
     def write(self, batch: Batch) -> None:
         self.ops = list(batch.ops)
@@ -339,3 +346,140 @@ def test_many_small_removals_need_few_slices(broker: Broker) -> None:
     broker.run(*[["create_topic", {"name": name}, True] for name in names])
     broker.run(*[["delete_topic", name] for name in names])
     assert broker.finish() <= 100 * 5 / ROWS + 1, "a step counts as one row"
+
+
+# -- attempts at staged writes that did not win
+
+
+def open_attempts(broker: Broker, count: int, write: int = 1, name: str = "q") -> list[int]:
+    """Attempts at the write, with one message each."""
+    opened = [result.value for result in broker.run(*[["open_attempt", name, write, 5]] * count)]
+    for number in opened:
+        broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + number)))
+    return opened
+
+
+def commit(broker: Broker, *winners: int, write: int = 1, name: str = "q") -> Any:
+    return broker.run(["commit_write", name, write, 7, [[number, 1] for number in winners]])[0]
+
+
+def open_ones(broker: Broker) -> list[int]:
+    return [one.number for one in broker.state.writes.attempts() if one.state is AttemptState.OPEN]
+
+
+@pytest.mark.parametrize("count", [LOSERS_AT_ONCE + 2, 100])
+def test_attempts_that_lose_go_in_slices_and_leave_what_a_whole_commit_leaves(
+    new_log: Callable[[], Any], count: int
+) -> None:
+    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    for broker in (whole, sliced):
+        broker.run(["create_topic", {"name": "t"}, True])
+        lost, winner, *rest = open_attempts(broker, count)
+        open_attempts(broker, 3, write=2)
+        open_attempts(broker, 3, name="other")
+        assert commit(broker, winner).value == 1
+        assert not {lost, winner, *rest} & set(open_ones(broker))
+        assert len(open_ones(broker)) == 6
+        assert commit(broker, lost).code == "committed"
+        before = broker.rows()
+        broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + lost)))
+        assert broker.rows() == before, "nothing more is staged for a loser"
+    assert len(sliced.kv.ops) < 8
+    assert [one.number for one in whole.state.writes.attempts()] == [
+        one.number for one in sliced.state.writes.attempts()
+    ]
+    assert len(sliced.state.writes.draining) == 1 < len(whole.state.writes.draining)
+    count = 0
+    while sliced.state.removing:
+        sliced.slice()
+        sliced.reopen()
+        assert open_ones(sliced) == open_ones(whole)
+        count += 1
+    assert count >= len(rest) // ROWS
+    assert sliced.rows() == whole.rows()
+    assert sliced.state.writes.draining == whole.state.writes.draining
+
+
+def test_a_commit_changes_no_more_rows_than_it_names(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "t"}, True])
+    winner, *_ = open_attempts(broker, 2_000)
+    commit(broker, winner)
+    assert len(broker.kv.ops) < 8
+    assert broker.finish() >= 2_000 // ROWS
+
+
+@pytest.mark.parametrize("slices", [0, 1, 99])
+def test_a_name_that_is_forgotten_meanwhile_begins_anew(broker: Broker, slices: int) -> None:
+    """Attempts that are opened after the commit are none of its losers, although their write is as low."""
+    broker.run(["create_topic", {"name": "t"}, True])
+    winner, *_ = open_attempts(broker, 50, write=3)
+    commit(broker, winner, write=3)
+    broker.run(["forget_write", "q"])
+    again = open_attempts(broker, 30, write=1)
+    assert open_ones(broker) == again
+    broker.reopen()
+    for _ in range(slices):
+        broker.slice()
+    assert open_ones(broker) == again
+    assert commit(broker, again[0]).ok
+    assert open_ones(broker) == []
+    assert broker.state.removing == (1 if slices == 99 else 2), "the lower write is no part of what is pending"
+    broker.finish()
+    won, lost = set(broker.state.writes.draining), AttemptState.DISCARDED
+    assert {number for number in won if broker.state.writes.draining[number] is not lost} == {winner, again[0]}
+    assert len(won) == 80
+
+
+def test_attempts_that_a_slice_has_passed_lose_to_the_next_commit(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "t"}, True])
+    open_attempts(broker, 30, write=2)
+    open_attempts(broker, 30, write=1)
+    commit(broker)
+    broker.slice()
+    commit(broker, write=2)
+    assert broker.finish() >= 60 // ROWS
+    broker.reopen()
+    assert len(broker.state.writes.draining) == 60
+
+
+def test_commits_one_after_the_other_need_no_more_than_two_removals(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "t"}, True])
+    open_attempts(broker, 30, write=99)
+    for write in range(1, 20):
+        open_attempts(broker, 2, write=write)
+        assert commit(broker, write=write).ok
+        broker.slice(4)
+        broker.reopen()
+        assert broker.state.removing <= 2
+        assert {one.write for one in broker.state.writes.attempts() if one.state is AttemptState.OPEN} == {99}
+    broker.finish()
+    assert len(broker.state.writes.draining) == 38
+    assert len(open_ones(broker)) == 30
+
+
+def test_rows_of_a_loser_may_be_dropped_before_its_slice(broker: Broker) -> None:
+    broker.run(["create_topic", {"name": "t"}, True])
+    winner, *rest = open_attempts(broker, 30)
+    commit(broker, winner)
+    assert [broker.run(["drop_staged", number, 9])[0].value for number in rest] == [1] * 29
+    assert [one.number for one in broker.state.writes.attempts()] == [winner]
+    broker.finish()
+    assert [one.number for one in BrokerState(broker.kv).writes.attempts()] == [winner]
+
+
+def test_slices_of_a_discarded_attempt_begin_where_the_last_one_ended(broker: Broker) -> None:
+    """What was removed is not passed again: a store keeps it for a while."""
+    broker.run(["create_topic", {"name": "t"}, True])
+    (number,) = open_attempts(broker, 1)
+    for _ in range(60):
+        broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + number)))
+    broker.run(["discard_attempts", [number]])
+    rows = [row.position for row in broker.state.timers.staged(STAGED_DUE + number)]
+    for at in range(0, 60, 10):
+        broker.kv.starts.clear()
+        assert broker.run(["drop_staged", number, 10])[0].value == 10
+        begun = [start for family, start in broker.kv.starts if family == TIMER and start[:1] == b"d"]
+        assert begun == [keys.timer_key(STAGED_DUE + number, rows[at - 1] if at else 0)]
+    broker.reopen()
+    assert broker.run(["drop_staged", number, 10])[0].value == 1
+    assert not broker.rows(TIMER)[TIMER]

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import staged_delivery
+from cluster.broker import staged_delivery, staged_writes
 from cluster.broker.copies import copies_of
 from cluster.broker.staged_delivery import WRITE_LEFT
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem, build_batch
 from raftlog.errors import StorageError
+from statemachine.staged_writes import WINNERS_MAX, AttemptState
 from statemachine.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode
 
@@ -64,7 +65,7 @@ class Writer:
 
 def ended(sim: SimCluster) -> None:
     """Nothing is staged any more, on any node, and all nodes have the same rows."""
-    sim.loop.run_until(lambda: sim.leader().state.writes.attempts() == [], 30, "the end of all attempts")
+    sim.loop.run_until(lambda: not list(sim.leader().state.writes.attempts()), 30, "the end of all attempts")
     sim.settle()
     sim.check_equal()
     state = sim.leader().state
@@ -137,6 +138,47 @@ def test_many_rows_are_copied_by_one_leader_after_the_other(sim_of: Callable[...
     assert sim.leader().bodies("T") == bodies
 
 
+def test_the_next_leader_goes_on_with_discarding_many_attempts(sim: SimCluster) -> None:
+    """The leader is killed when its slices have discarded some of the attempts that lost."""
+    writer = Writer(sim, sim.leader())
+    winner, *losers = [writer.open() for _ in range(100)]
+    for number in (winner, *losers):
+        assert writer.stage(number, 1, b"%d" % number)[0] == 0
+    first = sim.leader()
+    writer.tell(RequestCode.COMMIT_WRITE, json.dumps([[winner, 1]]).encode(), name="q", write="0")
+    sim.loop.run_until(lambda: first.state.removing > 0, 20, "the commit")
+    sim.loop.run_until(lambda: len(first.state.writes.draining) > 4, 20, "the first slice")
+    assert first.state.removing
+    assert len(first.state.writes.draining) < len(losers)
+    first.kill(power=False)
+    sim.loop.run_until(lambda: any(node.proposals.open for node in sim.running), 30, "a new leader")
+    left = sim.leader().state
+    assert not [one for one in left.writes.attempts() if one.state is AttemptState.OPEN]
+    assert Writer(sim, sim.leader()).stage(losers[-1], 2, b"more")[0] == 604
+    first.start()
+    ended(sim)
+    assert not sim.leader().state.removing
+    assert sim.leader().bodies("T") == [b"%d" % winner]
+
+
+def test_attempts_of_a_write_are_aborted_page_by_page(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_writes, "DISCARDED_MAX", 8)
+    writer = Writer(sim, sim.leader())
+    kept = writer.open(6)
+    for _ in range(30):
+        assert writer.stage(writer.open(5), 1, b"a")[0] == 0
+    assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=5)[2] == {"attempts": "30"}
+    assert writer.ask(RequestCode.ABORT_WRITE, name="q", write=5)[2] == {"attempts": "0"}
+    assert writer.commit((kept, 0), write=6)[0] == 0
+    ended(sim)
+
+
+def test_a_commit_names_no_more_attempts_than_one_entry_may_change(sim: SimCluster) -> None:
+    writer = Writer(sim, sim.leader())
+    code, remark, _ = writer.commit(*[(number, 1) for number in range(WINNERS_MAX + 1)])
+    assert (code, str(WINNERS_MAX) in remark) == (29, True)
+
+
 def test_what_nobody_commits_expires_and_a_deleted_topic_takes_its_messages(sim: SimCluster) -> None:
     writer = Writer(sim, sim.leader())
     assert writer.stage(writer.open(5), 1, b"a")[0] == 0
@@ -146,7 +188,7 @@ def test_what_nobody_commits_expires_and_a_deleted_topic_takes_its_messages(sim:
     assert writer.stage(attempt, 2, b"t")[0] == 0
     assert writer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="U")[0] == 0
     assert writer.commit((attempt, 2), write=6)[0] == 0
-    sim.loop.run_until(lambda: len(sim.leader().state.writes.attempts()) == 0, 30, "the end")
+    sim.loop.run_until(lambda: not list(sim.leader().state.writes.attempts()), 30, "the end")
     assert sim.leader().bodies("T") == [b"t"]
     late = writer.open(7)
     assert writer.stage(late, 1, b"late")[0] == 0

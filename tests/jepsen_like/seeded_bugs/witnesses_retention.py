@@ -10,6 +10,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.digest import digest
 from statemachine.kv import CQ
 from statemachine.message_index import key_hash
+from statemachine.staged_writes import AttemptState
 from tests.support.bug_schedules import holds
 
 
@@ -218,3 +219,12 @@ def witness_G15() -> None:
 def witness_G16() -> None:
     """The next leader goes on with a removal."""
     holds("G16")
+
+
+def witness_G17() -> None:
+    """Attempts that lost are discarded for everybody, before any slice says so in their rows."""
+    log = Log()
+    log.command(["raise_level", commands.BOUNDED_LEVEL], *[["open_attempt", "q", 1, 1]] * 40)
+    log.command(["commit_write", "q", 1, 1, []])
+    log.remove(8)
+    assert {attempt.state for attempt in applied(log).writes.attempts()} <= {AttemptState.DISCARDED}
