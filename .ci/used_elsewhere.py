@@ -29,7 +29,7 @@ _.damaged_bytes, _.finished_ms  # cluster/repair
 # cluster/replication
 _.loss_window_entries_max, _.loss_window_bytes_max, _.loss_window_messages, _.loss_window_messages_seen
 _.lost_messages, _.lost_entries
-_.secret_key  # cluster/members/views.py
+_.secret_key, _.found_by, _.not_found_by  # cluster/members/views.py
 _.seconds_per_row  # raftmq/commands/bench_modes.py
 # cluster/remoting/pull.py: fields of clients that are taken and mean nothing here
 _.requestSource, _.proxyFrowardClientId, _.bname, _.lo, _.ns, _.nsd, _.oway

@@ -19,6 +19,7 @@ from cluster.errors import LocalError
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import Group, Unconfirmed
+from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.stopping import CanStopView, can_stop
 from cluster.members.views import (
     AddRequest,
@@ -137,7 +138,10 @@ async def can_stop_member(call: Call) -> CanStopView:
 
 
 async def add_member(call: Call) -> MemberChanged:
-    """Adds a node as a learner: it receives the log, and the leader promotes it when it has caught up."""
+    """Adds a node as a learner: it receives the log, and the leader promotes it when it has caught up.
+
+    A member that is named with other addresses moves there. A majority of the voters must find it there, unless `force`
+    says that it is down; a leader hands leadership over before its own peer address changes."""
     wanted: AddRequest = call.body
     members = call.port.membership.in_force
     if wanted.cluster_id != str(members.cluster_uuid):
@@ -150,10 +154,62 @@ async def add_member(call: Call) -> MemberChanged:
     addresses = _addresses(wanted)
     node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
     manual = not wanted.auto_promote
+    proof = await _found(call, node, uuid, addresses)
     entry = await _change(
         call.port, lambda done: call.port.changes.add(node, uuid, addresses, manual=manual, done=done)
     )
-    return _changed(call.port, node, entry)
+    changed = _with_proof(_changed(call.port, node, entry), proof)
+    if changed.warning:
+        call.note_change(f"node {node}", f"moved with force to {addresses.host}:{addresses.port}, which nothing proved")
+    return changed
+
+
+async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Proof | None:
+    """Who finds a member at its new addresses; None if it does not move. Raises ApiError, HandedOver."""
+    port, force = call.port, call.body.force
+    try:
+        place = port.changes.check_add(node, uuid, addresses)
+        to = port.changes.check_hand_over() if place and place.host and node == port.config.node.id else NOBODY
+    except LocalError as error:
+        raise _refused(error) from None
+    if place is None:
+        return None
+    try:
+        proof = await port.moves.check(place)
+    except CheckUnderWay:
+        raise ApiError("busy", "another address is being checked: nothing was changed", "ask again") from None
+    if not proof.holds and not force:
+        raise _not_found(place, proof)
+    if to != NOBODY:
+        await _transfer(port, to)
+        raise HandedOver(to)
+    return proof
+
+
+def _not_found(place: Place, proof: Proof) -> ApiError:
+    fix = (
+        f"start node {place.node} at that address, or correct the address, and repeat the request; if the node is down "
+        f"and its address is certain: raftmq node move {place.node} … --force (over HTTP: force true)"
+    )
+    needed = f"{proof.needed} voters must find node {place.node} at {place}, and {_found_by(proof)}"
+    told = ";\n".join(proof.lines)
+    return ApiError("refused", f"{needed}: nothing was changed.\n{told}", fix)
+
+
+def _found_by(proof: Proof) -> str:
+    return f"only {', '.join(map(str, proof.by))} did" if proof.by else "none did"
+
+
+def _with_proof(changed: MemberChanged, proof: Proof | None) -> MemberChanged:
+    if proof is None:
+        return changed
+    warning = (
+        ""
+        if proof.holds
+        else f"nothing was proven: {proof.needed} voters must find node {changed.id} at its new address, and "
+        f"{_found_by(proof)}. If the address is wrong, nodes will not reach it: repeat the request with the right one"
+    )
+    return replace(changed, found_by=list(proof.by), not_found_by=proof.lines, warning=warning)
 
 
 async def promote_member(call: Call) -> MemberChanged:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cluster.config.ranges import Held
     from cluster.config.reload import KeyChange, ReloadView
     from cluster.members.changes import MemberChanges
+    from cluster.members.moving import Moves
     from cluster.members.service import MembersService
     from cluster.peer.links import Links
     from cluster.repair.consistency import Consistency
@@ -88,6 +89,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     consistency: Literal["local"] = "local"
     node: int
+    uuid: str = ""
+    """Of its data directory."""
     cluster: str
     cluster_id: str
     broker: str
@@ -224,6 +227,7 @@ class AdminPort:
     """None if no tier is configured."""
     membership: MembersService
     changes: MemberChanges
+    moves: Moves
     services: Services
     metrics: Figures
     events: EventLog

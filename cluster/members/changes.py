@@ -13,6 +13,7 @@ from cluster.errors import LocalError
 from cluster.members import checks
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
+from cluster.members.moving import Place, place_of
 from cluster.members.preferred import Preference
 from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
@@ -94,6 +95,20 @@ class MemberChanges:
         if members.node_uuids.get(node) == uuid:
             return self._propose(with_address(members, address), done)
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
+
+    def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Place | None:
+        """Where a member is to be found if it moves; None if a new one is added, or nodes dial it where they did.
+        Raises LocalError as `add` does."""
+        group = self.group()
+        if not checks.add(group, node, uuid, addresses) or group.membership.node_uuids.get(node) != uuid:
+            return None
+        return place_of(node, str(uuid), group.addresses.get(node), addresses)
+
+    def check_hand_over(self) -> NodeId:
+        """The voter that takes over before this leader's own address changes; NOBODY if it is the only voter. Raises
+        LocalError if others vote and none could lead now."""
+        group = self.group()
+        return checks.successor(group) if len(group.voters) > 1 else NOBODY
 
     def promote(self, node: NodeId, done: Callable[[Ending], None]) -> EntryId:
         """Makes a learner a voter. Raises LocalError, RaftLogError."""

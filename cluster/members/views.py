@@ -121,6 +121,8 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Annotated[dict[Word, Address], msgspec.Meta(max_length=16)] = {}
     auto_promote: bool = True
     """The leader makes it a voter when it has caught up."""
+    force: bool = False
+    """A member moves although no majority of the voters finds it at its new address: it is down."""
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +143,12 @@ class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
     voters: list[int]
     dry_run: bool = False
     """Nothing was changed; `voters` would be left."""
+    found_by: list[int] | None = None
+    """The voters that found a member at its new address; null if none was looked for."""
+    not_found_by: list[str] = []
+    """One line for each voter that did not find it there."""
+    warning: str = ""
+    """What an operator should know about this change."""
 
 
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ def port_of(node: OwnPort) -> AdminPort:
         old_pages=None if node.tier_access is None else node.tier_access.reading.pages,
         membership=node.membership,
         changes=node.changes,
+        moves=node.moves,
         services=node.services,
         metrics=node.metrics,
         events=node.events,

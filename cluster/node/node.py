@@ -42,7 +42,7 @@ from cluster.node.layered_config import LayeredConfig
 from cluster.node.listening import own_address
 from cluster.node.metrics import LoopLagSampler, NodeMetrics
 from cluster.node.node_lanes import NodeLanes
-from cluster.node.peer_wiring import transport_of
+from cluster.node.peer_wiring import moves_of, transport_of
 from cluster.node.rates import Rates, Totals
 from cluster.node.reloading import reload
 from cluster.node.retirement import retire
@@ -214,6 +214,7 @@ class Node:
         self.repairs = Repairs(
             context, storage.directory, self.transport, metrics=metrics.repair, transfer=self.driver.transfer
         )
+        self.moves = moves_of(self.membership, self.transport, self.repairs)
         self.installs = Installs(
             context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.restart
         )

@@ -32,6 +32,7 @@ def status(node: OwnPort) -> NodeStatus:
     node.metrics.catalog(topics=len(state.topics), groups=len(state.groups))
     return NodeStatus(
         node=node.node_id,
+        uuid=str(node.storage.directory.identity.node_uuid),
         cluster=node.config.cluster.name,
         cluster_id=str(node.storage.directory.identity.cluster_uuid),
         broker=node.config.cluster.broker_name,

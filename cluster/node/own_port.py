@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.config.reload import ReloadView
     from cluster.members.changes import MemberChanges
+    from cluster.members.moving import Moves
     from cluster.members.service import MembersService
     from cluster.node.layered_config import LayeredConfig
     from cluster.node.metrics import NodeMetrics
@@ -65,6 +66,7 @@ class OwnPort(Protocol):
     clients: Members
     membership: MembersService
     changes: MemberChanges
+    moves: Moves
     links: Links
     repairs: Repairs
     retention: Retention

@@ -1,14 +1,22 @@
-"""The peer transport of a node, with its secret."""
+"""The peer transport of a node, with its secret; and what dials addresses before they are written down."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from cluster.members.http_probe import probe_http
+from cluster.members.moving import ASK_MS, FOUND_AT, Moves, Place
 from cluster.members.service import MembersService
 from cluster.peer.implausible import Implausible
 from cluster.peer.links import heartbeat_net
+from cluster.peer.probe import probe
 from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import PeerTransport
+from cluster.repair.fetch import FetchError, Status
+from cluster.repair.repairs import Repairs
 from cluster.replication.raft_driver import RaftDriver
 from cluster.runtime.context import NodeContext
+from raftlog.types import NodeId
 from statemachine.commands import LEVEL
 
 
@@ -32,3 +40,35 @@ def transport_of(
     secret.attach(transport)
     driver.watch_implausible(Implausible(transport, context.alarms).note)
     return transport
+
+
+class _Prober:
+    """Dials as this node. Implements `moving.Prober`."""
+
+    def __init__(self, transport: PeerTransport) -> None:
+        self._transport = transport
+
+    async def peer(self, place: Place) -> str:
+        """See Prober."""
+        return await probe(self._transport, place.node, place.node_uuid, (place.host, place.port))
+
+    async def http(self, place: Place) -> str:
+        """See Prober."""
+        cluster_uuid = self._transport.roster.membership.cluster_uuid
+        return await probe_http(place.node, place.node_uuid, cluster_uuid, place.admin)
+
+
+def moves_of(members: MembersService, transport: PeerTransport, repairs: Repairs) -> Moves:
+    """What asks the voters for a member at its new address, and answers when a leader asks."""
+
+    async def ask(peer: NodeId, arguments: list[Any]) -> list[Any] | str:
+        try:
+            return (await repairs.client.fetch(peer, FOUND_AT, arguments, ASK_MS)).fields
+        except FetchError as error:
+            if error.status is Status.BAD:
+                return f"it cannot look there ({error.remark}): does it run an earlier release?"
+            return error.remark
+
+    moves = Moves(members, ask, transport.connected, _Prober(transport))
+    repairs.server.answerers[FOUND_AT] = moves.answer
+    return moves

@@ -23,6 +23,8 @@ from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 logger = logging.getLogger(__name__)
 
 CONTROL, BULK = "control", "bulk"
+PROBE = "probe"
+"""A connection that only asks who listens here (`probe`): it is answered and closed."""
 HANDSHAKE_S = 5.0
 UNANSWERED_S = 0.5
 """A peer that does not ask for a proof within this time has no secret yet, or runs a release without secrets."""
@@ -340,10 +342,13 @@ class Inlet(asyncio.Protocol):
 
     def _admit(self, header: list[Any]) -> None:
         """Accepts the node, if it may connect."""
-        refusal = self._owner.roster.judge(header, (CONTROL, BULK))
+        refusal = self._owner.roster.judge(header, (CONTROL, BULK, PROBE), itself=header[5] == PROBE)
         if refusal is not None:
             self._owner.note_refused(self.remote, refusal.reason)
             self.refuse(refusal)
+            return
+        if header[5] == PROBE:
+            self._end_probe()
             return
         self.peer = NodeId(header[2])
         self.introduction = header
@@ -353,6 +358,14 @@ class Inlet(asyncio.Protocol):
             self._buffer = FrameBuffer(CONTROL_FRAME_MAX)
         self._owner.on_hello(self.peer, self.channel, header)
         self._owner.on_inlet_open(self)
+
+    def _end_probe(self) -> None:
+        """Tells who this is, without a proof if the two nodes share no key, and keeps nothing of the connection."""
+        self._refused = True
+        if self._key is None:
+            self._say(Kind.WELCOME, [*self._owner.who(), b""])
+        assert self.transport is not None
+        self.transport.close()
 
     def refuse(self, refusal: Refusal) -> None:
         """Sends the reason to the peer and reads no more from it."""

@@ -109,8 +109,8 @@ class Roster:
             return f"it comes with another disk (node uuid {node_uuid}, the cluster knows {known})"
         return ""
 
-    def judge(self, header: list[Any], channels: tuple[str, ...]) -> Refusal | None:
-        """Why the handshake is refused, None if it is not."""
+    def judge(self, header: list[Any], channels: tuple[str, ...], *, itself: bool = False) -> Refusal | None:
+        """Why the handshake is refused, None if it is not. `itself`: this very node may be the one that dials."""
         cluster, group, node_id, node_uuid, to_id, channel = header[:6]
         me = self.membership
         if cluster != me.cluster_uuid or group != me.group_id:
@@ -123,7 +123,7 @@ class Roster:
             return Refusal(f"unknown channel {channel!r}")
         if type(node_id) is not int or type(node_uuid) is not str or not 1 <= node_id <= NODE_ID_MAX:
             return Refusal(f"node {node_id} is no member of this cluster")
-        if node_id == me.node_id:
+        if node_id == me.node_id and not (itself and node_uuid == me.node_uuid):
             return Refusal(f"node {node_id} is this node: two configurations have the same node.id")
         return self._judge_identity(NodeId(node_id), node_uuid, header)
 

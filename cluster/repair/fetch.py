@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -92,6 +92,9 @@ class Refused(Exception):
 
 Source = Callable[[list[Any]], Fetched]
 """Answers the arguments of one request; may block. Raises Refused; anything else is answered as FAILED."""
+Answerer = Callable[[NodeId, list[Any]], Awaitable[list[Any]]]
+"""The fields that answer a peer's request, for what is done on the event loop. Raises BlockingIOError if it is to ask
+again later; anything else as of a Source."""
 
 
 class FrameSender(Protocol):
@@ -157,16 +160,23 @@ class FetchLane:
             return FetchReply(job, Status.BAD, NOTHING, f"this node gives no {job.what!r}")
         try:
             fetched = source(job.arguments)
-        except Refused as error:
-            return FetchReply(job, error.status, NOTHING, str(error)[:500])
-        except (TypeError, ValueError) as error:
-            return FetchReply(job, Status.BAD, NOTHING, f"malformed arguments: {error}"[:500])
         except Exception as error:  # noqa: BLE001 - a peer's request must not end this node
-            logger.warning("node %d requested %s, which cannot be served: %s", job.peer, job.what, error)
-            return FetchReply(job, Status.FAILED, NOTHING, str(error)[:500])
+            return refused(job, error)
         if len(fetched.payload) > PAYLOAD_MAX or len(msgpack.packb(fetched.fields)) > FIELDS_MAX:
             return FetchReply(job, Status.FAILED, NOTHING, "the answer does not fit one reply")
         return FetchReply(job, Status.OK, fetched, "")
+
+
+def refused(job: FetchJob, error: Exception) -> FetchReply:
+    """The answer to a request that failed like this."""
+    if isinstance(error, Refused):
+        return FetchReply(job, error.status, NOTHING, str(error)[:500])
+    if isinstance(error, BlockingIOError):
+        return FetchReply(job, Status.BUSY, NOTHING, str(error)[:500])
+    if isinstance(error, (TypeError, ValueError)):
+        return FetchReply(job, Status.BAD, NOTHING, f"malformed arguments: {error}"[:500])
+    logger.warning("node %d requested %s, which cannot be served: %s", job.peer, job.what, error)
+    return FetchReply(job, Status.FAILED, NOTHING, str(error)[:500])
 
 
 class TokenBucket:
@@ -207,6 +217,8 @@ class FetchServer:
         self.sources: dict[str, Source] = {}
         """what -> source; called in the lane."""
         self.lane = FetchLane(self.sources)
+        self.answerers: dict[str, Answerer] = {}
+        """what -> who answers it on the loop."""
         self.bytes_sent = 0
         self._transport = transport
         self._loop = loop
@@ -214,6 +226,12 @@ class FetchServer:
         self._bucket = TokenBucket(bytes_per_second, loop.time())
         self._lull = Lull(last_index, last_index())
         self._open: Counter[NodeId] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Answers nothing more on the loop."""
+        for task in self._tasks:
+            task.cancel()
 
     def reload(self, bytes_per_second: int) -> None:
         """Another rate from now on."""
@@ -230,7 +248,20 @@ class FetchServer:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
             return  # if it cannot be sent, the peer's timeout tells it the same
         self._open[peer] += 1
-        self._runner.submit(job)
+        answerer = self.answerers.get(job.what)
+        if answerer is None:
+            self._runner.submit(job)
+            return
+        task = self._loop.create_task(self._answer(job, answerer), name=f"answer node {peer}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, job: FetchJob, answerer: Answerer) -> None:
+        try:
+            reply = FetchReply(job, Status.OK, Fetched(await answerer(job.peer, job.arguments), b""), "")
+        except Exception as error:  # noqa: BLE001 - a peer's request must not end this node
+            reply = refused(job, error)
+        self._finish(reply)
 
     def on_done(self, replies: Iterable[FetchReply]) -> None:
         """The lane has answers: each leaves when the bandwidth allows."""

@@ -92,6 +92,7 @@ class Repairs:
 
     async def close(self) -> None:
         """Stops; nothing is left half done on disk."""
+        self.server.close()
         await self._ranges.close()
         await self._votes.close()
         await asyncio.get_running_loop().run_in_executor(None, self._lane.close)

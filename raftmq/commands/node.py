@@ -265,6 +265,85 @@ def replace(node: int, data: str | None, as_json: bool) -> None:
 
 @node.command()
 @NODE
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--http", metavar="HOST:PORT", help="The new address of its HTTP API (default: it stays).")
+@click.option(
+    "--listener",
+    "listeners",
+    metavar="NAME=HOST:PORT",
+    multiple=True,
+    help="What one of its listeners advertises from now on; may be repeated (default: they stay).",
+)
+@click.option("--force", is_flag=True, help="Move it although nobody finds it there, because it is down.")
+@data_option
+@admin_option
+@json_option
+def move(
+    node: int,
+    address: str,
+    http: str | None,
+    listeners: tuple[str, ...],
+    force: bool,
+    data: str | None,
+    admin: str | None,
+    as_json: bool,
+) -> None:
+    """Tell the cluster the new peer address of NODE.
+
+    First start the node at its new address. The voters dial it, and a majority must find the same node there. With
+    --force nothing is proven. A leader hands leadership over first. In a local cluster: raftmq up --base-port P.
+    """
+    api = AdminApi(admin_addresses(admin, data), LOOK)
+    view = api.get("/v1/members")
+    changed = api.post("/v1/members", {**_moved(view, node, address, http, listeners), "force": force})
+    lines = [f"[yellow]not found by[/] {line}" for line in changed["not_found_by"]]
+    if changed["warning"]:
+        lines.append(f"[yellow]warning[/] {changed['warning']}")
+    told = f"[green]node {node} is at {address}[/]: found by {_names(changed['found_by'] or []) or 'none'}"
+    if changed["found_by"] is None:
+        told = f"[green]node {node} is at {address}[/]: nodes dial it where they did"
+    show(as_json, changed, told, *lines, markup=True)
+
+
+def _moved(
+    view: dict[str, Any], node: int, address: str, http: str | None, listeners: tuple[str, ...]
+) -> dict[str, Any]:
+    """The body of the request: what the cluster knows of the node, with what changes."""
+    from cluster.config.config import split_address
+
+    member = next((each for each in view["members"] if each["id"] == node), None)
+    if member is None:
+        ids = _names([each["id"] for each in view["members"]])
+        raise LocalError(f"there is no node {node}", f"the members are {ids}", LOOK, ExitCode.REFUSED)
+    try:
+        host, port = split_address(address)
+        advertised = dict(_listener(each) for each in listeners)
+        for each in [*advertised.values(), *([http] if http else [])]:
+            split_address(each)
+    except ValueError as error:
+        fix = f"raftmq node move {node} 10.0.0.4:10914 --listener broker=10.0.0.4:10911"
+        raise LocalError("that is no address", str(error), fix, ExitCode.USAGE) from None
+    return {
+        "id": node,
+        "uuid": member["uuid"],
+        "cluster_id": view["cluster_id"],
+        "host": host,
+        "port": port,
+        "admin": member["admin"] if http is None else http,
+        "listeners": {**member["listeners"], **advertised},
+    }
+
+
+def _listener(text: str) -> tuple[str, str]:
+    """Name and address of a --listener. Raises ValueError."""
+    name, equals, address = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f'"{text}" is not NAME=HOST:PORT')
+    return name, address
+
+
+@node.command()
+@NODE
 @click.option("--undo", is_flag=True, help="Allow the node to lead again, and send clients to it again.")
 @click.option(
     "--grace",

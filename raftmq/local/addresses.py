@@ -17,14 +17,14 @@ def tell_new_ports(view: ClusterView) -> None:
     api = AdminApi([f"{HOST}:{leader.admin_port}"], "raftmq node list")
     members = api.local("/v1/members")
     known = {member["id"]: member for member in members["members"]}
-    for node in view.nodes:
+    for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # a leader that moves hands over
         member = known.get(node.record.id)
         if member is None:
             continue
         told = _place(node.record, member["listeners"])
         if any(member[key] != value for key, value in told.items()):
             who = {"id": node.record.id, "cluster_id": members["cluster_id"], "uuid": member["uuid"]}
-            api.post("/v1/members", {**who, **told})
+            api.post("/v1/members", {**who, **told, "force": not node.running})
 
 
 def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:

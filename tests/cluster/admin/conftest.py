@@ -23,6 +23,7 @@ from cluster.config.loading import load
 from cluster.config.ranges import Held
 from cluster.config.reload import KeyChange
 from cluster.members.changes import MemberChanges
+from cluster.members.moving import CheckUnderWay, Place, Proof
 from cluster.members.service import MembersService
 from cluster.node.metrics import NodeMetrics
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -70,6 +71,22 @@ class FakeClients:
         return len(self.connected) < before
 
 
+class FakeMoves:
+    """The voters find a member wherever it says it is, unless a test says why they do not."""
+
+    def __init__(self) -> None:
+        self.not_by: dict[NodeId, str] = {}
+        """Voter -> why not."""
+        self.busy = False
+        self.checked: list[Place] = []
+
+    async def check(self, place: Place) -> Proof:
+        self.checked.append(place)
+        if self.busy:
+            raise CheckUnderWay
+        return Proof([node for node in (NodeId(1), NodeId(2), NodeId(3)) if node not in self.not_by], self.not_by, 2)
+
+
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
@@ -113,6 +130,7 @@ class FakeNode:
         self.raw: Any = cast("Any", fake)
         context = context_of(self.raw, self.alarms, config=self.config)
         self.membership = MembersService(context, identity, self.metrics.members)
+        self.moves: Any = FakeMoves()
         self.changes = MemberChanges(context, self.membership, transfer=lambda to: self.transfer(to))
 
     def _commit_soon(self, entry: Entry) -> None:

@@ -92,10 +92,92 @@ async def test_a_learner_may_stay_one(client: Any, node: Any) -> None:
 
 
 async def test_a_member_that_moved(client: Any, node: Any) -> None:
-    await client.post("/v1/members", json=NEW)
-    await client.post("/v1/members", json=NEW | {"id": 4, "host": "10.0.0.5"})
+    added = await (await client.post("/v1/members", json=NEW)).json()
+    assert added["found_by"] is None, "a new node does not run yet"
+    moved = await (await client.post("/v1/members", json=NEW | {"id": 4, "host": "10.0.0.5"})).json()
     assert node.membership.peer_addresses()[4] == (("10.0.0.5", 10914),)
     assert node.membership.in_force.reason == "address"
+    assert node.moves.checked == [(4, str(UUID(int=44)), "10.0.0.5", 10914, "")], "its HTTP API stays"
+    assert (moved["found_by"], moved["not_found_by"], moved["warning"]) == ([1, 2, 3], [], "")
+    moved = await (await client.post("/v1/members", json=NEW | {"id": 4, "host": "10.0.0.5", "listeners": {}})).json()
+    assert len(node.moves.checked) == 1, "nodes dial it where they did"
+    assert moved["found_by"] is None
+
+
+REFUSED = "10.0.0.9:10903: Connection refused"
+ELSEWHERE = {"cluster_id": CLUSTER, "id": 3, "uuid": str(UUID(int=3)), "host": "10.0.0.9", "port": 10903}
+
+
+async def test_a_member_that_a_majority_does_not_find_moves_nowhere(client: Any, node: Any) -> None:
+    node.moves.not_by = {1: REFUSED, 2: REFUSED, 3: REFUSED}
+    status, code, message, hint = await error_of(await client.post("/v1/members", json=ELSEWHERE))
+    assert (status, code) == (409, "refused")
+    what, *lines = message.splitlines()
+    assert what == "2 voters must find node 3 at 10.0.0.9:10903, and none did: nothing was changed."
+    assert lines == [f"node 1: {REFUSED};", f"node 2: {REFUSED};", f"node 3: {REFUSED}"]
+    assert "start node 3 at that address" in hint
+    assert "--force" in hint
+    assert node.membership.in_force.index == 0
+    node.moves.not_by = {1: REFUSED, 2: REFUSED}
+    assert "only 3 did" in (await error_of(await client.post("/v1/members", json=ELSEWHERE)))[2]
+
+
+async def test_who_moves_by_force_is_told_that_nothing_was_proven(client: Any, node: Any) -> None:
+    node.moves.not_by = {1: REFUSED, 2: REFUSED, 3: REFUSED}
+    moved = await (await client.post("/v1/members", json=ELSEWHERE | {"force": True})).json()
+    assert node.membership.peer_addresses()[3][0] == ("10.0.0.9", 10903)
+    assert moved["warning"].startswith("nothing was proven: 2 voters must find node 3 at its new address, and none did")
+    assert (moved["found_by"], moved["not_found_by"][0]) == ([], f"node 1: {REFUSED}")
+    (event,) = [each for each in node.events.kept() if each.kind == "change"]
+    assert "which nothing proved" in event.says
+    node.moves.not_by = {1: REFUSED}
+    moved = await (await client.post("/v1/members", json=ELSEWHERE | {"host": "10.0.0.8", "force": True})).json()
+    assert moved["warning"] == "", "it was found all the same"
+
+
+async def test_one_address_is_checked_at_a_time(client: Any, node: Any) -> None:
+    node.moves.busy = True
+    assert (await error_of(await client.post("/v1/members", json=ELSEWHERE)))[:2] == (503, "busy")
+
+
+async def test_what_is_refused_anyway_makes_nobody_dial(client: Any, node: Any) -> None:
+    for wrong in ({"uuid": str(UUID(int=7))}, {"port": 10902, "host": "127.0.0.1"}):
+        assert (await error_of(await client.post("/v1/members", json=ELSEWHERE | wrong)))[:2] == (409, "refused")
+    assert not node.moves.checked
+
+
+async def test_a_leader_that_moves_hands_over_first_and_the_next_one_moves_it(make_node: Any, serve: Any) -> None:
+    old, new = make_node(1), make_node(3)
+    new.leader = 3
+    addresses = old.membership.addresses
+    addresses[3] = addresses[3]._replace(admin=f"127.0.0.1:{(await serve(new)).port}")
+    handed: list[int] = []
+    old.transfer = lambda to: (handed.append(to), setattr(old, "leader", to))
+    client = await serve(old)
+    own = {"cluster_id": CLUSTER, "id": 1, "uuid": str(UUID(int=1)), "host": "10.0.0.9", "port": 10901}
+    old.moves.not_by = {1: REFUSED, 2: REFUSED, 3: REFUSED}
+    assert (await error_of(await client.post("/v1/members", json=own)))[:2] == (409, "refused")
+    assert handed == [], "to nowhere nobody moves, and the leader leads on"
+    old.moves.not_by = {}
+    moved = await (await client.post("/v1/members", json=own)).json()
+    assert (handed, moved["found_by"]) == ([3], [1, 2, 3])
+    assert old.membership.in_force.index == 0, "it is the next leader that proposed it"
+    assert new.membership.peer_addresses()[1][0] == ("10.0.0.9", 10901)
+
+
+async def test_a_leader_whose_http_api_moves_leads_on(client: Any, node: Any) -> None:
+    node.transfer = lambda to: pytest.fail("it is reached by its peers as before")
+    own = {"cluster_id": CLUSTER, "id": 1, "uuid": str(UUID(int=1)), "host": "127.0.0.1", "port": 10901}
+    moved = await (await client.post("/v1/members", json=own | {"admin": "10.0.0.9:9601"})).json()
+    assert moved["found_by"] == [1, 2, 3]
+
+
+async def test_a_leader_that_nobody_can_follow_does_not_move(client: Any, node: Any) -> None:
+    node.raw.lag = {2: 5000}
+    own = {"cluster_id": CLUSTER, "id": 1, "uuid": str(UUID(int=1)), "host": "10.0.0.9", "port": 10901, "force": True}
+    status, code, message, _ = await error_of(await client.post("/v1/members", json=own))
+    assert (status, code) == (409, "refused")
+    assert "no other node than 1 can lead now" in message
 
 
 @pytest.mark.parametrize(

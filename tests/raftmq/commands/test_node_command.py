@@ -49,6 +49,7 @@ VIEW = {
     "quorum": 3,
     "removed": [{"id": 4, "uuid": "u"}],
     "removed_since": None,
+    "cluster_id": "c",
     "drained": False,
     "members": [
         member(1, leader=True, match_index=None, lag_entries=None, state=None, live=None, fit=None),
@@ -74,6 +75,17 @@ def api() -> Iterator[str]:
                 self.answer(200, {"allowed": True})
             else:
                 self.answer(200, VIEW)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not body["force"]:
+                lines = "node 1: h:1: Connection refused;\nnode 2: h:1: Connection refused"
+                told = {"code": "refused", "message": f"none found it: nothing was changed.\n{lines}", "hint": "move"}
+                self.answer(409, {"error": told})
+                return
+            seen = f"{body['host']} {body['port']} {body['admin']} {body['listeners']}"
+            found = {"found_by": [1, 3], "not_found_by": ["node 2: h:1: Connection refused"], "warning": seen}
+            self.answer(200, {"id": 3, "role": "voter", "term": 4, "index": 32, "voters": [1, 2, 3], **found})
 
         def do_DELETE(self) -> None:
             if self.path == "/v1/members/3":
@@ -150,6 +162,7 @@ def test_a_refusal_is_three_lines(api: str, capsys: pytest.CaptureFixture[str]) 
             "raftmq node add --config n4.toml --via http://HOST:PORT",
         ),
         (["add", "--config", "n4.toml", "--via", "nonsense"], 2, "nonsense is not the address", "--admin HOST:9644"),
+        (["move", "3", "h:1", "--admin", "127.0.0.1:1"], 4, "no node answers at 127.0.0.1:1", "raftmq status"),
         (["promote", "three"], 2, "invalid value", "raftmq node promote --help"),
         (["remove", "0"], 2, "invalid value", "raftmq node remove --help"),
         (["replce", "3"], 2, "has no command replce", "raftmq node replace"),
@@ -170,6 +183,35 @@ def test_what_cannot_be_done_says_what_to_type(
     what, _, fixing = capsys.readouterr().err.splitlines()[-3:]
     assert says in what
     assert fix in fixing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["3", "nonsense"], ExitCode.USAGE, '"nonsense" is not host:port'),
+        (["3", "h:1", "--http", "nonsense"], ExitCode.USAGE, '"nonsense" is not host:port'),
+        (["3", "h:1", "--listener", "h:2"], ExitCode.USAGE, '"h:2" is not NAME=HOST:PORT'),
+        (["3", "h:1", "--listener", "broker=h"], ExitCode.USAGE, '"h" is not host:port'),
+        (["9", "h:1"], ExitCode.REFUSED, "the members are 1, 2, 3, 5, 6, 7"),
+        (["3", "h:1"], ExitCode.REFUSED, "node 1: h:1: Connection refused; node 2: h:1: Connection refused"),
+    ],
+)
+def test_a_move_that_cannot_be_asked_for_or_is_refused(
+    api: str, arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "move", *arguments, "--admin", api]) == code
+    assert says in capsys.readouterr().err.splitlines()[-2]
+
+
+def test_a_move_says_who_found_the_node(api: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not named stays as the cluster knows it."""
+    assert run(["node", "move", "3", "h:1", "--listener", "broker=h:2", "--force", "--admin", api]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "node 3 is at h:1: found by 1, 3",
+        "not found by node 2: h:1: Connection refused",
+        "warning h 1 h:9603 {'broker': 'h:2'}",
+    ]
 
 
 def test_fewer_than_three_voters_are_asked_about(

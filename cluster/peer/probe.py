@@ -1,0 +1,152 @@
+"""Asks who listens at an address, with a handshake on a channel of its own; the connection ends with the answer.
+
+The channel `probe` disturbs nothing: the node that is asked keeps no connection of it, and takes its end for no news of
+the peer. An older node proves itself before it refuses the channel, if the cluster has a secret. Without a secret it
+says nothing, and counts as not reached (docs/wire-protocol.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Protocol, cast
+
+from cluster.peer import handshake
+from cluster.peer.connections import HELLO_MAX, OTHER_SECRET, PROBE
+from cluster.peer.keyring import Keyring
+from cluster.peer.roster import Address, Roster
+from cluster.peer.wire import Kind, WireError, pack, unpack
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from raftlog.types import NodeId
+
+PROBE_S = 2.0
+"""For the dial and the handshake together."""
+_SHOWN_MAX = 200
+"""Characters of what was answered that are passed on."""
+
+
+class Asker(Protocol):
+    """The peer transport of the node that asks (`cluster.peer.transport`)."""
+
+    roster: Roster
+    keyring: Keyring
+
+    def introduction(self, peer: NodeId, channel: str) -> list[Any]:
+        """See PeerTransport."""
+
+
+async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
+    """Why that node was not found at the address; "" if it proved there that it is the node with that uuid."""
+    loop = asyncio.get_running_loop()
+    made: list[Probe] = []
+
+    def make() -> Probe:
+        made.append(Probe(asker, node, node_uuid))
+        return made[-1]
+
+    try:
+        async with asyncio.timeout(PROBE_S):
+            _, connection = await loop.create_connection(make, *address)
+            return await connection.found
+    except TimeoutError:
+        return f"no answer within {PROBE_S:g} s"
+    except OSError as error:
+        return why_unreachable(error)
+    finally:
+        for each in made:
+            each.abort()
+
+
+def why_unreachable(error: OSError) -> str:
+    """The reason of a failed dial, in the system's words."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error.strerror or error)[:_SHOWN_MAX]
+
+
+class Probe(asyncio.Protocol):
+    """One dialled connection that ends when it is known who listens."""
+
+    def __init__(self, asker: Asker, node: NodeId, node_uuid: str) -> None:
+        self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """See `probe`."""
+        self._asker = asker
+        self._node = node
+        self._node_uuid = node_uuid
+        self._buffer = FrameBuffer(HELLO_MAX)
+        self._hello = self._challenge = b""
+        self._key: bytes | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Introduces this node."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        frame = pack(Kind.HELLO, self._asker.introduction(self._node, PROBE))
+        self._hello = frame[4:]
+        self._transport.write(frame)
+
+    def abort(self) -> None:
+        """Ends the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It said no more."""
+        self._end("it closed the connection before it said who it is")
+
+    def data_received(self, data: bytes) -> None:
+        """Handles the frames of the handshake."""
+        if self.found.done():
+            return
+        try:
+            buffer, frames = self._buffer.feed(data)
+            for start, stop in frames:
+                kind, header, _ = unpack(buffer, start, stop)
+                self._on_frame(kind, header, buffer[start:stop])
+        except (WireError, FrameTooLargeError):
+            self._end("what listens there does not speak the protocol of the peer port")
+
+    def _on_frame(self, kind: int, header: list[Any], frame: bytes) -> None:
+        if kind == Kind.CHALLENGE and not self._challenge:
+            self._on_challenge(header, frame)
+        elif kind == Kind.WELCOME and len(header) >= 4:
+            self._end(self._judge(header))
+        elif kind == Kind.REFUSED:
+            self._end(_why_refused(header))
+        else:
+            raise WireError("a frame out of turn")
+
+    def _on_challenge(self, header: list[Any], frame: bytes) -> None:
+        self._key = self._asker.keyring.key(header[1]) if len(header) >= 2 else None
+        if self._key is None or self._transport is None:
+            self._end(OTHER_SECRET)
+            return
+        self._challenge = frame
+        self._transport.write(pack(Kind.PROOF, [handshake.dialler_proof(self._key, self._hello, frame)]))
+
+    def _judge(self, header: list[Any]) -> str:
+        who = header[:3]
+        if self._key is not None:
+            if not handshake.fits(header[3], handshake.acceptor_proof(self._key, self._hello, self._challenge, who)):
+                return OTHER_SECRET
+        elif self._asker.keyring.demanded:
+            return "it does not prove the secret of the cluster"
+        cluster, node, node_uuid = who
+        if cluster != self._asker.roster.membership.cluster_uuid:
+            return f"a node of another cluster answers there ({cluster!s:.36})"
+        if node != self._node:
+            return f"node {node!s:.5} answers there"
+        if node_uuid != self._node_uuid:
+            return f"node {node} with another disk answers there (uuid {node_uuid!s:.36})"
+        return ""
+
+    def _end(self, why: str) -> None:
+        if not self.found.done():
+            self.found.set_result(why)
+
+
+def _why_refused(header: list[Any]) -> str:
+    why = str(header[0])[:_SHOWN_MAX] if header else "no reason"
+    if why.startswith("unknown channel"):
+        return "a node of an earlier release answers there; without a secret it does not say who it is"
+    return f"it refuses this node: {why}"

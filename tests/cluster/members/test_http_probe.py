@@ -1,0 +1,87 @@
+"""Who answers at the address of an HTTP API: a node says who it is, and anything else is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cluster.members import http_probe
+from cluster.members.http_probe import ANSWER_BYTES_MAX, probe_http
+from raftlog.types import NodeId
+from raftmq.local.process import free_base_port
+
+THREE = NodeId(3)
+
+
+def answer(body: object, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\n\r\n{json.dumps(body)}".encode()
+
+
+def status(**changes: object) -> dict[str, object]:
+    return {"schema": 1, "node": 3, "cluster_id": "c", "uuid": "uuid-3", "links": []} | changes
+
+
+Listen = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def listens() -> AsyncIterator[Listen]:
+    servers: list[asyncio.Server] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def listen(*parts: bytes, hangs_up: bool = True) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            await reader.readuntil(b"\r\n\r\n")
+            try:
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                if hangs_up:
+                    writer.close()
+                else:
+                    await reader.read()
+            except ConnectionError:
+                pass
+
+        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
+        return f"127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
+
+    yield listen
+    for writer in writers:
+        writer.transport.abort()
+    for server in servers:
+        server.close()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([answer(status())], ""),
+        ([answer(status())[:30], answer(status())[30:]], ""),
+        ([answer({"node": 3, "cluster_id": "c"})], ""),  # an earlier release
+        ([answer(status(node=2))], "node 2 answers there"),
+        ([answer(status(cluster_id="d"))], "a node of another cluster answers there (d)"),
+        ([answer(status(uuid="other"))], "node 3 with another disk answers there (uuid other)"),
+        ([answer({"error": {}}, "403 Forbidden")], "what answers there is no node (HTTP status 403)"),
+        ([answer([])], "what answers there is no node (HTTP status 200)"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n\xff"], "what answers there is no node (HTTP status 200)"),
+        ([b"SSH-2.0-OpenSSH\r\n"], "what listens there does not speak HTTP"),
+        ([b""], "what listens there does not speak HTTP"),
+        ([b"x" * 70_000] * 5, f"its answer is longer than {ANSWER_BYTES_MAX} bytes"),
+    ],
+)
+async def test_who_answers(listens: Listen, parts: list[bytes], why: str) -> None:
+    assert await probe_http(THREE, "uuid-3", "c", await listens(*parts)) == why
+
+
+async def test_nobody_listens_or_nobody_answers(listens: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = f"127.0.0.1:{free_base_port(1)}"
+    assert await probe_http(THREE, "uuid-3", "c", nobody) == "Connection refused"
+    monkeypatch.setattr(http_probe, "PROBE_S", 0.05)
+    silent = await listens(hangs_up=False)
+    assert await probe_http(THREE, "uuid-3", "c", silent) == "no answer within 0.05 s"
