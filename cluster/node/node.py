@@ -184,7 +184,7 @@ class Node:
     def _build_consensus(self, loop: asyncio.AbstractEventLoop) -> None:
         """The core and its driver; who belongs to the cluster, and the connections to them."""
         storage, config, metrics = self.storage, self.config, self.metrics
-        self.raw = raw = storage.raw_node(config, self.environment.random())
+        self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
         self.driver = driver = RaftDriver(
             raw,
             self.node_id,

@@ -215,7 +215,7 @@ class RaftDriver:
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
         self._turning = False
-        if self._persisted or self._applied:
+        if self._persisted or self._applied or self.raw.unsent:
             self.wake()  # the next turn takes up what is ready, too
 
     def fail(self, error: BaseException) -> None:

@@ -30,6 +30,9 @@ SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
 """Of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
+SEND_BYTES = 2 * 1024 * 1024
+"""Of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of the
+log. Followers that catch up go on in the next turn."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
@@ -103,6 +106,7 @@ class Environment:
     sweep_rows: int = SWEEP_ROWS
     """See `cluster.retention.sweeper`."""
     apply_bytes: int = APPLY_BYTES
+    send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
     """See `cluster.runtime.work`."""
     page_segments: int = PAGE_SEGMENTS

@@ -11,7 +11,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.peer.transport import Membership
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.environment import Environment
+from cluster.runtime.environment import SEND_BYTES, Environment
 from cluster.runtime.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.checkpointer import Checkpointer
@@ -134,8 +134,8 @@ class NodeStorage:
             {node_id: str(node_uuid) for node_id, node_uuid in known.items()},
         )
 
-    def raw_node(self, config: Config, rng: random.Random) -> RawNode:
-        """The core over this directory."""
+    def raw_node(self, config: Config, rng: random.Random, send_bytes: int = SEND_BYTES) -> RawNode:
+        """The core over this directory. `send_bytes`: of entries that it sends in one turn."""
         genesis = self.directory.log.genesis
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
         if hard_state.term > TERM_MAX:
@@ -154,6 +154,7 @@ class NodeStorage:
                 heartbeat_ticks=raft.heartbeat_ticks,
                 inflight_bytes_max=raft.inflight_bytes_max,
                 append_bytes_max=raft.append_bytes_max,
+                turn_bytes_max=send_bytes,
                 segment_size=genesis.segment_size,
             ),
             hard_state=hard_state,

@@ -47,7 +47,7 @@ from jepsen_like.sim.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, Wat
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.network import Network
 from jepsen_like.sim.options import Options, stream
-from jepsen_like.sim.turn_bounds import TURN_SHARE
+from jepsen_like.sim.turn_bounds import SEND_BYTES, TURN_SHARE
 from raftlog.errors import RaftLogError
 from raftlog.storage import layout
 from raftlog.storage.fs import read_file, write_file
@@ -235,6 +235,7 @@ class Machine:
             lock_ttl_ms=LOCK_TTL_MS,
             sweep_rows=SWEEP_ROWS,
             turn_share=TURN_SHARE,
+            send_bytes=SEND_BYTES,
             apply_bytes=self.options.apply_bytes,
             memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
             page_segments=self.options.tier_page or PAGE_SEGMENTS,

@@ -18,6 +18,8 @@ P = ParamSpec("P")
 
 TURN_SHARE = 50
 """Units that all cut work of a simulated node takes of one turn."""
+SEND_BYTES = 128 << 10
+"""Of entries that one turn of a simulated node's driver sends, or one message."""
 TURN_BOUND = 3_000
 """Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
 DRAIN_BOUND = 3_000

@@ -25,6 +25,8 @@ class RaftConfig:
     inflight_messages_max: int = 256
     append_bytes_max: int = 1 * MIB
     """Entries in one AppendEntries; a larger entry is sent alone."""
+    turn_bytes_max: int = 1 << 60
+    """Entries for all followers together in one turn of the driver (`RawNode.set_clock`); one message may pass it."""
     cache_bytes_max: int = 32 * MIB
     """Recent entries kept in memory; older ones are read through the LogReader. Entries that are not on the node's
     own disk yet are kept whatever their size."""
@@ -52,6 +54,7 @@ class RaftConfig:
             "inflight_bytes_max",
             "inflight_messages_max",
             "append_bytes_max",
+            "turn_bytes_max",
             "cache_bytes_max",
             "apply_bytes_max",
             "applying_bytes_max",

@@ -21,6 +21,8 @@ def tick_leader(raft: Raft) -> None:
     raft.heartbeat_elapsed += 1
     if raft.heartbeat_elapsed >= raft.config.heartbeat_ticks:
         replication.broadcast_heartbeats(raft)
+        for progress in raft.members.peers.values():
+            progress.probe_due = True
     else:
         replication.send_commit_notices(raft)
 
@@ -34,7 +36,8 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
 
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
-    """The follower is alive: confirms reads; if it lacks entries, checks whether a message was lost."""
+    """The follower is alive: confirms reads; if it lacks entries, checks whether a message was lost, once for each
+    interval of heartbeats."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return
@@ -44,6 +47,9 @@ def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
         progress.acked_round = message.context
         read_index.confirm(raft)
     if progress.match_index < raft.log.tail.index:
+        if not progress.probe_due:
+            return
+        progress.probe_due = False
         replication.probe(raft, message.from_id, progress)
     else:
         transfer.hand_over_if_caught_up(raft)

@@ -70,6 +70,7 @@ class Progress:
         "inflights",
         "match_index",
         "next_index",
+        "probe_due",
         "probe_sent",
         "recent_active",
         "sent_commit",
@@ -85,6 +86,9 @@ class Progress:
         self.state = ProgressState.PROBE
         self.probe_sent = False
         """PROBE only: a probe is under way; cleared by its reply, or by a heartbeat reply (it may be lost)."""
+        self.probe_due = False
+        """Heartbeats were sent at their interval since a reply to one was last taken as a sign of a lost message. A
+        follower that stood still answers hundreds at once: without this each answer would bring the same entries."""
         self.recent_active = False
         """The follower was heard since the last check-quorum."""
         self.was_active = False

@@ -50,11 +50,13 @@ class Raft:
         "replication_due",
         "rng",
         "role",
+        "send_budget",
         "term",
         "term_start_index",
         "transfer",
         "transfer_elapsed",
         "transferee",
+        "unsent",
         "vote",
         "vote_clocks",
         "vote_withheld_since",
@@ -128,6 +130,10 @@ class Raft:
         lost = self.vote_withheld_since
         if lost is not None and self.term <= lost:
             self.term, self.vote = lost + 1, NOBODY
+        self.send_budget = self.config.turn_bytes_max
+        """Bytes of entries that may still be sent in this turn; one message may pass it."""
+        self.unsent: dict[NodeId, None] = {}
+        """Followers with room in their windows that wait for another turn, the longest wait first."""
         self.draw_election_timeout()
         if self.log.tail.term > self.term:
             raise InvariantViolationError(
@@ -187,6 +193,7 @@ class Raft:
         self.draw_election_timeout()
         self.transferee = NOBODY
         self.replication_due = False
+        self.unsent.clear()
         self.reads.clear()
 
     def become_follower(self, term: int, leader_id: NodeId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from raftlog import membership as memberships
@@ -78,7 +78,7 @@ class RawNode:
     """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final, but not
     an ImplausibleMessageError."""
 
-    __slots__ = ("_apply_waits", "_applying", "_applying_bytes", "_hard", "_soft", "raft")
+    __slots__ = ("_apply_waits", "_applying", "_applying_bytes", "_hard", "_soft", "raft", "unsent")
 
     def __init__(
         self,
@@ -117,13 +117,20 @@ class RawNode:
         self._applying_bytes = 0
         self._apply_waits = False
         """The next entry to apply is damaged on disk."""
+        self.unsent: Collection[NodeId] = self.raft.unsent
+        """Followers with room in their windows that wait for the next turn (`set_clock`)."""
 
     # -- inputs
 
     def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
-        """Sets the clocks of this turn; only votes, heartbeat replies and log time use them."""
-        self.raft.wall_ms = wall_ms
-        self.raft.monotonic_ms = monotonic_ms
+        """Begins a turn: sets its clocks, which only votes, heartbeat replies and log time use, and lets
+        `turn_bytes_max` be sent again. Followers that had to wait come first, one message each in turn."""
+        raft = self.raft
+        raft.wall_ms = wall_ms
+        raft.monotonic_ms = monotonic_ms
+        raft.send_budget = raft.config.turn_bytes_max
+        if raft.unsent:
+            replication.resume_waiting(raft)
 
     def tick(self) -> None:
         """Advances time by one tick."""

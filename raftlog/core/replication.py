@@ -17,11 +17,27 @@ def broadcast(raft: Raft) -> None:
 
 
 def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Sends entries until the follower has them all, its window is full, or it has to wait for the budget."""
+    """Sends entries until the follower has them all, its window is full, or it has to wait for a budget."""
     progress.held = False
     while progress.next_index <= raft.log.tail.index and not progress.paused:
+        if raft.send_budget <= 0:
+            raft.unsent[node] = None
+            return
         if _is_held(raft, progress) or not _send(raft, node, progress, with_entries=True):
             return
+
+
+def resume_waiting(raft: Raft) -> None:
+    """A turn begins: the followers that waited for it get one message each in turn."""
+    waiting = raft.unsent
+    while waiting and raft.send_budget > 0:
+        node = next(iter(waiting))
+        del waiting[node]
+        progress = raft.members.peers.get(node)
+        if progress is None or progress.paused or progress.next_index > raft.log.tail.index:
+            continue
+        if not _is_held(raft, progress) and _send(raft, node, progress, with_entries=True):
+            waiting[node] = None
 
 
 def _is_held(raft: Raft, progress: Progress) -> bool:
@@ -77,6 +93,7 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     size = entries[-1].end_position - entries[0].position if entries else 0
     if raft.catch_up_budget is not None and next_index < log.cache.first_index:
         raft.catch_up_budget -= size
+    raft.send_budget -= size
     raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
     progress.sent(last_index, size)
     progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))

@@ -20,7 +20,7 @@ ONE, TWO = NodeId(1), NodeId(2)
 class Raw:
     """A core that believes no commit above 5, and breaks at 3."""
 
-    role, leader_id = Role.FOLLOWER, TWO
+    role, leader_id, unsent = Role.FOLLOWER, TWO, ()
 
     def __init__(self) -> None:
         self.heard: list[int] = []

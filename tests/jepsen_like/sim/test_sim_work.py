@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from cluster.replication.apply_lane import ApplyLane
+from cluster.runtime import environment
 from cluster.runtime.chores import DiskLag
 from jepsen_like.sim.loop import Process, SimLoop
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.turn_bounds import DRAIN_BOUND, TURN_BOUND, drain_bound, name_of, turn_bound, unmetered
+from jepsen_like.sim.turn_bounds import DRAIN_BOUND, SEND_BYTES, TURN_BOUND, drain_bound, name_of, turn_bound, unmetered
 from jepsen_like.sim.world import World
 from raftlog.work import METER, charge
+from tests.support.sim_cluster import SimCluster
 
 SEED = 31
 
@@ -85,3 +87,9 @@ def test_what_the_simulator_reads_is_not_counted() -> None:
 def test_a_name_that_is_not_listed_has_the_general_bound() -> None:
     assert turn_bound("anything") == TURN_BOUND
     assert drain_bound("anything") == DRAIN_BOUND
+
+
+def test_a_simulated_node_sends_less_in_a_turn_than_a_real_one() -> None:
+    with SimCluster(5) as sim:
+        assert {node.raw.raft.config.turn_bytes_max for node in sim.nodes.values()} == {SEND_BYTES}
+    assert SEND_BYTES < environment.SEND_BYTES

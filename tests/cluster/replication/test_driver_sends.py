@@ -1,0 +1,47 @@
+"""A follower that has to wait for another turn of the driver gets one, without any other reason for it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from cluster.replication.raft_driver import RaftDriver
+from cluster.runtime.clock import SystemClock
+from raftlog.types import NodeId, Role
+
+
+class Raw:
+    """A core whose follower needs as many turns as `needs` says."""
+
+    role, leader_id = Role.LEADER, NodeId(1)
+
+    def __init__(self, needs: int) -> None:
+        self.turns = 0
+        self._needs = needs
+
+    def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
+        self.turns += 1
+
+    @property
+    def unsent(self) -> tuple[NodeId, ...]:
+        return (NodeId(2),) * (self._needs - self.turns)
+
+    def has_ready(self) -> bool:
+        return False
+
+
+async def test_a_follower_that_waits_for_another_turn_wakes_it() -> None:
+    raw = Raw(needs=5)
+    driver = RaftDriver(
+        raw,  # type: ignore[arg-type]
+        NodeId(1),
+        loop=asyncio.get_running_loop(),
+        clock=SystemClock(),
+        tick_ms=60_000,
+        on_stop=print,
+    )
+    driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)
+    driver.wake()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert raw.turns == driver.turns == 5

@@ -1,0 +1,146 @@
+"""What a leader sends at once: no more bytes of entries than a turn may, and no answer twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raftlog.core.config import RaftConfig
+from raftlog.core.raw_node import RawNode
+from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, HeartbeatReply, RequestVoteReply
+from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
+from tests.support.raft_group import Disk, chain, raw_of
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+OLD = 60
+LAST = OLD + 1
+NO_HINT = EntryId(0, -1)
+
+
+class Leader:
+    """Node 1 leads term 2. It has sent the no-op to nodes 2 and 3, and does not know what they have."""
+
+    def __init__(self) -> None:
+        entries = chain([1] * OLD)
+        self.disk = Disk(entries, HardState(1, NOBODY, 0))
+        self.frame = entries[1].end_position - entries[1].position
+        """Bytes of the smallest entries; the last ones are a byte longer, and two of them are a message."""
+        config = RaftConfig(ONE, 1, append_bytes_max=2 * self.frame + 2, pre_vote=False, check_quorum=False)
+        self.raw: RawNode = raw_of(self.disk, config)
+        self.raw.campaign()
+        self.work()
+        for node in (ONE, TWO):
+            self.raw.step(RequestVoteReply(node, ONE, 2, True, False, 0))
+        assert self.raw.role is Role.LEADER
+        self.work()
+
+    def work(self) -> list[AppendEntries]:
+        """What the core wants sent, its own disk being quick."""
+        sent: list[AppendEntries] = []
+        while self.raw.has_ready():
+            ready = self.raw.ready()
+            if ready.entries:
+                self.disk.replace(ready.entries[0].index, ready.entries)
+                self.raw.persisted(ready.entries[-1].id)
+            if ready.committed_entries:
+                self.raw.applied(ready.committed_entries[-1].index)
+            sent += [m for m in ready.messages if isinstance(m, AppendEntries)]
+        return sent
+
+    def lacks_all(self, *nodes: NodeId) -> list[AppendEntries]:
+        """They refuse the no-op, for they have nothing."""
+        for node in nodes:
+            self.raw.step(AppendEntriesReply(node, ONE, 2, True, OLD, EntryId(0, 0)))
+        return self.work()
+
+    def accept(self, *nodes: NodeId, match: int) -> None:
+        for node in nodes:
+            self.raw.step(AppendEntriesReply(node, ONE, 2, False, match, NO_HINT))
+
+    def begin_turn(self, frames: int) -> None:
+        raft = self.raw.raft
+        raft.config = replace(raft.config, turn_bytes_max=frames * self.frame)
+        self.raw.set_clock(0, 0)
+
+    def turn(self, frames: int) -> dict[NodeId, int]:
+        """One turn: what it sends, in entries by follower."""
+        self.begin_turn(frames)
+        return entries_by_node(self.work())
+
+    def beat(self) -> None:
+        """Ticks until heartbeats have left."""
+        for _ in range(self.raw.raft.config.heartbeat_ticks):
+            self.raw.tick()
+        assert any(isinstance(message, Heartbeat) for message in self.raw.raft.messages)
+
+
+def entries_by_node(messages: list[AppendEntries]) -> dict[NodeId, int]:
+    return {node: sum(len(m.entries) for m in messages if m.to_id == node) for node in (TWO, THREE)}
+
+
+def test_one_turn_sends_what_it_may_and_the_next_one_goes_on_with_both_followers() -> None:
+    leader = Leader()
+    assert entries_by_node(leader.lacks_all(TWO, THREE)) == {TWO: 2, THREE: 2}, "a probe each"
+    leader.begin_turn(6)
+    leader.accept(TWO, THREE, match=2)
+    assert entries_by_node(leader.work()) == {TWO: 6, THREE: 0}
+    assert leader.raw.unsent
+    assert leader.turn(4) == {TWO: 2, THREE: 2}, "node 2 was served before, and each gets a message in turn"
+    for _ in range(5):
+        assert leader.turn(4) == {TWO: 2, THREE: 2}
+    turns = 0
+    while leader.raw.unsent:
+        assert sum(leader.turn(7).values()) <= 8, "one message may pass what was granted"
+        turns += 1
+    assert turns > 5
+    assert all(peer.next_index == LAST + 1 for peer in leader.raw.status().peers if peer.node_id != ONE)
+
+
+def test_a_follower_that_needs_nothing_more_gives_its_place_up() -> None:
+    leader = Leader()
+    leader.lacks_all(TWO, THREE)
+    leader.begin_turn(1)
+    leader.accept(TWO, THREE, match=2)
+    leader.work()
+    leader.accept(TWO, match=LAST)
+    assert leader.turn(2) == {TWO: 0, THREE: 2}
+    leader.accept(THREE, match=LAST)
+    leader.turn(2)
+    assert not leader.raw.unsent
+
+
+def test_who_leads_no_longer_has_nobody_wait() -> None:
+    leader = Leader()
+    leader.lacks_all(TWO)
+    leader.begin_turn(0)
+    leader.accept(TWO, match=2)
+    assert leader.raw.unsent
+    leader.raw.resign()
+    assert not leader.raw.unsent
+    assert leader.turn(100) == {TWO: 0, THREE: 0}
+
+
+def test_a_new_entry_waits_for_the_next_turn_as_well() -> None:
+    leader = Leader()
+    leader.accept(TWO, match=LAST)
+    leader.work()
+    leader.begin_turn(0)
+    leader.raw.propose(EntryType.MESSAGES, b"new", 1)
+    assert entries_by_node(leader.work()) == {TWO: 0, THREE: 0}
+    assert leader.turn(1)[TWO] == 1
+
+
+def test_a_hundred_answers_to_heartbeats_bring_the_entries_once() -> None:
+    """A follower that stood still answers every heartbeat of that time at once."""
+    leader = Leader()
+    leader.lacks_all(TWO)
+    leader.beat()
+    leader.work()
+    for _ in range(100):
+        leader.raw.step(HeartbeatReply(TWO, ONE, 2, 0, 0))
+    assert [len(m.entries) for m in leader.work() if m.to_id == TWO] == [2]
+    leader.raw.step(HeartbeatReply(TWO, ONE, 2, 0, 0))
+    assert not leader.work()
+    leader.beat()
+    leader.work()
+    leader.raw.step(HeartbeatReply(TWO, ONE, 2, 0, 0))
+    assert entries_by_node(leader.work())[TWO] == 2, "that message may be lost as well"
