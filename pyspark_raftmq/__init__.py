@@ -1,7 +1,7 @@
 """Spark reads and writes topics: ``spark.read.format("raftmq").option("servers", "h:p;h:p").option("topic", "t")``.
 
 Spark finds the source by this package's name and registers it by itself; `session()` makes a Spark session that is set
-up for it. docs/pipeline.md has the options and columns.
+up for it, `register(spark)` checks one of your own. docs/pipeline.md has the options and columns.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from pyspark_raftmq.errors import SourceError
 
 if TYPE_CHECKING:
-    from pyspark_raftmq.spark_session import session
+    from pyspark_raftmq.spark_session import register, session
 
-__all__ = ["session"]
+__all__ = ["register", "session"]
 
 
 def __getattr__(name: str) -> object:
-    """`DefaultSource`, which Spark looks for, and `session`; on demand, so that the rest needs no Spark."""
-    modules = {"DefaultSource": "pyspark_raftmq.source", "session": "pyspark_raftmq.spark_session"}
+    """`DefaultSource`, which Spark looks for, `session` and `register`; on demand, so that the rest needs no Spark."""
+    sessions = "pyspark_raftmq.spark_session"
+    modules = {"DefaultSource": "pyspark_raftmq.source", "session": sessions, "register": sessions}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

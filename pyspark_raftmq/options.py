@@ -50,6 +50,12 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrig
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
 """What Spark hands to every source for its own use."""
+_KAFKAS = {
+    "kafka.bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
+    "bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
+    "kafka.group.id": write("group", "lake"),
+}
+"""Options of Kafka's source that are called otherwise here -> what to write instead."""
 _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECASE)
 
 
@@ -159,6 +165,8 @@ def _check_use(given: Mapping[str, str], *, stream: bool) -> None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
+    if name in _KAFKAS:
+        return _KAFKAS[name]
     by_lower = {option.lower(): option for option in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f"did you mean {by_lower[found[0]]}?" if found else "leave it out"

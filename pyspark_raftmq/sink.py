@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import raftmq
-from pyspark_raftmq.errors import WriteError
+from pyspark_raftmq.errors import PlanError, WriteError
 from pyspark_raftmq.sink_options import SinkOptions
 from pyspark_raftmq.sink_task import StagedAttempt, stage_rows
 
@@ -82,6 +83,18 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """A task failed for good. If none was done, what is staged goes with the next batch, or expires."""
         for name in {each.name for each in _staged(messages)}:
             abort(self._options, name, batchId)
+
+
+def check_topic(options: SinkOptions) -> None:
+    """Raises PlanError if the topic is not there, before a task starts. A cluster that does not answer now is asked by
+    the tasks, for `timeoutSeconds`."""
+    with raftmq.connect(options.servers) as mq, suppress(raftmq.RaftMQError):
+        try:
+            mq.admin.describe_topic(options.topic)
+        except raftmq.NotFound as error:
+            raise PlanError(
+                f"there is no topic {options.topic}", str(error), f"raftmq topic create {options.topic}"
+            ) from error
 
 
 def commit(options: SinkOptions, name: str, write: int, staged: Iterable[StagedAttempt]) -> None:

@@ -13,7 +13,7 @@ from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.narrowing import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
-from pyspark_raftmq.sink import TopicStreamWriter, TopicWriter
+from pyspark_raftmq.sink import TopicStreamWriter, TopicWriter, check_topic
 from pyspark_raftmq.sink_options import check_sink_schema, parse_sink_options
 from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.task import RangePartition, copy_partitions, read_partition
@@ -47,14 +47,18 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return TopicStream(parse_options(self.options, stream=True), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """A batch write. Raises OptionError."""
+        """A batch write. Raises OptionError, and PlanError if there is no such topic."""
         check_sink_schema(schema, overwrite=overwrite)
-        return TopicWriter(parse_sink_options(self.options, stream=False))
+        options = parse_sink_options(self.options, stream=False)
+        check_topic(options)
+        return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """The sink of a streaming query. Raises OptionError."""
+        """The sink of a streaming query. Raises as `writer`."""
         check_sink_schema(schema, overwrite=overwrite)
-        return TopicStreamWriter(parse_sink_options(self.options, stream=True))
+        options = parse_sink_options(self.options, stream=True)
+        check_topic(options)
+        return TopicStreamWriter(options)
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import pkgutil
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -20,8 +22,15 @@ DRIVER_MEMORY = "1g"
 LOCAL = "local[2]"
 
 
+_IMPORTS = "import pyspark_raftmq, raftmq, pyarrow"
+
+
 class SparkMissing(SourceError):
     """No Spark, or one that is too old."""
+
+
+class WrongPython(SourceError):
+    """Spark starts an interpreter that lacks this package, or one that it needs."""
 
 
 def session(
@@ -36,7 +45,7 @@ def session(
     `master`: where tasks run; None: as `spark-submit` was told, or on two cores of this machine.
 
     Sets PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON (this interpreter, unless they are set) and JAVA_HOME for this process. A
-    session that is active already is returned as it is. Raises SparkMissing and JavaMissing.
+    session that is active already is returned as it is. Raises SparkMissing, JavaMissing and WrongPython.
     """
     check_spark()
     if not is_submitted():
@@ -62,8 +71,42 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    _register(spark)
+    register(spark)
     return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the data source known to a session of your own, and checks that Spark starts a Python that has it. Raises
+    WrongPython: Spark itself would only say that there is no data source of this name."""
+    context = None if is_remote() else spark.sparkContext
+    if context is not None:
+        check_python(context.pythonExec)
+    _register(spark)
+
+
+def check_python(command: str) -> None:
+    """Raises WrongPython unless this interpreter, which Spark starts for plans and tasks, has what they import."""
+    if shutil.which(command) == sys.executable:
+        return
+    try:
+        done = subprocess.run([command, "-c", _IMPORTS], capture_output=True, text=True, timeout=60, check=False)
+        lacks = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it ends with an error"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        lacks = str(error)
+    if lacks:
+        raise WrongPython(
+            f"Spark starts {command}, which is not the Python of raftmq[spark]",
+            lacks,
+            f"export PYSPARK_PYTHON={sys.executable} before Spark starts, or begin with pyspark_raftmq.session()",
+        )
+
+
+def is_remote() -> bool:
+    """Whether sessions of this process are of Spark Connect: the server has the Python then."""
+    from pyspark.sql.utils import is_remote as remote
+
+    found: bool = remote()
+    return found
 
 
 def _register(spark: SparkSession) -> None:

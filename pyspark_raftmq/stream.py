@@ -89,16 +89,15 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         """
         done = read_offset(start)
         self._commit(done)
-        kept = self._kept() if self._target is None else self._target
-        self._check_lost(done, kept)
+        kept = self._kept_to_target()
         first = {queue: done.next.get(queue, found.first) for queue, found in kept.items()}
         began = {queue: found.first for queue, found in kept.items() if queue not in done.next}
-        for queue, found in kept.items():
-            if first[queue] > found.end:  # made anew; that data was lost has been accepted above
-                first[queue] = began[queue] = found.first
+        jumps = self._jumps(done, kept)
+        first.update(jumps)
+        began.update(jumps)
         lags = {queue: found.end - first[queue] for queue, found in kept.items()}
         taken = self._within(limit, first, lags)
-        if not any(taken.values()):
+        if not jumps and not any(taken.values()):
             return start
         read = {queue: first[queue] + taken.get(queue, 0) for queue in kept}
         return StreamOffset({**done.next, **read}, began).to_json()
@@ -151,8 +150,24 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                     found[topic, queue.queue_id] = _Kept(queue.min_offset, queue.max_offset)
         return found
 
-    def _check_lost(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> None:
-        """Raises PlanError if a queue ends before what was read already, or lost messages that were not read yet."""
+    def _kept_to_target(self) -> dict[Queue, _Kept]:
+        """What may be read. A query that ends at a target goes on where a queue begins now: retention goes on, too."""
+        if self._target is None:
+            return self._kept()
+        if self._options.fail_on_data_loss:
+            return self._target
+        now = self._kept()
+        return {
+            queue: _Kept(min(max(found.first, now[queue].first), found.end), found.end)
+            for queue, found in self._target.items()
+            if queue in now
+        }
+
+    def _jumps(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> dict[Queue, int]:
+        """Where queues go on that end before what was read already, or that lost messages that were not read yet: at
+        once, and not in steps of a batch. The offset that Spark records then is past them, so each is told once.
+        Raises PlanError if the options do not accept that."""
+        jumps = {}
         for queue, offset in done.next.items():
             found = kept.get(queue)
             if found is None or found.first <= offset <= found.end:
@@ -165,7 +180,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                     why,
                     "messages were lost to the stream; to go on without them, set failOnDataLoss to false",
                 )
-            logger.warning("the stream is at offset %d of %s: %s", offset, where, why)
+            logger.warning("the stream was at offset %d of %s and goes on at %d: %s", offset, where, found.first, why)
+            jumps[queue] = found.first
+        return jumps
 
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
         """How many messages of each queue the batch takes."""

@@ -13,6 +13,7 @@ from pyspark_raftmq.errors import PlanError, ReadError, SourceError
 from pyspark_raftmq.narrowing import NOTHING, Narrowing
 from pyspark_raftmq.options import ReadOptions
 from pyspark_raftmq.plan import plan_copy
+from pyspark_raftmq.worker_end import end_quietly
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.tables import FOLLOWER, followers_of, node_for
@@ -43,6 +44,7 @@ def read_partition(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """All of the range, in order. Raises ReadError; what retention removed is left out only if the options say so."""
+    end_quietly()
     # Spark makes a plain partition of its own when there are none.
     if isinstance(partition, RangePartition):
         yield from read_range(options, columns, partition.planned)

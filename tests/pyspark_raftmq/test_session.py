@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyspark
 import pytest
 
 import pyspark_raftmq
 from pyspark_raftmq.errors import SourceError
-from pyspark_raftmq.spark_session import SparkMissing, check_spark
+from pyspark_raftmq.spark_session import SparkMissing, WrongPython, check_python, check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +56,40 @@ def test_importing_the_package_needs_nothing_else() -> None:
         [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert "Spark runs a Python that lacks the package" in done.stderr
+
+
+class Session:
+    """A plain one, of which nothing but its Python is looked at."""
+
+    def __init__(self, python: str) -> None:
+        self.sparkContext = self
+        self.pythonExec = python
+
+
+def python_without_packages(folder: Path) -> str:
+    """As `python3` on the PATH is where the environment is not activated."""
+    path = folder / "python3"
+    path.write_text(f'#!/bin/sh\ncd /\nexec {sys.executable} -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_session_whose_python_lacks_the_package_is_told_what_to_set(tmp_path: Path) -> None:
+    """Spark says DATA_SOURCE_NOT_FOUND, and sixty lines of Java."""
+    wrong = Session(python_without_packages(tmp_path))
+    with pytest.raises(WrongPython) as caught:
+        pyspark_raftmq.register(cast("SparkSession", wrong))
+    assert "No module named 'pyspark_raftmq'" in caught.value.why
+    assert f"export PYSPARK_PYTHON={sys.executable}" in caught.value.hint
+    with pytest.raises(WrongPython, match="No such file"):
+        check_python(str(tmp_path / "no-python"))
+
+
+def test_another_interpreter_that_has_the_package_will_do(tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    check_python(str(other))
 
 
 @pytest.mark.spark

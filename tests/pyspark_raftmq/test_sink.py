@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 import raftmq
 from tests.support.topic_rows import wait_for_rows
@@ -63,3 +64,26 @@ def test_a_stream_goes_from_topic_to_topic(
     run()
     rows = wait_for_rows(mq, "sink-to", 60)
     assert sorted(int(row.body) for row in rows) == list(range(60))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_topic_that_is_missing_is_refused_before_a_task_starts(
+    spark: SparkSession, servers: str, tmp_path: Path, stream: bool
+) -> None:
+    """By the driver: there is no job, and so no line of Java about tasks."""
+
+    def write() -> None:
+        source = spark.readStream.format("rate").load() if stream else spark.range(3).withColumnRenamed("id", "value")
+        rows = source.selectExpr("CAST(value AS STRING) AS body")
+        options = {"servers": servers, "topic": "sink-none"}
+        if stream:
+            sink = rows.writeStream.format("raftmq").option("checkpointLocation", str(tmp_path / "checkpoint"))
+            sink.options(**options).start().awaitTermination(60)
+        else:
+            rows.write.format("raftmq").mode("append").options(**options).save()
+
+    before = len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+    with pytest.raises(PySparkException, match="there is no topic sink-none") as caught:
+        write()
+    assert "raftmq topic create sink-none" in str(caught.value)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup()) == before

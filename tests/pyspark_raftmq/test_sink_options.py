@@ -27,6 +27,7 @@ def test_options_and_their_defaults() -> None:
         ({**GIVEN, "writeId": "w"}, True, "no meaning for a stream"),
         ({**GIVEN, "writeId": "w" * 241}, False, "has 241 characters"),
         ({**GIVEN, "slicerow": "1"}, False, "did you mean sliceRows"),
+        ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, True, 'write .option("servers"'),
         ({**GIVEN, "sliceRows": "0"}, False, "must be a whole number"),
         ({**GIVEN, "password": "x"}, False, "looks like a credential"),
     ],

@@ -115,6 +115,7 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "startingTimestamp": "2026-01-01T00:00:00"}, "startingTimestamp is not understood", "+00:00"),
         ({**NEEDED, "startingTimestamp": "yesterday"}, "startingTimestamp is not understood", "+00:00"),
         ({**NEEDED, "readFrom": "anyone"}, "readFrom is anyone", "follower"),
+        ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, "unknown option", 'write .option("servers"'),
         ({**NEEDED, "failOnDataLoss": "no"}, "failOnDataLoss is no", "true"),
         ({**NEEDED, "minPartitions": "0"}, "minPartitions is 0", "leave it out"),
         ({**NEEDED, "password": "x"}, "looks like a credential", "environment"),

@@ -1,0 +1,73 @@
+"""A stream that accepts the loss of data is past a removed range at once, and says so once. No Spark, no cluster."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pyspark_raftmq.errors import PlanError
+from pyspark_raftmq.options import parse_options
+from pyspark_raftmq.stream import TopicStream, _Kept
+from pyspark_raftmq.stream_offset import Queue, StreamOffset, ranges_between, read_offset
+from raftmq.arrow.ranges import QueueRange
+
+ZERO, ONE = ("t", 0), ("t", 1)
+
+
+class Kept(TopicStream):
+    """What the cluster keeps is what the test says."""
+
+    def __init__(self, kept: dict[Queue, _Kept], **options: str) -> None:
+        given = {"servers": "h:1", "topic": "t", "maxOffsetsPerTrigger": "2000", "failOnDataLoss": "false", **options}
+        super().__init__(parse_options(given, stream=True), ("body",))
+        self.kept = kept
+
+    def _kept(self) -> dict[Queue, _Kept]:
+        return dict(self.kept)
+
+
+def batches(stream: TopicStream, start: dict[str, Any], count_max: int = 50) -> list[list[QueueRange]]:
+    """The ranges of each batch, until there is nothing more to read."""
+    found: list[list[QueueRange]] = []
+    while len(found) < count_max and (end := stream.latestOffset(start, ReadMaxRows(2000))) != start:
+        found.append(ranges_between(read_offset(start), read_offset(end)))
+        start = end
+    return found
+
+
+def test_what_was_removed_is_jumped_over_in_one_batch(caplog: pytest.LogCaptureFixture) -> None:
+    stream = Kept({ZERO: _Kept(196_000, 197_500), ONE: _Kept(0, 400)})
+    start = StreamOffset({ZERO: 0, ONE: 400}).to_json()
+    assert batches(stream, start) == [[QueueRange("t", 0, 196_000, 197_500)]]
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == 1
+    assert "was at offset 0 of t queue 0 and goes on at 196000" in said[0]
+
+
+def test_a_queue_of_which_nothing_is_left_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The batch has no rows; it records where the queue goes on."""
+    stream = Kept({ZERO: _Kept(500, 500)})
+    start = StreamOffset({ZERO: 10}).to_json()
+    assert batches(stream, start) == [[]]
+    assert len(caplog.records) == 1
+
+
+def test_a_query_that_ends_at_a_target_does_not_walk_what_goes_meanwhile() -> None:
+    stream = Kept({ZERO: _Kept(0, 100_000)})
+    stream.prepareForTriggerAvailableNow()
+    stream.kept = {ZERO: _Kept(99_000, 120_000)}
+    assert batches(stream, StreamOffset({ZERO: 0}).to_json()) == [[QueueRange("t", 0, 99_000, 100_000)]]
+    stream.kept = {ZERO: _Kept(110_000, 120_000)}
+    assert batches(stream, StreamOffset({ZERO: 0}).to_json()) == [[]]
+
+
+def test_without_the_option_the_query_ends() -> None:
+    stream = Kept({ZERO: _Kept(5, 9)}, failOnDataLoss="true")
+    with pytest.raises(PlanError, match="the stream is at offset 1 of t queue 0, which is not there"):
+        stream.latestOffset(StreamOffset({ZERO: 1}).to_json(), ReadAllAvailable())
