@@ -37,6 +37,7 @@ ASSIGNED = {
     "cluster/admin/bad_http.py record": "a logging.LogRecord: filters of the library change it",
     "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
     "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
+    "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
 # Names that say enough together with their folder.
 ANY_NUMBER = {"__init__", "__main__", "errors"}
