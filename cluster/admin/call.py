@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -15,8 +14,6 @@ from cluster.admin.port import AdminPort
 from cluster.replication.outcome import Done, Outcome
 from raftlog.types import EntryId
 from statemachine.commands import CommandResult
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from cluster.admin.findings.watch import FindingsWatch
@@ -87,9 +84,7 @@ class Call(NamedTuple):
 
     def note_change(self, about: str, says: str) -> None:
         """Leaves a trace, in the events and the output of this node, of what was deleted or reset, and from where."""
-        text = f"{says}, asked for over HTTP by {self.asker}"
-        self.port.events.note("change", about, text)
-        logger.info("%s: %s", about, text)
+        self.port.events.note_change(about, f"{says}, asked for over HTTP by {self.asker}")
 
     async def breathe(self) -> None:
         """Called between the steps of work that grows with input or data: waits until it is this connection's turn."""

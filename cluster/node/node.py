@@ -288,7 +288,7 @@ class Node:
         old, levels = (None, None) if self.tier_access is None else self.tier_access.for_pulls
         self.pulls = Pulls(services, members, self.resets, self.modes.reads, old, levels)
         pulls = PullRequests(self.pulls, router.elsewhere, router.to_leader, self.metrics)
-        consumers = ConsumerRequests(services, self.resets, self.relay)
+        consumers = ConsumerRequests(services, self.resets, self.relay, self.events.note_change)
         replies = Replies(services, self.relay, own_address(self.config))
         locks = QueueLocks(services, self.environment.lock_ttl_ms)
         ends = self._build_transactions()
@@ -308,6 +308,7 @@ class Node:
             ends,
             lambda: node_view.figures(self),
             lambda positions, told: self._lanes.entries.ask(positions, told),
+            self.events.note_change,
             self.metrics,
             None if self.tier_access is None else self.tier_access.keys,
             self._old_bounds,

@@ -16,7 +16,9 @@ from cluster.broker.names import check_group_name
 from cluster.broker.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import refuse, refusing, reply_written
+from cluster.remoting.changes import asked_by
 from cluster.remoting.fields import integer, text
+from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import MessageFormatError, decode_message_id
@@ -24,18 +26,21 @@ from cluster.wire.message_format import MessageFormatError, decode_message_id
 if TYPE_CHECKING:
     from cluster.broker.client_relay import ClientRelay
     from cluster.broker.services import Services
+    from cluster.remoting.changes import NoteChange
     from cluster.remoting.request import Handler, Request
+    from cluster.replication.outcome import ProposeResult
 
 _encode = metered_json.encode
 
 
 class ConsumerRequests:
-    """Handlers of 222 and 314, the leader's, and of 307 and 309, any node's."""
+    """Handlers of 222 and 314, the leader's, and of 307 and 309, any node's. `note`: see `cluster.remoting.changes`."""
 
-    def __init__(self, services: Services, resets: OffsetResets, relay: ClientRelay) -> None:
+    def __init__(self, services: Services, resets: OffsetResets, relay: ClientRelay, note: NoteChange) -> None:
         self._services = services
         self._resets = resets
         self._relay = relay
+        self._note = note
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -48,11 +53,15 @@ class ConsumerRequests:
 
     def _reset(self, request: Request) -> None:
         wish = _reset_wish(request)
+        value = f" {wish.value}" if wish.to in (ResetTo.TIME, ResetTo.OFFSET) else ""
+        to = f"{wish.to.name.lower()}{value}"
 
         def answer(outcome: list[QueueOffset] | Refused) -> None:
             if isinstance(outcome, Refused):
                 refuse(request, outcome)
             else:
+                says = f"its offsets in {len(outcome)} queues of {wish.topic} were reset to {to}"
+                self._note(f"group {wish.group}", asked_by(request, says))
                 rows = [self._row(wish.topic, *each) for each in outcome]
                 request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b}}' % b",".join(rows))
 
@@ -64,7 +73,15 @@ class ConsumerRequests:
 
     def _clone(self, request: Request) -> None:
         source, to = text(request, "srcGroup"), text(request, "destGroup")
-        self._resets.clone(source, to, request.ext.get("topic", ""), lambda result: reply_written(request, result))
+        topic = request.ext.get("topic", "")
+        trace = asked_by(request, f"its offsets{topic and f' of {topic}'} were set to those of the group {source}")
+
+        def done(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK:
+                self._note(f"group {to}", trace)
+            reply_written(request, result)
+
+        self._resets.clone(source, to, topic, done)
 
     def _consume_directly(self, request: Request) -> None:
         """The message goes along: the client consumes it at once, and answers what came of it."""

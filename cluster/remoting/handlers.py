@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.broker.staged_writes import StagedWriteRequests
     from cluster.remoting.broker_figures import Figures
+    from cluster.remoting.changes import NoteChange
     from cluster.remoting.consumer_requests import ConsumerRequests
     from cluster.remoting.pull import PullRequests
     from cluster.remoting.replies import Replies
@@ -55,16 +56,17 @@ def handlers_of(
     transactions: TransactionRequests,
     figures: Figures,
     read_entries: ReadEntries,
+    note: NoteChange,
     metrics: RequestFigures | None = None,
     old_keys: OldKeys | None = None,
     old_bounds: OldBounds | None = None,
 ) -> dict[int, Handler]:
-    """Request code -> handler; `unreached`: see `route.Routes`; `old_keys`: see MessageQueries, `old_bounds`: see
-    Offsets."""
+    """Request code -> handler; `unreached`: see `route.Routes`, `note`: see `changes`, `old_keys`: see MessageQueries,
+    `old_bounds`: see Offsets."""
     groups = Groups(services, members)
     return {
         **route.handlers(services, unreached, early),
-        **TopicsAdmin(services, groups).handlers(),
+        **TopicsAdmin(services, groups, note).handlers(),
         **heartbeat.handlers(services, members, locks),
         **QueueLockRequests(locks, members).handlers(),
         **offsets.handlers(services, members, old_bounds),

@@ -16,6 +16,7 @@ from cluster.broker.services import Services
 from cluster.broker.topics import Topics
 from cluster.remoting.answers import after_read_index, refusing, reply_written
 from cluster.remoting.body_limits import too_long
+from cluster.remoting.changes import asked_by
 from cluster.remoting.fields import integer_in, text
 from cluster.remoting.list_answers import answer_in_steps, table_body
 from cluster.remoting.request import Handler, Request
@@ -33,6 +34,8 @@ from cluster.wire.codec import is_true
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.remoting.changes import NoteChange
+    from cluster.replication.outcome import Done
     from statemachine.groups import GroupConfig
 
 QUEUES_MAX = 1024
@@ -84,10 +87,11 @@ _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 
 
 class TopicsAdmin:
-    """Handlers of topic and group administration."""
+    """Handlers of topic and group administration. `note`: see `cluster.remoting.changes`."""
 
-    def __init__(self, services: Services, groups: Groups) -> None:
+    def __init__(self, services: Services, groups: Groups, note: NoteChange) -> None:
         self._services = services
+        self._note = note
         self._topics = Topics(services)
         self._groups = groups
 
@@ -117,7 +121,8 @@ class TopicsAdmin:
         self._topics.put(config, lambda result: _reply(request, result))
 
     def _delete_topic(self, request: Request) -> None:
-        self._topics.delete(text(request, "topic"), lambda result: _reply_deleted(request, result))
+        name = text(request, "topic")
+        self._topics.delete(name, self._deleted(request, f"topic {name}", "the topic was deleted"))
 
     def _put_group(self, request: Request) -> None:
         if remark := too_long(request.code, len(request.body)):
@@ -131,7 +136,19 @@ class TopicsAdmin:
 
     def _delete_group(self, request: Request) -> None:
         name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
-        self._groups.delete(name, lambda result: _reply_deleted(request, result), clean_offsets=clean)
+        says = f"the group was deleted {'with' if clean else 'without'} its offsets"
+        self._groups.delete(name, self._deleted(request, f"group {name}", says), clean_offsets=clean)
+
+    def _deleted(self, request: Request, about: str, says: str) -> Done:
+        """Answers. Deleting what is not there succeeds: the caller's wish is met."""
+        trace = asked_by(request, says)
+
+        def done(result: ProposeResult) -> None:
+            if result.results and result.results[0].ok:
+                self._note(about, trace)
+            _reply(request, result, absent_is_fine=True)
+
+        return done
 
     def _all_groups(self, request: Request) -> None:
         def answer(request: Request) -> None:
@@ -148,11 +165,6 @@ def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False
         reply_written(request, result)
     else:
         request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
-
-
-def _reply_deleted(request: Request, result: ProposeResult) -> None:
-    """Deleting what is not there succeeds: the caller's wish is met."""
-    _reply(request, result, absent_is_fine=True)
 
 
 def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:

@@ -105,6 +105,11 @@ class EventLog:
         for watcher in self._watchers:
             watcher.set()
 
+    def note_change(self, about: str, says: str) -> None:
+        """Somebody deleted or reset something: this is said in the node's output, too."""
+        self.note("change", about, says)
+        logger.info("%s: %s", about, says)
+
     @property
     def watchers(self) -> int:
         """How many are watching."""

@@ -22,6 +22,9 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _BAD = ("NotPartial", "InvalidDeleteObjectsResponse", "Metadata", "InvalidListResponse", "ill-formed", "MissingEtag")
+_REQUEST = re.compile(r"Error performing ([A-Z]+ \S+)")
+_CAUSE = re.compile(r'\b(?:message|error): "([^"\n]{1,200})"')
+_TLS = re.compile(r"Invalid(?:Message|Certificate)\(\s*(\w+)")
 _REDIRECT = "BareRedirect"
 _BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _FIXES = {
@@ -93,11 +96,26 @@ def _number(text: str) -> int:
 
 
 def _said(text: str) -> str:
-    """Status, code and message of an answer, else the library's first line."""
+    """Status, code and message of an answer; without one, why there was none, else the library's first line."""
     code, message, status = _CODE.search(text), _MESSAGE.search(text), _number(text)
     if status:
         parts = [str(status), code[1] if code else "", message[1] if message else ""]
         return " ".join(part for part in parts if part)[:TEXT_MAX]
     if "Timeout" in text:
         return "no answer in time"
-    return text.split("\n", 1)[0][:TEXT_MAX]
+    first = text.split("\n", 1)[0]
+    if cause := _cause(text):
+        request = _REQUEST.search(first)
+        return f"{cause} ({request[1]})"[:TEXT_MAX] if request else cause
+    return first[:TEXT_MAX]
+
+
+def _cause(text: str) -> str:
+    """Why there was no answer, as the operating system or TLS says it: the innermost error that the library prints
+    below its first line; "" if there is none."""
+    below = text.partition("\n")[2]
+    if causes := _CAUSE.findall(below):
+        return str(causes[-1]).removeprefix("failed to lookup address information: ")
+    if tls := _TLS.search(below):
+        return f"no TLS connection: {tls[1]}"
+    return ""

@@ -99,7 +99,7 @@ async def test_an_unconfirmed_leader(client: Any, filled: Any) -> None:
 async def test_a_reset_leaves_a_trace_of_who_asked_and_a_dry_run_none(
     client: Any, filled: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "cluster.admin.call")
+    caplog.set_level("INFO", "cluster.runtime.events")
     await reset(client, to="offset", value=7, queue_id=0, dry_run=True)
     assert filled.events.kept() == []
     await reset(client, to="offset", value=7, queue_id=0)

@@ -179,6 +179,8 @@ class FakeNode:
         self.leader = NodeId(2)
         self.unreached: set[NodeId] = set()
         self.figures: dict[str, str] = {}
+        self.changes: list[tuple[str, str]] = []
+        """What was deleted or reset, and what is said of it."""
         self.confirms = True
         self.propose_outcome = Outcome.OK
         self.proposed: list[commands.Command] = []
@@ -211,10 +213,10 @@ class FakeNode:
         no_recalls: Any = None  # tests/cluster/sim/test_sim_recall.py asks a whole node
         self.table = {
             **route.handlers(self, lambda: self.unreached, self.early_routes),
-            **TopicsAdmin(self, groups).handlers(),
+            **TopicsAdmin(self, groups, self.note_change).handlers(),
             **heartbeat.handlers(self, self.members, locks),
             **QueueLockRequests(locks, self.members).handlers(),
-            **ConsumerRequests(self, OffsetResets(self), relay).handlers(),
+            **ConsumerRequests(self, OffsetResets(self), relay, self.note_change).handlers(),
             **Replies(self, relay, "10.0.0.2:10911").handlers(),
             **offsets.handlers(self, self.members),
             **self.pull_handlers(),
@@ -232,6 +234,9 @@ class FakeNode:
         """Those of a node that has just started, and whose log is complete."""
         self.pulls = Pulls(self, self.members, OffsetResets(self))
         return PullRequests(self.pulls, lambda request, position: False, lambda request: False).handlers()
+
+    def note_change(self, about: str, says: str) -> None:
+        self.changes.append((about, says))
 
     # --- Services ---
 

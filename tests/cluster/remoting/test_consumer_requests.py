@@ -83,6 +83,20 @@ def test_where_a_reset_goes(broker: Any, ext: dict[str, int], offsets: list[int]
     assert committed(broker) == offsets[0]
 
 
+@pytest.mark.parametrize(
+    ("ext", "to"),
+    [
+        ({"timestamp": 1_000_350}, "in 2 queues of T were reset to time 1000350"),
+        ({"timestamp": -1, "queueId": 0, "offset": 3}, "in 1 queues of T were reset to offset 3"),
+        ({"timestamp": -1}, "in 2 queues of T were reset to latest"),
+    ],
+)
+def test_a_reset_leaves_a_trace_of_who_asked(broker: Any, ext: dict[str, int], to: str) -> None:
+    reset(broker, group="nobody", **ext)
+    reset(broker, **ext)
+    assert broker.changes == [("group g", f"its offsets {to}, asked for over remoting by 10.9.9.9:40000")]
+
+
 def test_a_running_consumer_is_told_and_its_commits_count_again(broker: Any) -> None:
     reset(broker, timestamp=1_000_350, queueId=0)
     assert commit(broker, 10).answer.code == 0
@@ -180,7 +194,7 @@ def test_members_that_know_no_resets_are_waited_for(broker: Any) -> None:
 def test_a_reset_that_is_not_decided(broker: Any, outcome: Outcome, code: int, remark: str) -> None:
     broker.propose_outcome = outcome
     answer = reset(broker)
-    assert (answer.code, answer.remark.startswith(remark)) == (code, True)
+    assert (answer.code, answer.remark.startswith(remark), broker.changes) == (code, True, [])
 
 
 @pytest.mark.parametrize("topic", ["T", ""])
@@ -190,6 +204,9 @@ def test_another_group_gets_the_offsets_of_one(broker: Any, topic: str) -> None:
     assert broker.ask(314, srcGroup="g", destGroup="h", topic=topic).answer.code == 0
     assert broker.state.offset("h", 1, 0) == 9
     assert broker.state.offset("h", 2, 3) == (None if topic else 5)
+    (change,) = broker.changes
+    says = f"its offsets{' of T' if topic else ''} were set to those of the group g"
+    assert change == ("group h", f"{says}, asked for over remoting by 10.9.9.9:40000")
     assert broker.ask(314, srcGroup="none", destGroup="h", topic="T").answer.code == 26
     assert broker.ask(314, srcGroup="g", destGroup="h", topic="none").answer.code == 17
 

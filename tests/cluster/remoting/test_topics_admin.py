@@ -64,6 +64,24 @@ def test_delete_a_topic_also_when_it_is_gone(node: Any) -> None:
     assert "T" not in node.state.topics
 
 
+def test_what_is_deleted_leaves_a_trace_of_who_asked(node: Any, connect: Any) -> None:
+    put(node)
+    asks = connect()
+    asks.peer_address = ("fd00::7", 40000)
+    for _ in range(2):  # nothing is there to be deleted a second time
+        node.ask(215, topic="T")
+    assert node.changes == [("topic T", "the topic was deleted, asked for over remoting by 10.9.9.9:40000")]
+    node.changes.clear()
+    for name, clean in (("kept", "false"), ("swept", "true")):
+        node.ask(200, b'{"groupName":"%b"}' % name.encode())
+        node.ask(207, connection=asks, groupName=name, cleanOffset=clean)
+    by = "asked for over remoting by [fd00::7]:40000"
+    assert node.changes == [
+        ("group kept", f"the group was deleted without its offsets, {by}"),
+        ("group swept", f"the group was deleted with its offsets, {by}"),
+    ]
+
+
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.FAIL, 14), (Outcome.UNKNOWN, 1)])
 def test_outcomes(node: Any, outcome: Outcome, code: int) -> None:
     node.propose_outcome = outcome
@@ -75,6 +93,7 @@ def test_outcomes(node: Any, outcome: Outcome, code: int) -> None:
     ]
     assert [answer.code for answer in answers] == [code] * 4
     assert all((answer.remark or "").startswith("[UNKNOWN]") == (code == 1) for answer in answers)
+    assert node.changes == []
 
 
 def test_groups(node: Any) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+
+import pytest
+
+from cluster.config.config import TierSection
 from cluster.tier.store import errors
+from cluster.tier.store.opening import open_store
 
 FINAL = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Denied, errors.Unsupported)
 REFUSED_FOR_NOW = (errors.Throttled, errors.Full)
@@ -17,3 +24,41 @@ def test_only_what_nobody_answered_properly_is_unknown() -> None:
 def test_a_message_ends_with_what_to_change() -> None:
     assert str(errors.Denied("the key is unknown", "set AWS_ACCESS_KEY_ID")).endswith("; set AWS_ACCESS_KEY_ID")
     assert str(errors.NotFound("there is no x")) == "there is no x"
+
+
+def refusing_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def why_unreachable(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    store = open_store("s3://bucket/prefix", TierSection(endpoint=endpoint, region="us-east-1"))
+    with pytest.raises(errors.Unreachable) as raised:
+        await store.head("a")
+    await store.close()
+    return str(raised.value)
+
+
+async def test_why_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's first line is the same for all of these; what the system said stands at the bottom of its text."""
+    port = refusing_port()
+    refused = await why_unreachable(monkeypatch, f"http://127.0.0.1:{port}")
+    request = f"HEAD http://127.0.0.1:{port}/bucket/prefix/a"
+    assert refused == f"a: Connection refused ({request}); check tier.endpoint, the network, and that the store runs"
+    unknown = await why_unreachable(monkeypatch, "http://no-such-host.invalid")
+    assert unknown.startswith("a: ")
+    assert "error sending request" not in unknown
+    assert "HEAD http://no-such-host.invalid/" in unknown
+
+
+async def test_an_endpoint_without_tls_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert "no TLS connection" in await why_unreachable(monkeypatch, f"https://127.0.0.1:{port}")
+    server.close()
