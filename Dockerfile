@@ -11,6 +11,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY raftlog raftlog
 COPY statemachine statemachine
 COPY cluster cluster
+COPY docs/runbooks.md docs/runbooks.md
 COPY raftmq raftmq
 COPY jepsen_like jepsen_like
 COPY pyspark_raftmq pyspark_raftmq

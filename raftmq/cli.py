@@ -71,6 +71,7 @@ COMMANDS = {
     "backup": _here("backup", "Create, list and verify backups."),
     "restore": _here("restore", "Create a new cluster from a backup."),
     "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),
+    "runbook": _here("runbook", "Show what a finding or alert means, and what to do."),
     "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
     "context": _here("context", "Give clusters names for --admin."),
     "support": _here("support", "Collect what is needed to understand a problem."),

@@ -21,6 +21,7 @@ SECURITY_POLICY: Final = (
 CONTENT_TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",

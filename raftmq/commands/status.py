@@ -120,7 +120,9 @@ def finding_lines(findings: list[dict[str, Any]], admin: str | None = None) -> l
         lines.append((style, f"{each['severity']}: {each['code']} ({each['object']}) since {since} UTC{why}"))
         lines.append((style, f"    {each['says']}"))
         if not because:
-            lines.append(("green", f"    type: {with_admin(each['do_now'], admin)}    (see {each['runbook']})"))
+            lines.append(
+                ("green", f"    type: {with_admin(each['do_now'], admin)}    (more: raftmq runbook {each['code']})")
+            )
     return lines
 
 

@@ -129,5 +129,9 @@ def test_the_image_copies_what_exists_and_every_product_package() -> None:
     ]
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert [name for name in copied if f"!{name}" not in ignored] == []
+    links = {
+        path.resolve().relative_to(ROOT) for name in copied for path in (ROOT / name).rglob("*") if path.is_symlink()
+    }
+    assert {str(link) for link in links} <= set(copied), "what the packages link to"
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
     assert packages <= set(copied)

@@ -204,6 +204,16 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     assert wrong == []
 
 
+NO_COMMANDS = {"raftmq key id"}
+"""In backticks: what a key is mixed with (docs/wire-protocol.md)."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_sentences_exist(page: Path) -> None:
+    spans = set(re.findall(r"`(raftmq [^`\n]+)`", without_fences(page.read_text()))) - NO_COMMANDS
+    assert [problem for span in spans if (problem := check_command(re.sub(r" [A-Z]+\b.*", "", span)))] == []
+
+
 def check_command(line: str) -> str | None:
     """What is wrong with a line that runs `raftmq`, or None."""
     from raftmq.cli import cli

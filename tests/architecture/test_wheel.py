@@ -94,6 +94,7 @@ def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     assert data - set(wheel.namelist()) == set()
+    assert wheel.read("cluster/admin/static/runbooks.md") == (ROOT / "docs/runbooks.md").read_bytes()
     assert {f"{package}/py.typed" for package in PRODUCT} <= data
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cluster.admin.findings.catalogue import CODES
 from tests.browser.conftest import GROUP, HOSTILE, HOSTS, LONG_GROUP, LONG_TOPIC, ORDERS, Load
 from tests.support.chromium import Page
 from tests.support.live_nodes import LiveCluster
@@ -33,7 +34,7 @@ PAGES = {
     "tier": "tier",
     "faults": "faults",
 }
-WIDTHS = (400, 1024, 1920)
+WIDTHS = (390, 1024, 1920)
 SHOWN = "document.querySelector('#main .stamp[data-applied]') !== null"
 TABS_MAX = 250
 
@@ -221,6 +222,19 @@ async def test_both_colour_schemes_are_there(cluster: LiveCluster, page: Page) -
     light = await page.run(ground)
     await opened(page, cluster, "topics", scheme="dark")
     assert await page.run(ground) != light
+
+
+async def test_a_runbook_is_shown_and_all_are_listed(cluster: LiveCluster, page: Page) -> None:
+    await page.size(width=390)
+    await page.open(f"{cluster.admin(1)}/#/runbook/no_quorum")
+    await page.until("document.querySelector('[data-runbook=no_quorum] code') !== null")
+    assert "read docs/operations.md about" in await page.run("document.querySelector('[data-runbook]').textContent")
+    await page.run("document.querySelector('#main .head a').click()")
+    await page.until("document.querySelector('[data-runbook]') === null")
+    links = "[...document.querySelectorAll('#main li a')].map((each) => each.getAttribute('href'))"
+    assert await page.run(links) == [f"#/runbook/{code}" for code in CODES]
+    assert await page.run("document.documentElement.scrollWidth") <= 390
+    assert page.errors == []
 
 
 async def test_a_hostile_message_is_shown_as_it_is(cluster: LiveCluster, page: Page) -> None:

@@ -28,7 +28,7 @@ def test_every_metric_of_a_rule_is_documented() -> None:
 
 def test_every_rule_leads_to_a_runbook_and_has_a_test() -> None:
     assert len(re.findall(r"^ +runbook: ", RULES, re.MULTILINE)) == len(NAMES) > 8
-    assert set(re.findall(r"runbooks\.md#(\w+)", RULES)) <= set(CODES)
+    assert set(re.findall(r"raftmq runbook (\w+)", RULES)) <= set(CODES)
     assert set(re.findall(r"alertname: (\w+)", TESTS)) == set(NAMES)
 
 

@@ -28,7 +28,7 @@ class Alert(NamedTuple):
     code: str
     """The label, "" without one."""
     leads_to: str
-    """The section of docs/runbooks.md."""
+    """Of the runbook."""
     state: str
     """pending, firing"""
 
@@ -85,7 +85,7 @@ def alerts(url: str) -> list[Alert] | None:
             each["labels"]["alertname"],
             each["labels"]["severity"],
             each["labels"].get("code", ""),
-            each["annotations"]["runbook"].rpartition("#")[2],
+            each["annotations"]["runbook"].rpartition(" ")[2],
             each["state"],
         )
         for each in held

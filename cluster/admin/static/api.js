@@ -18,6 +18,11 @@ export function get(path, signal) {
   return ask("GET", path, undefined, signal);
 }
 
+/** A file of this page, as text. Raises Refusal or Unreachable. */
+export function getText(path, signal) {
+  return ask("GET", path, undefined, signal, (answer) => (answer.ok ? answer.text() : answer.json()));
+}
+
 /** The leader's answer, confirmed by a majority; this node's own while no leader gives one. `path` has no query;
  *  `page` is one, or "". */
 export async function getConfirmed(path, signal, page = "") {
@@ -49,7 +54,7 @@ export function at(...parts) {
   return `v1/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-async function ask(method, path, body, signal) {
+async function ask(method, path, body, signal, read = (answer) => answer.json()) {
   const signals = [AbortSignal.timeout(PATIENCE_MS), ...(signal ? [signal] : [])];
   const options = { method, signal: AbortSignal.any(signals), cache: "no-store" };
   if (body !== undefined) {
@@ -60,7 +65,7 @@ async function ask(method, path, body, signal) {
   let data;
   try {
     answer = await fetch(path, options);
-    data = await answer.json();
+    data = await read(answer);
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Unreachable(error.name === "TimeoutError" ? `no answer within ${PATIENCE_MS / 1000} s` : error.message);

@@ -44,5 +44,5 @@ function findingItem(finding) {
     h("span", { class: "since", title: since ? `since ${f.moment(since)}` : null }, since ? f.ago(since) : ""),
     finding.do_now && h("span", { class: "do" },
       h("code", { class: "command" }, finding.do_now), copyButton(finding.do_now),
-      h("span", null, `${finding.code}, see ${finding.runbook}`)));
+      h("a", { href: `#/runbook/${encodeURIComponent(finding.code)}` }, `${finding.code}: what to do`)));
 }

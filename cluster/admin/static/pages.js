@@ -9,11 +9,12 @@ import members from "./page-members.js";
 import messages from "./page-messages.js";
 import overview from "./page-overview.js";
 import recovery from "./page-recovery.js";
+import runbook from "./page-runbook.js";
 import tier from "./page-tier.js";
 import topics from "./page-topics.js";
 
-/** In the order of the navigation. `isThere`: shown only where the node has it. */
-export const PAGES = [overview, events, topics, groups, clients, messages, members, recovery, consistency, tier, faults];
+/** In the order of the navigation. `isThere`: whether the navigation has it. */
+export const PAGES = [overview, events, topics, groups, clients, messages, members, recovery, consistency, tier, faults, runbook];
 
 /** The page; the overview for an address that no page has. */
 export function pageOf(name) {

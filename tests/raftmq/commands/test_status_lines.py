@@ -81,7 +81,7 @@ def test_a_finding_is_two_lines_and_the_command_of_its_cause() -> None:
     assert finding_lines([finding, margin]) == [
         ("yellow", "warning: node_down (node 3) since 2026-11-21 03:04:05 UTC"),
         ("yellow", "    nobody reaches it"),
-        ("green", "    type: raftmq restart 3    (see docs/runbooks.md#node_down)"),
+        ("green", "    type: raftmq restart 3    (more: raftmq runbook node_down)"),
         ("yellow", "warning: no_quorum_margin (cluster) since 2026-11-21 03:04:05 UTC, because of node_down (node 3)"),
         ("yellow", "    one left"),
     ]

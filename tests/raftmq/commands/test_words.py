@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import tarfile
@@ -13,12 +14,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from cluster.admin.findings.catalogue import CODES
 from cluster.config.local_layout import NodeRecord, locked
 from cluster.errors import LocalError
 from raftmq.cli import cli
 from raftmq.client.errors import error_of
 from raftmq.commands import up
-from raftmq.commands.status import with_admin
+from raftmq.commands.status import finding_lines, with_admin
 from raftmq.local import status as local_status
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.status import ClusterView, NodeView
@@ -126,3 +128,30 @@ def test_a_bundle_of_nodes_elsewhere_says_what_it_lacks(tmp_path: Path) -> None:
     with tarfile.open(to) as archive:
         assert "b/missing.txt" in archive.getnames()
     assert "/v1/config" in ENDPOINTS
+
+
+def test_a_runbook_is_printed_wherever_the_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, empty, text, *_ = run("runbook", "node_down").stdout.splitlines()
+    assert (code, empty) == ("node_down", "")
+    assert text.startswith("warning. The node does not answer over HTTP")
+    assert json.loads(run("runbook", "node_down", "--json").stdout)["text"].startswith(text)
+    assert set(run("runbook").stdout.split()) == set(CODES)
+    result = run("runbook", "node_dwon")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "type:    raftmq runbook node_down")
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_what_a_finding_names_for_more_is_printed(code: str) -> None:
+    finding = {
+        "severity": "info",
+        "code": code,
+        "object": "cluster",
+        "since": "2026-01-01T00:00:00Z",
+        "says": "so",
+        "do_now": "df -h",
+        "runbook": "",
+    }
+    _, _, (_, line) = finding_lines([finding])
+    words = line.partition("(more: ")[2].removesuffix(")").split()
+    assert run(*words[1:]).exit_code == 0

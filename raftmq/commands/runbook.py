@@ -1,0 +1,27 @@
+"""`raftmq runbook`: what a finding or an alert means, and what to do. Needs no cluster."""
+
+from __future__ import annotations
+
+import click
+
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import json_option, show
+
+
+@click.command()
+@click.argument("code", required=False)
+@json_option
+def runbook(code: str | None, as_json: bool) -> None:
+    """Show what the finding or alert CODE means, and what to do; without CODE, list the codes."""
+    from cluster.admin.runbooks import runbooks
+    from cluster.config.source import nearest
+
+    known = runbooks()
+    if code is None:
+        show(as_json, {"codes": list(known)}, *known)
+        return
+    if code not in known:
+        match = nearest(code, known)
+        fix = f"raftmq runbook {match}" if match else "raftmq runbook    (lists all)"
+        raise LocalError(f"there is no runbook {code}", "status and alerts name the code", fix, ExitCode.USAGE)
+    show(as_json, {"code": code, "text": known[code]}, code, "", known[code])

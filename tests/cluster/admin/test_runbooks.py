@@ -1,0 +1,27 @@
+"""The runbooks that come with the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cluster.admin.findings.catalogue import CODES, runbook_of
+from cluster.admin.page import static_files
+from cluster.admin.runbooks import NAME, runbooks
+
+PAGE = Path(__file__).parents[3] / "docs" / "runbooks.md"
+
+
+def test_every_code_has_its_section_in_the_package() -> None:
+    assert list(runbooks()) == list(CODES)
+    assert all(text.startswith(f"{CODES[code].severity}. ") for code, text in runbooks().items())
+    assert runbook_of("fenced") == "docs/runbooks.md#fenced"
+
+
+def test_the_package_has_the_page_of_the_documentation() -> None:
+    assert static_files()[NAME].body == PAGE.read_bytes()
+
+
+def test_a_terminal_gets_no_links() -> None:
+    assert re.findall(r"\]\(", "".join(runbooks().values())) == []
+    assert "read docs/operations.md about" in runbooks()["no_quorum"]
