@@ -13,7 +13,7 @@ from pyspark_raftmq.copy_commands import audit_command, rebuild_command
 from pyspark_raftmq.errors import SourceError
 from pyspark_raftmq.job_running import explained, job_session, progress, session_options
 from raftmq.arrow.columns import DEFAULT_COLUMNS
-from raftmq.commands.common import json_option, print_table, servers_option, show
+from raftmq.commands.common import is_context, json_option, print_table, servers_option, show
 
 _DAY_MS = 86_400_000
 
@@ -197,9 +197,10 @@ def _hour(hour_ms: int) -> str:
 def _options(given: dict[str, str], servers: str | None, **more: str) -> ReadOptions:
     from pyspark_raftmq.options import parse_options
     from raftmq.client.discovery import find_servers
+    from raftmq.local.contexts import find_servers_context
 
     try:
-        where = ";".join(find_servers(servers))
+        where = ";".join(find_servers_context(servers).servers if is_context(servers) else find_servers(servers))
     except ValueError as error:
         raise SourceError("the servers are not understood", str(error), 'raftmq … --servers "host:9876"') from error
     return parse_options({**given, **more, "servers": where})

@@ -73,7 +73,7 @@ COMMANDS = {
     "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),
     "runbook": _here("runbook", "Show what a finding or alert means, and what to do."),
     "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
-    "context": _here("context", "Give clusters names for --admin."),
+    "context": _here("context", "Give clusters names for --admin and --servers."),
     "support": _here("support", "Collect what is needed to understand a problem."),
     "bench": _here("bench", "Measure the cost of each mode on this machine."),
     "unsafe-recover": _here("unsafe_recover", "Continue with one survivor when the majority is lost for good."),

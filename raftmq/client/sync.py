@@ -46,6 +46,11 @@ class Client:
         """The addresses that are asked."""
         return self._client.servers
 
+    @property
+    def cluster_ids(self) -> tuple[str, ...]:
+        """The uuid of the cluster, and of those that it goes on from; () until a server has answered."""
+        return self._client.view.clusters
+
     def producer(self, **options: Any) -> Producer:
         """A producer session of its own; options as of AsyncProducer."""
         return Producer(self._thread.run(_producer(self._client, options)), self._thread)

@@ -12,12 +12,13 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
 from cluster.errors import ExitCode, LocalError
+from raftmq.local.contexts import check_cluster, find_servers_context
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +61,7 @@ def servers_option(command: F) -> F:
     servers = click.option(
         "--servers",
         metavar="HOST:PORT;…",
-        help="Name servers of the cluster (default: RAFTMQ_SERVERS, else the local cluster's).",
+        help="Name servers of the cluster, or a context (default: RAFTMQ_SERVERS, else the local cluster's).",
     )
     data = click.option("--data", metavar="DIR", help=_DATA_HELP, expose_value=False, callback=remember)
     return servers(data(command))
@@ -216,6 +217,11 @@ def show_table(table: Table, out: Console) -> None:
             out.print(Text.assemble((f"{title:<{width}}", "bold"), "  ", shown))
 
 
+def is_context(servers: str | None) -> TypeGuard[str]:
+    """Whether --servers names a context, not addresses."""
+    return servers is not None and servers != "" and ":" not in servers
+
+
 class NodeDirectory(click.ParamType[Path]):
     """A node's data directory, named by itself or, in a local cluster, by the node's folder that holds it."""
 
@@ -233,12 +239,24 @@ class NodeDirectory(click.ParamType[Path]):
 def connect(servers: str | None) -> Client:
     """A connected client of the cluster that --servers, --data or the environment names, in this order.
 
-    Raises LocalError for addresses that are none, and for a directory without a cluster.
+    Raises LocalError for addresses that are none, for a directory without a cluster, and for a context at whose
+    addresses another cluster answers; RaftMQError if nobody answers at those of a context.
     """
     from raftmq.client import connect as open_client
     from raftmq.client.discovery import find_servers
 
     data = click.get_current_context().meta.get(_DATA)
+    if is_context(servers):
+        context = find_servers_context(servers)
+        client = open_client(context.servers)
+        try:
+            if context.cluster_id:
+                client.admin.members()
+                check_cluster(context, *client.cluster_ids)
+        except BaseException:
+            client.close()
+            raise
+        return client
     try:
         if data is None or servers is not None:
             return open_client(servers)

@@ -1,4 +1,4 @@
-"""Named clusters: the HTTP addresses that `--admin NAME` stands for, in one file of the user.
+"""Named clusters: the addresses that `--admin NAME` and `--servers NAME` stand for, in one file of the user.
 
 A context remembers which cluster answered when it was added, so that a name never leads to another one unnoticed.
 """
@@ -23,8 +23,11 @@ class ClusterContext(NamedTuple):
 
     name: str
     addresses: list[str]
+    """Of the HTTP API; [] if only the servers were named."""
     cluster_id: str
     """Of the cluster that answered when it was added; "" if none did."""
+    servers: list[str]
+    """Of the clients' port; [] if only the HTTP API was named."""
 
 
 def contexts_file() -> Path:
@@ -47,7 +50,10 @@ def read_contexts() -> dict[str, ClusterContext]:
         raise _unusable(path, str(error.strerror)) from None
     try:
         rows: dict[str, Any] = json.loads(text)["contexts"]
-        found = [ClusterContext(name, list(row["admin"]), str(row["cluster_id"])) for name, row in rows.items()]
+        found = [
+            ClusterContext(name, list(row["admin"]), str(row["cluster_id"]), list(row.get("servers", ())))
+            for name, row in rows.items()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _unusable(path, "it is not a list of contexts") from None
     return {each.name: each for each in found}
@@ -56,7 +62,10 @@ def read_contexts() -> dict[str, ClusterContext]:
 def write_contexts(contexts: dict[str, ClusterContext]) -> None:
     """Replaces the file as a whole."""
     path = contexts_file()
-    rows = {each.name: {"admin": each.addresses, "cluster_id": each.cluster_id} for each in contexts.values()}
+    rows = {
+        each.name: {"admin": each.addresses, "cluster_id": each.cluster_id, "servers": each.servers}
+        for each in contexts.values()
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_name(f".{path.name}.{os.getpid()}")
@@ -67,26 +76,40 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
 
 
 def find_context(name: str) -> ClusterContext:
-    """The context of that name. Raises LocalError."""
+    """The context of that name, with addresses of the HTTP API. Raises LocalError."""
+    return _find(name, "the address of an HTTP API", "--admin", "HOST:9644")
+
+
+def find_servers_context(name: str) -> ClusterContext:
+    """The context of that name, with servers for clients. Raises LocalError."""
+    return _find(name, "host:port", "--servers", "HOST:9876")
+
+
+def _find(name: str, address: str, option: str, example: str) -> ClusterContext:
     contexts = read_contexts()
+    add = f"raftmq context add {name} {option} {example}"
     if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
         raise LocalError(
-            f"{name} is not the address of an HTTP API, and no context",
+            f"{name} is not {address}, and no context",
             f"an address is host:port; the contexts are: {known}",
-            f"raftmq context add {name} --admin HOST:9644" if NAME.match(name) else "--admin 127.0.0.1:9644",
+            add if NAME.match(name) else f"{option} {example.replace('HOST', '127.0.0.1')}",
             ExitCode.USAGE,
         )
-    return contexts[name]
+    context = contexts[name]
+    if not (context.addresses if option == "--admin" else context.servers):
+        raise LocalError(f"the context {name} has no {option}", "it was added without", add, ExitCode.USAGE)
+    return context
 
 
-def check_cluster(context: ClusterContext, cluster_id: str) -> None:
-    """Raises LocalError if another cluster than the remembered one answers."""
-    if context.cluster_id and cluster_id and context.cluster_id != cluster_id:
+def check_cluster(context: ClusterContext, *cluster_ids: str) -> None:
+    """Raises LocalError if another cluster than the remembered one answers, or than one that goes on from it.
+    `cluster_ids`: of the cluster that answers, and of those that it goes on from; "" is unknown."""
+    if context.cluster_id and all(cluster_ids) and context.cluster_id not in cluster_ids and cluster_ids:
         raise LocalError(
             f"another cluster answers at the addresses of the context {context.name}",
-            f"it was added for cluster {context.cluster_id}, and {cluster_id} answers",
-            f"raftmq context add {context.name} --admin HOST:9644    (if that is intended)",
+            f"it was added for cluster {context.cluster_id}, and {cluster_ids[0]} answers",
+            f"raftmq context remove {context.name}, then add it again    (if that is intended)",
             ExitCode.REFUSED,
         )
 

@@ -87,6 +87,8 @@ def test_the_nearest_right_word(arguments: list[str], what: str, fix: str) -> No
         (["status", "--data"], "option '--data' requires an argument"),
         (["consume", "t", "--servers", "no-port"], "is not host:port"),
         (["topic", "list", "--admin", "no-port"], "no-port is not the address of an HTTP API"),
+        (["context", "add", "prod"], "a context needs --admin, --servers or both"),
+        (["context", "remove", "nobody"], "there is no context nobody"),
         (["demo", "--messages", "10"], "invalid value for '--messages'"),
     ],
 )

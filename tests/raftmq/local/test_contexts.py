@@ -1,15 +1,19 @@
-"""Contexts: `--admin NAME` leads to the cluster that it was added for, or nowhere."""
+"""Contexts: `--admin NAME` and `--servers NAME` lead to the cluster that they were added for, or nowhere."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import click
 import pytest
 
+import raftmq.client
 from cluster.errors import ExitCode, LocalError
 from raftmq.cli import run
+from raftmq.client.errors import Unreachable
+from raftmq.commands.common import connect
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.contexts import FILE_VARIABLE
 
@@ -35,10 +39,99 @@ def test_a_name_stands_for_its_addresses(answers: dict[str, Any], capsys: pytest
     capsys.readouterr()
     assert run(["context", "list", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["contexts"]
-    assert listed == {"name": "prod", "addresses": ["n1:9644", "n2:9644"], "cluster_id": "c-1"}
+    assert listed == {"name": "prod", "addresses": ["n1:9644", "n2:9644"], "cluster_id": "c-1", "servers": []}
     assert run(["context", "remove", "prod"]) == 0
     with pytest.raises(LocalError, match="is not the address of an HTTP API, and no context"):
         admin_addresses("prod")
+
+
+class FakeClient:
+    """A client of servers that belong to the clusters `said`, or do not answer."""
+
+    def __init__(self, servers: list[str], said: tuple[str, ...] | None) -> None:
+        self.servers = servers
+        self.cluster_ids: tuple[str, ...] = ()
+        self.admin = self
+        self.closed = False
+        self._said = said
+
+    def members(self) -> None:
+        if self._said is None:
+            raise Unreachable("no server answers")
+        self.cluster_ids = self._said
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the clusters of clients are called, newest first, and the clients so far."""
+    told: dict[str, Any] = {"said": ("c-1",), "made": []}
+
+    def open_client(servers: list[str]) -> FakeClient:
+        told["made"].append(FakeClient(servers, told["said"]))
+        return cast(FakeClient, told["made"][-1])
+
+    monkeypatch.setattr(raftmq.client, "connect", open_client)
+    return told
+
+
+def opened(servers: str) -> Any:
+    with click.Context(click.Command("any")):
+        return connect(servers)
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_name_stands_for_the_servers_of_clients_too(clients: dict[str, Any]) -> None:
+    assert run(["context", "add", "prod", "--admin", "n1:9644"]) == 0
+    with pytest.raises(LocalError, match="the context prod has no --servers") as error:
+        opened("prod")
+    assert error.value.fix == "raftmq context add prod --servers HOST:9876"
+    assert run(["context", "add", "prod", "--servers", "n1:9876;n2:9876"]) == 0
+    assert admin_addresses("prod") == ["n1:9644"], "what is not given stays"
+    assert opened("prod").servers == ["n1:9876", "n2:9876"]
+    with pytest.raises(LocalError, match="nope is not host:port, and no context"):
+        opened("nope")
+
+
+@pytest.mark.usefixtures("answers")
+def test_clients_are_kept_from_another_cluster(clients: dict[str, Any]) -> None:
+    assert run(["context", "add", "prod", "--servers", "n1:9876"]) == 0
+    with pytest.raises(LocalError, match="the context prod has no --admin"):
+        admin_addresses("prod")
+    clients["said"] = ("c-2", "c-1")
+    assert not opened("prod").closed, "a cluster that goes on from it, after a restore"
+    clients["said"] = ("c-3",)
+    with pytest.raises(LocalError, match="another cluster answers") as error:
+        opened("prod")
+    assert (error.value.exit_code, clients["made"][-1].closed) == (ExitCode.REFUSED, True)
+    clients["said"] = None
+    with pytest.raises(Unreachable):
+        opened("prod")
+    assert clients["made"][-1].closed
+
+
+def test_both_kinds_of_address_lead_to_one_cluster(answers: dict[str, Any], clients: dict[str, Any]) -> None:
+    both = ["context", "add", "prod", "--admin", "n1:9644", "--servers", "n1:9876"]
+    clients["said"] = ("c-2",)
+    assert run(both) == ExitCode.REFUSED
+    answers["cluster_id"] = clients["said"] = None
+    assert run(both) == 0
+    assert opened("prod").cluster_ids == (), "nobody knows which cluster it should be"
+
+
+def test_a_file_of_an_earlier_release_has_no_servers(answers: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    row = {"admin": ["n1:9644"], "cluster_id": "c-1"}
+    (tmp_path / "deep" / "contexts.json").write_text(json.dumps({"schema": 1, "contexts": {"prod": row}}))
+    assert admin_addresses("prod") == ["n1:9644"]
 
 
 def test_a_name_that_leads_to_another_cluster_is_refused(answers: dict[str, Any]) -> None:
