@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from raftmq.commands.common import data_option, json_option, show, show_problems
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
 
 
 @click.group()
@@ -23,7 +23,7 @@ def alarm() -> None:
 @json_option
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the raised alarms, node by node."""
-    answers, silent = ask_all(admin_addresses(admin, data), "/v1/status")
+    answers, silent = ask_all(node_addresses(admin, data), "/v1/status")
     rows = [{"node": status["node"], **each} for _, status in answers for each in status["alarms"]]
     show(as_json, {"alarms": rows, "silent": list(silent)}, *(map(_line, rows) if rows else ["no alarm is raised"]))
     if not as_json:

@@ -12,7 +12,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_option, json_option, print_json, print_table, show, show_problems
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
 
 if TYPE_CHECKING:
     from cluster.backup.manifest import Manifest
@@ -76,7 +76,7 @@ def create(
     if every is not None:
         body["every_s"] = every
     if dry_run:
-        plan = _choose(admin_addresses(admin, data), node).post("/v1/backup", {**body, "dry_run": True})
+        plan = _choose(_addresses(admin, data, node), node).post("/v1/backup", {**body, "dry_run": True})
         gone = plan["would_remove"]
         told = f"nothing was changed; beside a new backup would go: {', '.join(gone) or 'none'}"
         show(as_json, {"node": plan["node"], "would_remove": gone}, told)
@@ -84,7 +84,7 @@ def create(
     while True:
         began = time.monotonic()
         try:
-            _tell(_make(_choose(admin_addresses(admin, data), node), body), as_json)
+            _tell(_make(_choose(_addresses(admin, data, node), node), body), as_json)
         except LocalError as error:
             if every is None:
                 raise
@@ -92,6 +92,11 @@ def create(
         if every is None:
             return
         time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+def _addresses(admin: str | None, data: str | None, node: int | None) -> list[str]:
+    """Where to look for the node; without one, at the addresses that were given: the backup stays on that machine."""
+    return admin_addresses(admin, data) if node is None else node_addresses(admin, data)
 
 
 def _choose(addresses: list[str], node: int | None) -> AdminApi:

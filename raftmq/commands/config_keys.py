@@ -14,7 +14,7 @@ from cluster.config.loading import load, written_keys
 from cluster.config.toml_text import toml_value
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import author, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
 
 LOOK = "raftmq config show"
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -173,7 +173,7 @@ def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) 
     """
     addresses = admin_addresses(admin, data)
     if file is None:
-        _show_overruled(addresses, as_json)
+        _show_overruled(node_addresses(admin, data), as_json)
         return
     own, written = cluster_values(load(file, dict(os.environ))), written_keys(file, dict(os.environ))
     answer = AdminApi(addresses, LOOK).get("/v1/config")

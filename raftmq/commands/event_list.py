@@ -11,7 +11,7 @@ import click
 
 from cluster.runtime.events import KINDS
 from raftmq.commands.common import data_option, json_option, show, show_problems
-from raftmq.local.admin_http import admin_addresses, admin_option, ask_all
+from raftmq.local.admin_http import admin_option, ask_all, node_addresses
 
 FOLLOW_EVERY_S = 1.0
 
@@ -31,7 +31,7 @@ def events(
 
     Events of all nodes are sorted by their clocks. With --follow and --json, each event is one line.
     """
-    addresses = admin_addresses(admin, data)
+    addresses = node_addresses(admin, data)
     answers, silent = ask_all(addresses, f"/v1/events?limit={limit}{_query(since, kind)}")
     found = sorted((event for _, view in answers for event in view["events"]), key=_place)
     if as_json and not follow:

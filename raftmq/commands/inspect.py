@@ -9,7 +9,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.local.admin_http import AdminApi, admin_option, node_addresses
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
@@ -69,7 +69,7 @@ def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     """
     from cluster.repair.inspect import Inspection
 
-    addresses = admin_addresses(admin, data)
+    addresses = node_addresses(admin, data)
     marker, unmarked = _mark(addresses)
     nodes: dict[int, Remote] = {}
     silent: list[str] = []
@@ -100,9 +100,9 @@ def _mark(addresses: list[str]) -> tuple[int | None, list[str]]:
 
 
 def _print(report: Report) -> None:
-    names = ", ".join(map(str, report.nodes))
+    names = f"node{'s' if len(report.nodes) > 1 else ''} {', '.join(map(str, report.nodes))}"
     click.echo(
-        f"nodes {names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
+        f"{names}: log up to entry {report.index} ({report.bytes_compared:,} bytes each), "
         + (f"rows as of entry {report.marker}" if report.marker >= 0 else "no rows")
     )
     for finding in report.findings:

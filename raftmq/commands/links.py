@@ -8,7 +8,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import admin_option, each_node, node_addresses
 
 _LINKS = "/v1/links"
 _COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}
@@ -25,7 +25,7 @@ def links(data: str | None, admin: str | None, as_json: bool) -> int:
     acknowledgements flow. SUSPEND: paused, for the reason shown. SHUTDOWN: not connected. Exit code: 1 if a link has
     been READY for more than 10 s, 4 if no node answers.
     """
-    views = [view for _, view in each_node(admin_addresses(admin, data), _LINKS)]
+    views = [view for _, view in each_node(node_addresses(admin, data), _LINKS)]
     if as_json:
         print_json({"schema": 1, "nodes": views})
     else:
@@ -76,7 +76,7 @@ def reload(node: int | None, data: str | None, admin: str | None, as_json: bool)
     restart. An invalid file changes nothing. Exit code: 5 if a node refused its file, 4 if no node answers.
     """
     views, refusals = [], []
-    for api, links_view in list(each_node(admin_addresses(admin, data), _LINKS, node)):
+    for api, links_view in list(each_node(node_addresses(admin, data), _LINKS, node)):
         try:
             views.append(api.post("/v1/config/reload", {}))
         except LocalError as refusal:

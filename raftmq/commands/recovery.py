@@ -9,7 +9,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_option, json_option, show
-from raftmq.local.admin_http import admin_addresses, admin_option, ask_all
+from raftmq.local.admin_http import admin_option, ask_all, node_addresses
 
 _MIB = 1 << 20
 _ENDED = {
@@ -29,7 +29,7 @@ def recovery(node: int | None, data: str | None, admin: str | None, as_json: boo
 
     Exit code: 4 if no node answers, or the one named with --node does not.
     """
-    answers, silent = ask_all(admin_addresses(admin, data), "/v1/recovery")
+    answers, silent = ask_all(node_addresses(admin, data), "/v1/recovery")
     errors = list(silent.values())
     shown = [answer for _, answer in answers if node in (None, answer["node"])]
     if not shown:

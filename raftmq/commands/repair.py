@@ -9,7 +9,7 @@ import click
 
 from cluster.errors import ExitCode
 from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
 
 _WAIT_S, _POLL_S = 60.0, 0.2
 
@@ -28,7 +28,7 @@ def repair(node: int | None, plan: bool, data: str | None, admin: str | None, as
     """
     views = [
         view if plan or not view["damage"] else _mend(api)
-        for api, view in each_node(admin_addresses(admin, data), "/v1/repair", node)
+        for api, view in each_node(node_addresses(admin, data), "/v1/repair", node)
     ]
     if as_json:
         print_json({"schema": 1, "nodes": views})

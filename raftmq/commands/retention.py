@@ -8,7 +8,7 @@ import click
 
 from cluster.retention.settings import differing
 from raftmq.commands.common import data_option, json_option, print_json, print_table, size_of
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
 
 _HOUR_MS = 3_600_000
 
@@ -24,7 +24,7 @@ def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_
 
     Nodes remove messages that are older than [retention] allows automatically; --run makes the leader check now.
     """
-    addresses = admin_addresses(admin, data)
+    addresses = node_addresses(admin, data)
     if dry_run and not run:
         raise click.UsageError("--dry-run goes with --run")
     path = "/v1/retention/run?dry_run=true" if dry_run else "/v1/retention/run"

@@ -9,7 +9,7 @@ import click
 
 from cluster.errors import ExitCode
 from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
 
 _POLL_S = 0.3
 
@@ -27,7 +27,7 @@ def scrub(node: int | None, status: bool, data: str | None, admin: str | None, a
     other nodes as they are found. Exit code: 0 if nothing was found, 1 if something was found, 3 if a scrub did not
     finish.
     """
-    asked = list(each_node(admin_addresses(admin, data), "/v1/scrub", node))
+    asked = list(each_node(node_addresses(admin, data), "/v1/scrub", node))
     views = [view for _, view in asked]
     if not status:
         for api, _ in asked:

@@ -11,7 +11,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_dir, data_option, json_option, print_json, print_table, show
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node, node_addresses
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -116,7 +116,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
     Exit code: 1 unless all nodes require the same secret.
     """
-    views = _views(admin_addresses(admin, data))
+    views = _views(node_addresses(admin, data))
     settled = len({view["key"] for view in views}) == 1 and all(view["state"] == "required" for view in views)
     if as_json:
         print_json({"schema": 1, "settled": settled, "nodes": views})

@@ -11,7 +11,7 @@ import click
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import console, data_dir, data_option, json_option, show
-from raftmq.local.admin_http import GivenAddresses, admin_addresses, admin_option
+from raftmq.local.admin_http import GivenAddresses, admin_option, node_addresses
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 
 MISSING = (
@@ -43,7 +43,7 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
     if path.exists():
         raise LocalError(f"{path} exists already", "a bundle is never overwritten", "--to FILE", ExitCode.USAGE)
     files = {"about.txt": _about()}
-    addresses = admin_addresses(admin, data)
+    addresses = node_addresses(admin, data)
     elsewhere = isinstance(addresses, GivenAddresses)
     with console(stderr=True).status("asking the nodes"):
         for number, address in enumerate(addresses, 1):

@@ -8,7 +8,7 @@ import click
 
 from cluster.errors import ExitCode
 from raftmq.commands.common import data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node
+from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node, node_addresses
 from raftmq.local.tier_scrub import scrubbed
 
 
@@ -26,7 +26,7 @@ def status(data: str | None, admin: str | None, as_json: bool) -> None:
 
     Exits with 1 if the leader cannot reach the store.
     """
-    views = [view for _, view in each_node(admin_addresses(admin, data), "/v1/tier")]
+    views = [view for _, view in each_node(node_addresses(admin, data), "/v1/tier")]
     leader = next((view for view in views if view["node"] == view["leader"]), views[0])
     if as_json:
         print_json({"schema": 1, "nodes": views})

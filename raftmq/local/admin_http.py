@@ -73,6 +73,14 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     return GivenAddresses(parse_addresses(named) if ":" in named else _of_context(named.strip()))
 
 
+def node_addresses(given: str | None, data: str | None = None) -> list[str]:
+    """The same of every node: who names one node of a cluster means all of them. Raises LocalError."""
+    from raftmq.local.status import with_members
+
+    addresses = admin_addresses(given, data)
+    return GivenAddresses(with_members(addresses)) if isinstance(addresses, GivenAddresses) else addresses
+
+
 def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)

@@ -169,15 +169,29 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterV
 
     Of such a node only the id and the address are known: its other ports are 0, and it has no process here.
     """
-    asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
-    first = next((address for address, status in asked.items() if status), None)
-    members = _members(first, timeout_s) if first is not None else {}
-    known = {int(status["node"]) for status in asked.values() if status}
-    others = [address for node, address in members.items() if node not in known and address not in asked]
+    asked, members = _asked(addresses, timeout_s)
+    others = _others(asked, members)
     asked |= dict(zip(others, _statuses(others, timeout_s), strict=True))
     by_address = {address: node for node, address in members.items()}
     views = [_elsewhere(address, status, by_address.get(address, 0)) for address, status in asked.items()]
     return ClusterView(sorted(views, key=lambda view: (view.record.id == 0, view.record.id)))
+
+
+def with_members(addresses: Sequence[str], timeout_s: float = 1.0) -> list[str]:
+    """The addresses, and those of the nodes that only the first to answer names."""
+    return [*addresses, *_others(*_asked(addresses, timeout_s))]
+
+
+def _asked(addresses: Sequence[str], timeout_s: float) -> tuple[dict[str, dict[str, Any] | None], dict[int, str]]:
+    """Address -> what its node says of itself; node -> address, as the first to answer names all."""
+    asked = dict(zip(addresses, _statuses(addresses, timeout_s), strict=True))
+    first = next((address for address, status in asked.items() if status), None)
+    return asked, _members(first, timeout_s) if first is not None else {}
+
+
+def _others(asked: dict[str, dict[str, Any] | None], members: dict[int, str]) -> list[str]:
+    known = {int(status["node"]) for status in asked.values() if status}
+    return [address for node, address in members.items() if node not in known and address not in asked]
 
 
 def _elsewhere(address: str, status: dict[str, Any] | None, node_id: int) -> NodeView:

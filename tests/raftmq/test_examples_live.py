@@ -25,7 +25,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "examples.md").read_text(encoding="
 NOT_RUN = "## What the test does not run"
 FENCE = re.compile(r"^```(sh|http)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 REQUEST = re.compile(r"(GET|POST|PUT|DELETE) (\S+)(?: (\{.*\}))?")
-ADMIN = "127.0.0.1:9644"
+ADMIN, SERVER = "127.0.0.1:9644", "127.0.0.1:9876"
 PATIENCE_S = 60.0
 PASSING = {"no_leader", "not_leader", "busy", "leader_unreachable", "failed"}
 
@@ -104,8 +104,10 @@ def test_what_is_shown_works(place: Path) -> None:
                 failed.append(f"{shown}: {status} {data!r}")
             continue
         line = shown.replace("raftmq up ", f"raftmq up --base-port {base} ")
-        if ADMIN in line:
-            line = line.replace(ADMIN, f"127.0.0.1:{read_cluster(place / '.raftmq').nodes[0].admin_port}")
+        if ADMIN in line or SERVER in line:
+            node = read_cluster(place / ".raftmq").nodes[0]
+            line = line.replace(ADMIN, f"127.0.0.1:{node.admin_port}")
+            line = line.replace(SERVER, f"127.0.0.1:{node.namesrv_port}")
         ended = command(place, line)
         if ended.returncode:
             failed.append(f"{shown}: {ended.returncode} {ended.stdout[-300:]} {ended.stderr[-600:]}")

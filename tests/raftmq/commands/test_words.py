@@ -22,7 +22,7 @@ from raftmq.client.errors import error_of
 from raftmq.commands import up
 from raftmq.commands.status import finding_lines, with_admin
 from raftmq.local import status as local_status
-from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 
@@ -155,3 +155,46 @@ def test_what_a_finding_names_for_more_is_printed(code: str) -> None:
     _, _, (_, line) = finding_lines([finding])
     words = line.partition("(more: ")[2].removesuffix(")").split()
     assert run(*words[1:]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "inspect-consistency",
+        "repair --node 2",
+        "recovery --node 2",
+        "scrub --node 2 --status",
+        "reload --node 2",
+        "backup create --to x --node 2 --dry-run",
+        "secret status",
+        "links",
+        "alarm list",
+        "retention",
+        "config diff",
+        "tier status",
+        "events",
+        "support bundle",
+    ],
+)
+def test_what_is_about_every_node_finds_them_from_one_address(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings and the dashboard name commands with the one address at which they were read."""
+
+    def with_members(addresses: list[str]) -> list[str]:
+        raise LocalError("looks for the others", ",".join(addresses), "")
+
+    monkeypatch.setattr(local_status, "with_members", with_members)
+    result = run(*command.split(), "--admin", ADDRESS)
+    assert "looks for the others" in result.stderr
+
+
+def test_the_others_are_those_that_the_first_to_answer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [{"id": id, "admin": f"n{id}:9644"} for id in (1, 2, 3)]
+
+    def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
+        if host == "silent":
+            return None
+        return {"members": members} if path == "/v1/members" else {"node": 1, "schema": 1}
+
+    monkeypatch.setattr(local_status, "_get", get)
+    assert node_addresses("silent:1,forwarded:2") == ["silent:1", "forwarded:2", "n2:9644", "n3:9644"]
+    assert isinstance(node_addresses("n1:9644"), GivenAddresses)
