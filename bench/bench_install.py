@@ -20,7 +20,6 @@ from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 
-from cluster.repair import checkpoint_copy
 from cluster.repair.asking import at_once
 from cluster.repair.fetch import LOG, STATE, Fetched
 from cluster.repair.install_metrics import InstallMetrics
@@ -29,7 +28,7 @@ from cluster.repair.progress import Progress
 from cluster.repair.segment_source import SEGMENT, segment_source
 from cluster.repair.snapshot import SnapshotTake, Where
 from cluster.repair.state_source import state_source
-from cluster.runtime.environment import open_rows
+from cluster.runtime.row_count import Counted, count_apart
 from cluster.state.checkpoints import Checkpoints
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.fs import OsFileSystem
@@ -126,15 +125,14 @@ def measure(root: Path, messages: int, segment_size: int) -> dict[str, Any]:
     )
     node(root / "taker", 1, segment_size).close(clean=True)
     seconds: dict[str, float] = {}
-    check = checkpoint_copy.check_rows
 
-    def timed_check(*arguments: Any) -> None:
+    def timed_count(path: Path) -> Counted:
         start = perf_counter()
-        check(*arguments)
+        counted = count_apart(path)
         seconds["rows"] = perf_counter() - start
+        return counted
 
-    checkpoint_copy.check_rows = timed_check  # type: ignore[assignment]  # the same arguments, timed
-    where = Where(FS, root / "taker", 1, open_rows)
+    where = Where(FS, root / "taker", 1, timed_count)
     progress = Progress(InstallMetrics(CollectorRegistry()), perf_counter)
     start = perf_counter()
     taken = asyncio.run(SnapshotTake(where, client, at_once, progress, at_least=lambda: 1).run([NodeId(2)]))

@@ -8,25 +8,20 @@ manifest, and the checkpoint once its rows add up to the manifest's sums.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
 from cluster.repair.asking import Blocking, Fetches, ask
 from cluster.repair.fetch import PIECE, STATE
-from cluster.runtime.environment import Rows
+from cluster.runtime.row_count import Counted
 from cluster.state import manifest as manifests
-from cluster.state.checkpoints import mark_of
 from cluster.state.file_crc import file_crc
 from cluster.state.manifest import CheckpointFile, Manifest
 from raftlog.checksums import crc32c
 from raftlog.storage.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
-from statemachine import sums
-from statemachine.kv import KV
 
-OpenRows = Callable[[Path], AbstractContextManager[Rows]]
-"""Opens the rows of a checkpoint, changing nothing. Raises KVError, KVCorruptError."""
+CountRows = Callable[[Path], Counted]
+"""Counts the rows of a checkpoint (`cluster.runtime.row_count`), changing nothing. Raises KVError, ValueError."""
 TIMEOUT_MS = 30_000
 """For one piece of a file: many may fetch from one giver, which sends no faster than it may."""
 PROVE_MS = 120_000
@@ -41,7 +36,7 @@ class CheckpointCopy:
     def __init__(
         self,
         fs: FileSystem,
-        open_rows: OpenRows,
+        count_rows: CountRows,
         folder: Path,
         group_id: int,
         client: Fetches,
@@ -50,7 +45,7 @@ class CheckpointCopy:
     ) -> None:
         """`progress` is called with the size of each piece that came."""
         self._fs = fs
-        self._open_rows = open_rows
+        self._count_rows = count_rows
         self._folder = folder
         self._group_id = group_id
         self._client = client
@@ -145,17 +140,14 @@ class CheckpointCopy:
             if name not in wanted:
                 fs.unlink(folder / name)
         fs.fsync_dir(folder)
-        check_rows(self._open_rows, folder, manifest)
+        check_rows(self._count_rows(folder), manifest)
 
 
-def check_rows(open_rows: OpenRows, folder: Path, manifest: Manifest) -> None:
-    """Reads every row of a checkpoint. Raises KVError, ValueError unless they are those of the manifest."""
-    with open_rows(folder) as rows:
-        mark = mark_of(rows)
-        if mark != manifest.mark:
-            raise ValueError(f"its rows end at entry {mark.index}, its manifest at {manifest.mark.index}")
-        counted = sums.count(cast("KV", rows))  # `scan` is all that it asks for
-        wrong = [family for family, told in manifest.sums.items() if counted.get(family) != told]
+def check_rows(counted: Counted, manifest: Manifest) -> None:
+    """Raises ValueError unless the rows are those of the manifest."""
+    if counted.mark != manifest.mark:
+        raise ValueError(f"its rows end at entry {counted.mark.index}, its manifest at {manifest.mark.index}")
+    wrong = [family for family, told in manifest.sums.items() if counted.sums.get(family) != told]
     if wrong:
         raise ValueError(f"its rows of {', '.join(wrong)} do not add up to its sums")
 

@@ -50,7 +50,7 @@ class Installs:
         self._fs = fs
         self._metrics = metrics
         self.progress = progress = Progress(metrics, context.loop.time)
-        where = Where(fs, directory.path, directory.identity.group_id, context.environment.open_rows)
+        where = Where(fs, directory.path, directory.identity.group_id, context.environment.count_rows)
         self._service = InstallService(
             context,
             where,

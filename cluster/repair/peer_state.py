@@ -21,13 +21,14 @@ from cluster.members.addresses import peer_addresses
 from cluster.peer.secret import load as load_keys
 from cluster.peer.transport import Membership, PeerTransport
 from cluster.repair.asking import ask, at_once
-from cluster.repair.checkpoint_copy import CheckpointCopy, OpenRows
+from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchClient, FetchError, early_client
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.log_forward import LogForward
 from cluster.repair.progress import Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
-from cluster.runtime.environment import Environment, open_rows
+from cluster.runtime.environment import Environment
+from cluster.runtime.row_count import count_apart
 from cluster.state import suspect
 from cluster.state.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.state.opening import StateLostError, is_of_log
@@ -62,11 +63,11 @@ class StateFetch:
     """Asks peers for a checkpoint, and adopts it as one of this node's own. Nothing else may use the directory."""
 
     def __init__(
-        self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, open_rows: OpenRows = open_rows
+        self, fs: FileSystem, directory: NodeDir, committed_index: int = -1, count_rows: CountRows = count_apart
     ) -> None:
         """`committed_index`: what this node knows to be committed, beside what its hard state says."""
         self._fs = fs
-        self._open_rows = open_rows
+        self._count_rows = count_rows
         self._directory = directory
         self._group_id = directory.identity.group_id
         self._log = directory.log
@@ -132,7 +133,7 @@ class StateFetch:
         """The log is brought forward when all files are here and sound: by then the peer may have removed its own."""
         peer, name = offer.peer, offer.name
         folder = self._checkpoints.path / FETCHED
-        copy = CheckpointCopy(self._fs, self._open_rows, folder, self._group_id, client, at_once)
+        copy = CheckpointCopy(self._fs, self._count_rows, folder, self._group_id, client, at_once)
         manifest = await copy.manifest(peer, name)
         if manifest.mark.index + 1 < self._log.first_index:
             raise ValueError(f"checkpoint {name} is older than this node's log")
@@ -172,7 +173,7 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
         )
         run = load_run(fs, directory.path, directory.identity.group_id)
         peers = [node for node in membership.voter_ids if node != config.node_id and node in known]
-        fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.open_rows)
+        fetch = StateFetch(fs, directory, run.synced_index if run else -1, environment.count_rows)
         async with early_client(transport) as client:
             taken = await fetch.run(client, peers)
             snapshot = None if taken else await _snapshot(environment, directory, client, peers)
@@ -190,7 +191,7 @@ async def _snapshot(
     environment: Environment, directory: NodeDir, client: FetchClient, peers: Sequence[NodeId]
 ) -> Snapshot | None:
     """A checkpoint above the end of this log, with the log that leads to it; it is put on record for the opening."""
-    where = Where(environment.fs, directory.path, directory.identity.group_id, environment.open_rows)
+    where = Where(environment.fs, directory.path, directory.identity.group_id, environment.count_rows)
     progress = Progress(InstallMetrics(CollectorRegistry()), asyncio.get_running_loop().time)
     least = directory.log.tail.index + 1
     snapshot = await SnapshotTake(where, client, at_once, progress, at_least=lambda: least).run(peers)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.repair.asking import Blocking, Fetches, ask
-from cluster.repair.checkpoint_copy import CheckpointCopy, OpenRows
+from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchError
 from cluster.repair.frames import fill
 from cluster.repair.progress import Progress
@@ -43,7 +43,7 @@ class Where(NamedTuple):
     path: Path
     """DATA."""
     group_id: int
-    open_rows: OpenRows
+    count_rows: CountRows
 
 
 class Snapshot(NamedTuple):
@@ -87,7 +87,7 @@ class SnapshotTake:
         self._at_least = at_least
         checkpoints = Checkpoints(where.fs, where.path, where.group_id)
         folder = checkpoints.path / INSTALLING
-        self._copy = CheckpointCopy(where.fs, where.open_rows, folder, where.group_id, client, blocking, self._came)
+        self._copy = CheckpointCopy(where.fs, where.count_rows, folder, where.group_id, client, blocking, self._came)
         self._mark: AppliedMark | None = None
         self.failures: dict[NodeId, str] = {}
         """Why a peer's was not taken."""

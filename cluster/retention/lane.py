@@ -118,6 +118,8 @@ class RetentionLane:
         self._checkpoints = checkpoints
         self._rules = rules
         self._tier = tier
+        self._earlier_at: topic_ages.Place | None = None
+        """Where the next look for what goes earlier than the rest begins."""
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
 
@@ -207,7 +209,7 @@ class RetentionLane:
             asked=job.asked,
             kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
         )
-        queues = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms)
+        queues, self._earlier_at = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
         free = self._with_consumers(job, facts, queues, found)
         wanted = free.decision
         if pin is None or wanted is None or wanted.position <= pin.position or not wanted.count:

@@ -21,6 +21,11 @@ class RetentionMetrics:
             registry=registry,
         )
         self._removed = Counter("raftmq_segments_removed", "Segment files removed by retention", registry=registry)
+        self._removals = Gauge(
+            "raftmq_removals_pending",
+            "Deletions of topics, groups, sessions and attempts whose rows are not all gone yet",
+            registry=registry,
+        )
         self._unread = Counter(
             "raftmq_trimmed_unconsumed",
             "Trimmed messages that some consumer group had not consumed (leader)",
@@ -68,6 +73,10 @@ class RetentionMetrics:
         self._bytes.set(size_bytes)
         self._left.set(files_left)
         self._left_bytes.set(bytes_left)
+
+    def removals(self, pending: int) -> None:
+        """So many deletions are being carried out, slice by slice."""
+        self._removals.set(pending)
 
     def removed(self, files: int) -> None:
         """So many files are gone."""

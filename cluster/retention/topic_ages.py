@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from cluster.retention.policy import Floor
 from statemachine.broker_state import BrokerState
 from statemachine.topics import TopicConfig
@@ -11,6 +14,24 @@ STEP_OFFSETS = 65_536
 """The most that one TRIM takes of a queue by its topic's own time: applying it reads those rows."""
 LEAST_OFFSETS = 256
 """Fewer than a chunk of rows are not worth an entry of the log, unless they are all that is left."""
+LOOKS_MAX = 4_096
+"""Queues of such topics that one look asks for: a TRIM names each of those it takes from."""
+PAGE_TOPICS = 512
+
+
+class Place(NamedTuple):
+    """Where a look begins."""
+
+    topic: str
+    queue_id: int
+
+
+class Earlier(NamedTuple):
+    """What one look found."""
+
+    queues: list[QueueMin]
+    at: Place | None
+    """Where the next look begins; None: at the first topic."""
 
 
 def kept_longer(state: BrokerState, keep_ms: int, now_ms: int) -> Floor | None:
@@ -39,15 +60,36 @@ def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: i
     return items[0].position if items else None
 
 
-def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int) -> list[QueueMin]:
-    """Queues of topics that keep less than the others, and where they are to begin."""
-    found = []
-    for topic in state.topics.values():
-        own = topic.retention_ms
-        if own and (not keep_ms or own < keep_ms):
-            for queue_id in range(topic.queues):
-                first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
-                expired = state.offset_by_time(topic.id, queue_id, now_ms - own + 1, False) if first < end else first
-                if expired - first >= LEAST_OFFSETS or first < expired == end:
-                    found.append((topic.id, queue_id, min(expired, first + STEP_OFFSETS)))
-    return found
+def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None = None) -> Earlier:
+    """Queues of topics that keep less than the others, and where they are to begin: from the place `at` on, as far as a
+    look goes."""
+    found: list[QueueMin] = []
+    looks = 0
+    for name in _names_from(state, at):
+        topic = state.topics.get(name)
+        own = None if topic is None else topic.retention_ms
+        if topic is None or not own or (keep_ms and own >= keep_ms):
+            continue
+        for queue_id in range(at.queue_id if at is not None and name == at.topic else 0, topic.queues):
+            if looks == LOOKS_MAX:
+                return Earlier(found, Place(name, queue_id))
+            looks += 1
+            found += _expired(state, topic, queue_id, now_ms - own + 1)
+    return Earlier(found, None)
+
+
+def _names_from(state: BrokerState, at: Place | None) -> Iterator[str]:
+    after = None if at is None else at.topic
+    if after is not None:
+        yield after
+    while names := state.topics.keys_from(after, PAGE_TOPICS):
+        yield from names
+        after = names[-1]
+
+
+def _expired(state: BrokerState, topic: TopicConfig, queue_id: int, since_ms: int) -> list[QueueMin]:
+    first, end = state.min_offset(topic.id, queue_id), state.max_offset(topic.id, queue_id)
+    expired = state.offset_by_time(topic.id, queue_id, since_ms, False) if first < end else first
+    if expired - first >= LEAST_OFFSETS or first < expired == end:
+        return [(topic.id, queue_id, min(expired, first + STEP_OFFSETS))]
+    return []

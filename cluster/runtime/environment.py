@@ -15,6 +15,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.runtime.clock import Clock, SystemClock
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
+from cluster.runtime.row_count import Counted, count_apart
 from cluster.runtime.work import TURN_SHARE
 from raftlog.storage.fs import FileSystem, OsFileSystem
 from statemachine.kv import KV
@@ -87,6 +88,8 @@ class Environment:
     """Opens the database at a path."""
     open_rows: Callable[[Path], AbstractContextManager[Rows]] = open_rows
     """Opens a checkpoint for reading and changes nothing of it."""
+    count_rows: Callable[[Path], Counted] = count_apart
+    """Counts all rows of a checkpoint; it may take minutes, and waits on the thread that calls it."""
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None

@@ -39,6 +39,7 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
 from cluster.runtime.environment import PAGE_SEGMENTS, Environment
 from cluster.runtime.lanes import Lane
+from cluster.runtime.row_count import Counted, counted
 from cluster.state.opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.clock import START_WALL_MS, SimClock
@@ -221,6 +222,7 @@ class Machine:
             fs=self.fs,
             open_kv=self._open_kv,
             open_rows=self._open_rows,
+            count_rows=self._count_rows,
             clock=self.clock,
             runner=self._lane,
             apply_runner=self._lane,
@@ -351,6 +353,10 @@ class Machine:
 
     def _open_rows(self, path: Path) -> AbstractContextManager[MemoryKV]:
         return nullcontext(MemoryKV.load(self.fs, path))
+
+    def _count_rows(self, path: Path) -> Counted:
+        with self._open_rows(path) as rows:
+            return counted(rows)
 
     def spoil(self) -> None:
         """The state's bytes are rotten: the next start cannot open it, and must replace it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,6 +18,7 @@ from cluster.repair.progress import Progress
 from cluster.repair.segment_source import SEGMENT, segment_source
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.repair.state_source import state_source
+from cluster.runtime.row_count import counted
 from cluster.state.checkpoints import Checkpoints
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
@@ -131,7 +131,7 @@ class Taker:
 
     @property
     def where(self) -> Where:
-        return Where(self.fs, DATA, GROUP, lambda path: nullcontext(MemoryKV.load(self.fs, path)))
+        return Where(self.fs, DATA, GROUP, lambda path: counted(MemoryKV.load(self.fs, path)))
 
     def take(
         self, peers: Peers, order: Sequence[int] = (2, 3), at_least: Callable[[], int] = lambda: 21

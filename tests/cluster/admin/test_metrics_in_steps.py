@@ -10,6 +10,7 @@ import pytest
 
 from cluster.node.tallies import SERIES_MAX
 from raftlog.work import METER
+from statemachine.commands import BOUNDED_LEVEL
 
 STEP_MAX = 6_000
 """Units of one step: 1001 lines of one metric."""
@@ -56,3 +57,13 @@ async def test_scrapes_at_a_time_do_not_mix(client: Any, many: Any) -> None:
     for text in texts:
         assert text.count('rocketmq_consumer_lag_messages{consumer_group="g000"') == 1
         assert text.count("raftmq_group_lag_messages{") == 33  # QUEUES_MAX / 300
+
+
+async def test_deletions_are_counted_until_their_rows_are_gone(client: Any, node: Any) -> None:
+    node.consistency = None
+    node.apply([["raise_level", BOUNDED_LEVEL], ["create_topic", {"name": "a"}, True], ["put_group", {"name": "g"}, 1]])
+    node.apply([["delete_topic", "a"], ["delete_group", "g", False]])
+    expected = node.state.removing
+    assert expected >= 1
+    text = await (await client.get("/metrics")).text()
+    assert f"\nraftmq_removals_pending {float(expected)}\n" in text

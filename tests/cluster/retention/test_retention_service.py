@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
+from cluster.retention import topic_ages
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
@@ -127,10 +128,10 @@ class Node:
         self.retention.on_applied(applied)
         return entry
 
-    def store(self, count: int) -> None:
+    def store(self, count: int, topic_id: int = 1) -> None:
         for _ in range(count):
-            at, base = self.log.tail.end_position + payload.MESSAGES_AT, self.storage.state.max_offset(1, 0)
-            run = payload.Run(1, 0, base, 1, 0, payload.ITEM.pack(at, 1000, 0, 0, self.log_ms))
+            at, base = self.log.tail.end_position + payload.MESSAGES_AT, self.storage.state.max_offset(topic_id, 0)
+            run = payload.Run(topic_id, 0, base, 1, 0, payload.ITEM.pack(at, 1000, 0, 0, self.log_ms))
             self.add(EntryType.MESSAGES, payload.encode([bytes(1000)], 1, [run]))
 
     def checkpoint(self) -> None:
@@ -199,6 +200,22 @@ async def test_what_expires_goes_from_the_queue_at_once_and_from_the_disk_when_b
     assert node.count("raftmq_segments_removed_total") == view.files_left
     assert node.count("raftmq_trims_total") == 1
     assert node.retention.view(1).files_left == 0
+
+
+async def test_topics_with_a_time_of_their_own_take_turns(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a look that ended early, the next one goes on with the next topic."""
+    monkeypatch.setattr(topic_ages, "LOOKS_MAX", 1)
+    node = make(ms=10**9)
+    own = {"read_queues": 1, "write_queues": 1, "attributes": {"retention.ms": "1000"}}
+    node.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": name} | own, False] for name in "tu"]))
+    topics = node.storage.state.topics
+    node.store(3, topics["u"].id)
+    for _ in range(40):
+        node.store(1)
+        node.pass_ms(100)
+    assert node.storage.state.min_offset(topics["u"].id, 0) == 3
 
 
 def knows_slices(node: Node) -> list[int]:

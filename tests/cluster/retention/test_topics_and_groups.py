@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import RetentionSection
-from cluster.retention import consumers
+from cluster.retention import consumers, topic_ages
 from cluster.retention.consumers import Behind
 from cluster.retention.policy import Floor
-from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, gone_earlier, kept_longer
+from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, Place, gone_earlier, kept_longer
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
@@ -37,7 +37,7 @@ class Leader:
                 "write_queues": 1,
                 "attributes": {"retention.ms": retention[name]} if name in retention else {},
             }
-            for name in ("a", "b", "c")
+            for name in sorted({"a", "b", "c", *retention})
         ]
         made = self.run(*[["create_topic", config, False] for config in configs])
         self.ids = {topic.name: topic.id for topic in self.state.topics.values()}
@@ -96,12 +96,36 @@ def test_what_a_topic_keeps_shorter_goes_when_it_is_worth_an_entry() -> None:
     leader.store("a", 1 * HOUR, LEAST_OFFSETS - 1)
     leader.store("a", 2 * HOUR, 5)
     leader.store("b", 2 * HOUR, 5)
-    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR - 1) == []
-    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR) == [], "a few are left for later"
-    assert gone_earlier(leader.state, 72 * HOUR, 3 * HOUR) == [(topic, 0, LEAST_OFFSETS + 4)], "unless it is all"
+    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR - 1).queues == []
+    assert gone_earlier(leader.state, 72 * HOUR, 2 * HOUR).queues == [], "a few are left for later"
+    assert gone_earlier(leader.state, 72 * HOUR, 3 * HOUR).queues == [(topic, 0, LEAST_OFFSETS + 4)], "unless it is all"
     leader.store("a", 3 * HOUR, STEP_OFFSETS)
-    assert gone_earlier(leader.state, 0, 3 * HOUR) == [(topic, 0, LEAST_OFFSETS + 4)]
-    assert gone_earlier(leader.state, 72 * HOUR, 4 * HOUR) == [(topic, 0, STEP_OFFSETS)], "the rest with the next one"
+    assert gone_earlier(leader.state, 0, 3 * HOUR).queues == [(topic, 0, LEAST_OFFSETS + 4)]
+    assert gone_earlier(leader.state, 72 * HOUR, 4 * HOUR).queues == [(topic, 0, STEP_OFFSETS)], (
+        "the rest with the next one"
+    )
+
+
+def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TRIM with all queues of a hundred thousand topics would be an entry without a bound."""
+    monkeypatch.setattr(topic_ages, "LOOKS_MAX", 2)
+    monkeypatch.setattr(topic_ages, "PAGE_TOPICS", 2)
+    leader = Leader(**dict.fromkeys("abcde", str(HOUR)), f="0")
+    many = {"name": "d", "read_queues": 7, "write_queues": 7, "attributes": {"retention.ms": str(HOUR)}}
+    leader.run(["create_topic", many, False])
+    for name in "abcdef":
+        leader.store(name, 1 * HOUR)
+    found: list[int] = []
+    at, looks = None, 0
+    while looks == 0 or at is not None:
+        seen = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, at)
+        found += [topic for topic, _, _ in seen.queues]
+        at, looks = seen.at, looks + 1
+        assert looks <= 6, "eleven queues, two for each look"
+    assert found == [leader.ids[name] for name in "abcde"]
+    leader.run(["delete_topic", "c"])
+    rest = gone_earlier(leader.state, 72 * HOUR, 3 * HOUR, Place("c", 1))
+    assert rest == ([(leader.ids["d"], 0, 1)], Place("d", 2)), "the topic of the place is gone"
 
 
 def test_groups_that_are_behind() -> None:
