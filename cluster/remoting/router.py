@@ -202,6 +202,10 @@ class Router(Dispatch):
         """Answers it alone; the connection goes on with what follows the body."""
         self._replies.refuse(frame, Refused(Reason.INVALID, remark))
 
+    def on_oversized(self, frame: Frame, remark: str) -> None:
+        """Answers it as a message that is too large is answered: the client does not send it again."""
+        self._replies.refuse(frame, Refused(Reason.MESSAGE_ILLEGAL, remark))
+
     def as_leader(self, frame: Frame) -> None:
         """Handles a request; also one that was forwarded or held, now that this node leads."""
         code = frame.header.code

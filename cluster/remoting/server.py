@@ -1,7 +1,8 @@
 """The connections of the remoting protocol: one asyncio.Protocol per connection, no task or future per request.
 
 All frames of one read are parsed in one loop; replies are collected per connection and sent in one write per loop
-iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection.
+iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection. An
+oversized one is answered first, by its header alone.
 
 The memory of a connection is reserved before the work (`cluster.remoting.rooms`). Reading is paused while its client
 reads no answers, while an answer waits for memory, or while there is none for the arriving frame; received frames wait
@@ -27,7 +28,7 @@ from cluster.remoting.rooms import (
     SMALL_FRAME_BYTES,
     Rooms,
 )
-from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
 from cluster.runtime.room import Share, Waiter
 from cluster.wire.codec import (
     FLAG_ONEWAY,
@@ -50,6 +51,8 @@ WORKS_MAX = 16
 WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
+FAREWELL_S = 2.0
+"""So long a client may take to read why its oversized frame was refused. What it sends meanwhile is dropped."""
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
@@ -76,6 +79,11 @@ class Dispatch:
         """Called for a request whose body is longer than its code allows, without the body: it has not arrived."""
         raise NotImplementedError
 
+    def on_oversized(self, frame: Frame, remark: str) -> None:
+        """Called for a request that is longer than any may be, without the body; its connection ends after the
+        answer."""
+        raise NotImplementedError
+
     def on_open(self, connection: RemotingConnection) -> bool:
         """False refuses the connection (too many)."""
         raise NotImplementedError
@@ -96,6 +104,7 @@ class Leaving(Dispatch):
         self._before = before
         self._remark = remark
         self.on_too_long = before.on_too_long  # type: ignore[method-assign]
+        self.on_oversized = before.on_oversized  # type: ignore[method-assign]
         self.on_open = before.on_open  # type: ignore[method-assign]
         self.on_close = before.on_close  # type: ignore[method-assign]
         self.watch = before.watch  # type: ignore[method-assign]
@@ -148,7 +157,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._rooms = rooms = dispatch.rooms
         super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max))
         self._dispatch = dispatch
-        self._buffer = FrameBuffer(frame_max)
+        self._buffer: FrameBuffer | LongFrame = FrameBuffer(frame_max)
         self._loop = loop
         self._out: list[bytes] = []
         self._out_is_large = False
@@ -217,8 +226,43 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._dispatch.watch(self)
                 if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
                     self._begin_large_frame()
-        except (CodecError, FrameTooLargeError) as error:
+        except FrameTooLargeError as error:
+            self._begin_oversized(error)
+        except CodecError as error:
             self._bad_frame(error)
+
+    def _begin_oversized(self, error: FrameTooLargeError) -> None:
+        """A frame above the limit has begun. Its header says whom to answer; the rest is neither kept nor awaited."""
+        self._free_frame()
+        if error.length < 0:
+            self._bad_frame(error)
+            return
+        self._buffer = buffer = LongFrame(error, EARLY_BYTES)
+        self._dispatch.watch(self)
+        try:
+            self._refuse_oversized(buffer)
+        except CodecError as bad:
+            self._bad_frame(bad)
+
+    def _refuse_oversized(self, buffer: LongFrame) -> None:
+        """Answers the frame once its header is here, and ends the connection. Raises CodecError."""
+        begun = buffer.head(HEADER_AT)
+        if len(begun) < HEADER_AT:
+            return
+        end = HEADER_AT + int.from_bytes(begun[5:HEADER_AT], "big")
+        if end > EARLY_BYTES:
+            raise CodecError(f"{buffer.why}; its header has {end - HEADER_AT} bytes")
+        if end > buffer.buffered:
+            return
+        header = decode_header(begun[4], buffer.head(end)[HEADER_AT:])
+        buffer.skip()
+        if header.flag & FLAG_RESPONSE:
+            raise CodecError(f"{buffer.why}; it is an answer")
+        logger.warning("%s:%d sent an oversized frame, connection closed: %s", *self.peer_address, buffer.why)
+        self._backlog.clear()
+        self._dispatch.on_oversized(Frame(self, begun[4], header, b"", b"", 0), f"{buffer.why} (frame_bytes_max)")
+        self.say_goodbye()
+        self._loop.call_later(FAREWELL_S, self.abort)
 
     def _bad_frame(self, error: Exception) -> None:
         logger.warning("%s:%d sent a bad frame, connection closed: %s", *self.peer_address, error)
@@ -260,6 +304,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Refuses the arriving frame by its header, or reserves memory for it. A refused frame is neither kept nor
         awaited: touching that much memory for the first time would block this node longer than an honest request."""
         buffer = self._buffer
+        if isinstance(buffer, LongFrame):
+            self._refuse_oversized(buffer)
+            return
         begun = buffer.head(HEADER_AT)
         check_header_size(begun)
         end = HEADER_AT + int.from_bytes(begun[5:HEADER_AT], "big")

@@ -15,6 +15,12 @@ _LENGTH = struct.Struct(">i")
 class FrameTooLargeError(ValueError):
     """The announced length is negative or above the limit: the peer's fault, the connection is closed."""
 
+    def __init__(self, says: str, length: int = -1, begun: bytes = b"") -> None:
+        """`length`: as announced; `begun`: what is here of the frame, its length prefix included."""
+        super().__init__(says)
+        self.length = length
+        self.begun = begun
+
 
 @twin
 def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | None]:
@@ -81,9 +87,41 @@ class FrameBuffer:
         found, at, length = frames(data, self.limit)
         if length is not None and not 0 <= length <= self.limit:
             self.buffered = self.needed = 0
-            raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}")
+            raise FrameTooLargeError(f"frame of {length} bytes; the limit is {self.limit}", length, data[at:])
         self.buffered = len(data) - at
         self.needed = (4 if length is None else 4 + length) if self.buffered else 0
         if self.buffered:
             self._pieces.append(data[at:] if at else data)
         return data, found
+
+
+class LongFrame:
+    """Takes a FrameBuffer's place when a frame above the limit has begun: keeps its first bytes, and gives out none."""
+
+    __slots__ = ("_kept", "_size", "buffered", "needed", "why")
+
+    def __init__(self, error: FrameTooLargeError, size: int) -> None:
+        """`error`: how a FrameBuffer found it. `size`: so many bytes are kept, the length prefix included."""
+        self.why = str(error)
+        self._kept = error.begun[:size]
+        self._size = size
+        self.buffered = len(self._kept)
+        """Bytes kept; 0 once nobody wants them."""
+        self.needed = 4 + error.length
+        """Bytes of the whole frame."""
+
+    def head(self, size: int) -> bytes:
+        """The first `size` bytes, its length prefix included; fewer if they are not here."""
+        return self._kept[:size]
+
+    def skip(self) -> None:
+        """Forgets what has come, and keeps nothing of what still comes."""
+        self._kept = b""
+        self.buffered = self._size = 0
+
+    def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+        """As FrameBuffer's; no frame is ever complete."""
+        if self.buffered < self._size:
+            self._kept += data[: self._size - self.buffered]
+            self.buffered = len(self._kept)
+        return b"", []

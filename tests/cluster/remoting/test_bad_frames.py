@@ -11,7 +11,7 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.wire.codec import BINARY, JSON, Header, decode_header, encode_frame
+from cluster.wire.codec import BINARY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
 from tests.support.first_leader import stand
@@ -34,8 +34,13 @@ def with_header(header: bytes, serialize_type: int = JSON) -> bytes:
     return framed((serialize_type << 24 | len(header)).to_bytes(4, "big") + header)
 
 
+OVERSIZED = (FRAME_MAX + 1).to_bytes(4, "big")
 BAD = {
-    "oversized": (FRAME_MAX + 1).to_bytes(4, "big"),
+    "oversized, no header": (FRAME_MAX + 1).to_bytes(4, "big") + bytes(4),
+    "oversized, no JSON": OVERSIZED + (1).to_bytes(4, "big") + b"{",
+    "oversized, its header too": OVERSIZED + FRAME_MAX.to_bytes(4, "big"),
+    "oversized, an answer": OVERSIZED + encode_frame(0, 1, FLAG_RESPONSE)[4:],
+    "2 GiB of something": b"\x7f\xff\xff\xff" + bytes(100),
     "negative length": b"\xff\xff\xff\xff",
     "a web server is meant": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "empty": framed(b""),

@@ -14,6 +14,7 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
+from cluster.remoting import server
 from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
 from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs
@@ -350,6 +351,76 @@ async def test_a_body_that_is_too_long_is_refused_before_it_comes(start: Start, 
     assert node.router.rooms.unfinished.taken == 0
     client.writer.write(frame[begun:])
     assert await client.ask(HEARTBEAT) == 0
+
+
+def oversized(flag: int = 0) -> bytes:
+    return encode_frame(310, 9, flag, ext={"b": "T"}, body=bytes(3 * MIB))
+
+
+@pytest.mark.parametrize("cuts", [[64 * KIB], [150], [4, 64 * KIB], [2, 6, 9, 40, 150]])
+async def test_an_oversized_frame_is_answered_by_its_header_before_its_connection_ends(
+    start: Start, cuts: list[int]
+) -> None:
+    """The client learns that its message is too large, and sends it to no other node."""
+    node = await start()
+    client, other = await Client.to(node), await Client.to(node)
+    frame, at = oversized(), 0
+    for cut in cuts:
+        client.writer.write(frame[at:cut])
+        await asyncio.sleep(0.02)
+        at = cut
+    assert (await client.answer())[:2] == (9, ResponseCode.MESSAGE_ILLEGAL), "most of it is still to come"
+    assert await client.reader.read() == b"", "this side is closed, and nothing is cut off"
+    client.writer.close()
+    await until(lambda: len(node.router.connections) == 1)
+    assert await other.ask(HEARTBEAT) == 0
+    assert (node.router.rooms.unfinished.taken, node.router.rooms.unsent.taken) == (0, 0)
+
+
+async def test_who_sends_all_of_an_oversized_frame_reads_its_answer_afterwards(start: Start) -> None:
+    """What comes is read and dropped: with unread bytes the end of the connection would destroy the answer."""
+    node = await start()
+    client = await Client.to(node)
+    client.writer.write(oversized())
+    await client.writer.drain()
+    assert (await client.answer())[:2] == (9, ResponseCode.MESSAGE_ILLEGAL)
+    assert begun_by_clients(node) < 128 * KIB
+    client.writer.close()
+
+
+async def test_an_oversized_frame_that_is_not_to_be_answered_ends_its_connection(start: Start) -> None:
+    node = await start()
+    client = await Client.to(node)
+    client.writer.write(oversized(FLAG_ONEWAY)[: 64 * KIB])
+    assert await client.reader.read() == b""
+    client.writer.close()
+
+
+async def test_who_does_not_leave_after_an_oversized_frame_is_cut_off(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "FAREWELL_S", 0.1)
+    node = await start()
+    client, silent = await Client.to(node), await Client.to(node)
+    client.writer.write(oversized()[: 64 * KIB])
+    await client.answer()
+    await until(lambda: len(node.router.connections) == 1)
+    silent.writer.close()
+
+
+async def test_an_oversized_frame_leaves_nothing_of_a_large_one_before_it_in_the_account(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "FAREWELL_S", 600.0)
+    node = await start(frame_bytes_max=2 * MIB, connection_inflight_bytes_max=2 * MIB)
+    client = await Client.to(node)
+    before = send(510 * KIB)
+    client.writer.write(before[: 300 * KIB])
+    await until(lambda: node.router.rooms.unfinished.taken > 0)
+    client.writer.write(before[300 * KIB :] + oversized()[: 64 * KIB])
+    assert (await client.answer())[1] == ResponseCode.MESSAGE_ILLEGAL
+    assert (node.router.rooms.unfinished.taken, len(node.router.connections)) == (0, 1)
+    client.writer.close()
 
 
 async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Start) -> None:

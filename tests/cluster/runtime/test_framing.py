@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
 
 LIMIT = 64
 
@@ -98,3 +98,19 @@ def test_the_beginning_of_a_frame_can_be_looked_at_while_it_comes(cuts: list[int
     _, frames = buffer.feed(frame[at:])
     assert len(frames) == 1
     assert buffer.head(8) == b""
+
+
+def test_the_head_of_a_frame_that_is_too_long_is_kept_and_no_more() -> None:
+    stream = (LIMIT + 1).to_bytes(4, "big") + bytes(range(200))
+    for cut in (4, 5, 9, 50):
+        buffer = FrameBuffer(LIMIT)
+        with pytest.raises(FrameTooLargeError) as told:
+            buffer.feed(stream_of([b"before"]) + stream[:cut])
+        long = LongFrame(told.value, 20)
+        assert (told.value.length, long.needed, long.why) == (LIMIT + 1, LIMIT + 5, str(told.value))
+        for at in range(cut, len(stream), 7):
+            assert long.feed(stream[at : at + 7]) == (b"", [])
+        assert (long.buffered, long.head(100), long.head(8)) == (20, stream[:20], stream[:8])
+        long.skip()
+        long.feed(stream)
+        assert (long.buffered, long.head(8)) == (0, b"")
