@@ -224,6 +224,10 @@ class BrokerState:
         """(topic_id, queue_id, offset) of every queue the group has committed, ascending."""
         return self._offsets.sorted_of_group(group)
 
+    def offsets_by_topic(self, group: str) -> dict[int, Mapping[int, int]]:
+        """Topic id -> queue id -> offset of every queue the group has committed, in no order: a step for each topic."""
+        return self._offsets.by_topic(group)
+
     def max_offset(self, topic_id: int, queue_id: int) -> int:
         """The next offset of the queue, 0 if it never had messages. Offsets below it, down to `min_offset`, can be
         fetched."""

@@ -89,6 +89,11 @@ class QueueRows(Generic[Value]):
         """All values of the group."""
         return QueueMap(self._published.get(group, {}), self._removals.topics)
 
+    def by_topic(self, group: str) -> dict[int, Mapping[int, Value]]:
+        """Topic id -> queue id -> value, of the group: a step for each topic."""
+        topics = list(self._published.get(group, {}).items())
+        return {topic_id: queues for topic_id, queues in topics if topic_id not in self._removals.topics}
+
     @property
     def is_empty(self) -> bool:
         """There is no row of any group."""

@@ -17,9 +17,12 @@ from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import GroupName, NewGroup, RetryTimes, TopicName
 from raftlog.types import EntryId
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import DELETE_GROUP, PUT_GROUP
 from statemachine.groups import GroupConfig
+
+OFFSETS_PER_STEP = 256
 
 _SETTINGS = ("retry_max_times", "consume_enable")
 
@@ -114,12 +117,17 @@ async def clone_group(call: Call) -> GroupCloned:
     source = find_group(state, wanted.source)
     if wanted.topic is not None and wanted.topic not in state.topics:
         raise ApiError("not_found", f"there is no topic {wanted.topic}", "GET /v1/topics lists all")
-    before = {(topic, queue): offset for topic, queue, offset in state.offsets_of_group(name)}
-    offsets = [
-        ClonedOffset(topic=topic.name, queue_id=queue, offset=offset, before=before.get((topic_id, queue)))
-        for topic_id, queue, offset in state.offsets_of_group(source.name)
-        if (topic := state.topics_by_id.get(topic_id)) is not None and wanted.topic in (None, topic.name)
-    ]
+    before, offsets = state.offsets_by_topic(name), list[ClonedOffset]()
+    for topic_id, queues in sorted(state.offsets_by_topic(source.name).items()):
+        topic = state.topics_by_id.get(topic_id)
+        if topic is None or wanted.topic not in (None, topic.name):
+            continue
+        for queue, offset in sorted(queues.items()):
+            if len(offsets) % OFFSETS_PER_STEP == 0:
+                await call.breathe()
+            charge(ITEM_UNITS)
+            was = before.get(topic_id, {}).get(queue)
+            offsets.append(ClonedOffset(topic=topic.name, queue_id=queue, offset=offset, before=was))
     entry = state.applied
     if not wanted.dry_run:
         resets = OffsetResets(call.port.services, call.port.old_bounds)
@@ -169,7 +177,7 @@ async def _view(
         name=group.name,
         retry_max_times=group.retry_max_times,
         consume_enable=group.consume_enable,
-        offsets=len(state.offsets_of_group(group.name)),
+        offsets=sum(map(len, state.offsets_by_topic(group.name).values())),
         lag=sum(each.lag for each in lags),
         members=call.port.member_count(group.name),
         dry_run=dry_run,

@@ -68,7 +68,7 @@ async def reset_group(call: Call) -> GroupReset:
     wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
     # The node answers at the latest after [send] deadline_ms.
     resets, state = OffsetResets(call.port.services, call.port.old_bounds), call.port.state
-    before = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(wish.group)}
+    before = state.offsets_by_topic(wish.group)
     found: list[QueueOffset] | Refused = await told(partial(resets.plan if wanted.dry_run else resets.reset, wish))
     if isinstance(found, Refused):
         raise _error(found)
@@ -83,7 +83,7 @@ async def reset_group(call: Call) -> GroupReset:
         group=wish.group,
         topic=wish.topic,
         dry_run=wanted.dry_run,
-        queues=[_row(state, topic.id, each, before.get((topic.id, each.queue_id))) for each in found],
+        queues=[_row(state, topic.id, each, before.get(topic.id, {}).get(each.queue_id)) for each in found],
     )
 
 

@@ -69,11 +69,8 @@ def lag_steps(
 def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
     """Every queue that the group committed or subscribes to, by topic and queue, each looked at when it is asked for:
     there may be a million. None of topics that were deleted when it begins."""
-    committed: dict[int, dict[int, int]] = {}
-    rows = state.offsets_of_group(group.name)
-    charge(ITEM_UNITS * len(rows))
-    for topic_id, queue, offset in rows:
-        committed.setdefault(topic_id, {})[queue] = offset
+    committed = state.offsets_by_topic(group.name)
+    charge(ITEM_UNITS * len(committed))
     topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
     topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
     for name in sorted(topics):

@@ -58,8 +58,8 @@ class Groups:
         Raises Refused."""
         state = self._services.state
         config = group_named(state, group)
-        offsets = {(topic_id, queue_id): offset for topic_id, queue_id, offset in state.offsets_of_group(group)}
-        names = {state.topics_by_id[topic_id].name for topic_id, _ in offsets if topic_id in state.topics_by_id}
+        offsets = state.offsets_by_topic(group)
+        names = {known.name for topic_id in offsets if (known := state.topics_by_id.get(topic_id)) is not None}
         names |= config.subscriptions.keys() & state.topics.keys()
         if topic:
             names &= {topic}
@@ -68,7 +68,7 @@ class Groups:
             remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
             raise Refused(Reason.ERROR, remark)
         return (
-            self._progress(each, queue_id, offsets.get((each.id, queue_id)))
+            self._progress(each, queue_id, offsets.get(each.id, {}).get(queue_id))
             for each in topics
             for queue_id in range(each.read_queues)
         )

@@ -6,18 +6,20 @@ from there: until then its pulls are answered MOVED, and its commits, which are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.command_levels import raising
+from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.old_bounds import OldBounds, offset_by_time
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL
+from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL, Command
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -152,8 +154,12 @@ class OffsetResets:
         check_group_name(to)
         group_named(state, source)
         config = topic_named(state, topic) if topic else None
-        rows = [[to, *row] for row in state.offsets_of_group(source) if config is None or row[0] == config.id]
-        self._services.propose([[PUT_GROUP, {"name": to}, True], [COMMIT_OFFSETS, rows]], done)
+        committed = state.offsets_by_topic(source)
+        topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
+        rows = ([to, topic_id, *row] for topic_id in topics for row in sorted(committed[topic_id].items()))
+        runs: Iterator[list[Command]] = ([[COMMIT_OFFSETS, part]] for part in parts(rows))
+        first = [[PUT_GROUP, {"name": to}, True], *next(runs)]
+        propose_in_parts(self._services, chain([first], runs), done)
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from cluster.broker.command_levels import raising
 from cluster.broker.group_members import FIRST_HEARTBEAT_MS, Members
+from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -147,7 +148,8 @@ class QueueLocks:
         if not mine:
             done(ProposeResult(Outcome.OK, [], None, ""))
             return
-        self._node.propose([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in mine]]], done)
+        runs = ([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in part]]] for part in parts(mine))
+        propose_in_parts(self._node, runs, done)
 
     def _exists(self, queue: Queue) -> bool:
         topic = self._node.state.topics_by_id.get(queue[0])

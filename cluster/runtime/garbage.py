@@ -7,7 +7,8 @@ collection walks over what was made since, `WALKED` objects at most.
 
 References are still counted for what was set aside, so nearly all of it goes as ever. What stays are cycles that were
 set aside before they became garbage. For them everything is looked at again when as much has been set aside as there
-was (`thorough`), while this node does not lead; one that leads waits longer.
+was (`thorough`), while this node does not lead; one that leads waits longer. A look that found next to nothing was not
+worth its pause: the next one waits for twice as much, up to RARE times.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ ASIDE_MIN = 1_000_000
 """So many are set aside, some 100 MB, before all are looked at again."""
 LEADER_PATIENCE = 4
 """A leader waits until so many times as much was set aside: it holds up everybody."""
+RARE = 64
+"""A node whose looks find nothing waits for so many times as much: they come once in a day, not every few minutes."""
+WORTH = 100
+"""A look was worth its pause if one in so many objects was garbage."""
 LOOK_EVERY_S = 5.0
 
 
@@ -39,30 +44,39 @@ class Collector:
         self._aside_min = aside_min
         self._live = 0
         """What the last thorough collection left."""
+        self._patience = 1
+        """So many times as much as otherwise is waited for."""
         self.aside = 0
         """Objects that were set aside since then; most are gone again."""
         gc.set_threshold(NEW, 0, 0)
         gc.callbacks.append(self._heard)
 
-    def thorough(self) -> None:
-        """Looks at everything: long, if there is much."""
+    def thorough(self) -> int:
+        """Looks at everything: long, if there is much. Returns how many objects were in cycles."""
         gc.unfreeze()
         self.aside = 0
         found = gc.collect()
         gc.collect()  # of nothing: Python puts a collection off until a quarter of what the last one left has come anew
         self._live, self.aside = self.aside, 0
         logger.info("garbage: %d objects were in cycles of all %d", found, self._live + found)
+        return found
+
+    def look(self) -> None:
+        """`thorough` while others wait for it. If it was hardly worth that, the next one comes later."""
+        found = self.thorough()
+        self._patience = 1 if found * WORTH > self._live else min(RARE, 2 * self._patience)
 
     def due(self, leads: bool) -> bool:
         """Whether a thorough collection is worth its pause."""
-        return self.aside >= max(self._aside_min, self._live) * (LEADER_PATIENCE if leads else 1)
+        patience = self._patience * (LEADER_PATIENCE if leads else 1)
+        return self.aside >= max(self._aside_min, self._live) * patience
 
     async def tend(self, leads: Callable[[], bool]) -> None:
         """Collects thoroughly from time to time, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self.due(leads()):
-                self.thorough()
+                self.look()
 
     def close(self) -> None:
         """Python's collector is as it was, but for its thresholds."""

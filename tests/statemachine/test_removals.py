@@ -128,6 +128,7 @@ def test_nobody_sees_a_topic_that_is_being_removed(broker: Broker) -> None:
         assert state.unique(1, broker.log.now_ms, 7) is None
         assert state.offset("g", 1, 0) is None
         assert {topic for topic, _, _ in state.offsets_of_group("g")} == {2}
+        assert state.offsets_by_topic("g").keys() == {2}
         assert {topic for topic, _ in state.locks_of_group("g")} == {2}
         assert {topic for topic, _ in state.resets_of_group("g")} == {2}
         assert (1, 0) not in state.locks_of_group("g")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from cluster.broker import in_parts
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
 
 
@@ -43,6 +46,27 @@ async def test_delete_says_first_what_goes(client: Any, node: Any) -> None:
     assert list(node.state.offsets_of_group("billing")) == []
     missing = await client.delete("/v1/groups/billing")
     assert (missing.status, (await missing.json())["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_clone_of_many_offsets_is_proposed_in_parts(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_parts, "PART_MAX", 3)
+    node.apply([["create_topic", {"name": "a", "read_queues": 10, "write_queues": 10}, False]])
+    node.add_group("billing")
+    node.apply([[COMMIT_OFFSETS, [["billing", 1, queue, queue] for queue in range(10)]]])
+    sizes: list[int] = []
+    propose = node.propose
+
+    def noted(run: Any, done: Any) -> None:
+        sizes.extend([len(rows) for name, *_, rows in run if name == COMMIT_OFFSETS])
+        propose(run, done)
+
+    monkeypatch.setattr(node, "propose", noted)
+    cloned = await client.post("/v1/groups/audit/clone", json={"source": "billing"})
+    assert len((await cloned.json())["offsets"]) == 10
+    assert sizes == [3, 3, 3, 1]
+    assert node.state.offsets_of_group("audit") == node.state.offsets_of_group("billing")
 
 
 async def test_a_clone_has_the_offsets_of_the_other(client: Any, node: Any) -> None:

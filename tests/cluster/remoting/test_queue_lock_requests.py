@@ -103,6 +103,17 @@ def test_an_orderly_leave_hands_the_queues_over(ordered: Any) -> None:
     assert lock(ordered, "b", 2, group="h") == [], "it left one group only"
 
 
+def test_who_holds_more_queues_than_one_command_names_hands_all_of_them_over(node: Any) -> None:
+    node.create_topic("T", queues=QUEUES_MAX + 9)
+    joined = member(node, "a")
+    lock(node, "a", *range(QUEUES_MAX), connection=joined)
+    lock(node, "a", *range(QUEUES_MAX, QUEUES_MAX + 9), connection=joined)
+    assert len(node.state.locks_of_group("g")) == QUEUES_MAX + 9
+    node.ask(35, clientID="a", consumerGroup="g", connection=joined)
+    node.advance(1)
+    assert len(node.state.locks_of_group("g")) == 0
+
+
 def test_nothing_is_granted_while_a_member_could_not_apply_it(ordered: Any) -> None:
     joined = member(ordered, "a")
     ordered.old_member = NodeId(3)

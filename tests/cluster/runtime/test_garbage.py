@@ -97,6 +97,30 @@ assert not collector.due(leads=False), "a thorough look is worth its pause when 
 """)
 
 
+def test_looks_that_find_nothing_become_rare_until_one_finds_something() -> None:
+    run("""
+counting = False
+garbage.RARE = 8
+held, needed = [], []
+for _ in range(6):
+    while not collector.due(leads=False):
+        held = [Held() for _ in range(20_000)]  # they live until they are set aside, and then their references end them
+        gc.collect()
+    needed.append(collector.aside)
+    collector.look()
+assert needed[0] < 300_000 and needed[3] >= 1_600_000, needed
+assert needed[-1] < 1.5 * needed[3], "not ever rarer"
+knots = [Knot() for _ in range(50_000)]
+gc.collect()
+del knots
+collector.look()
+while not collector.due(leads=False):
+    held = [Held() for _ in range(20_000)]
+    gc.collect()
+assert collector.aside < 300_000, "what was found is worth a look"
+""")
+
+
 def test_it_can_be_closed() -> None:
     run("""
 collector.close()
