@@ -193,7 +193,7 @@ def test_the_others_are_those_that_the_first_to_answer_names(monkeypatch: pytest
     def get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
         if host == "silent":
             return None
-        return {"members": members} if path == "/v1/members" else {"node": 1, "schema": 1}
+        return {"members": members} if path == "/v1/members" else {"node": 1, "term": 1}
 
     monkeypatch.setattr(local_status, "_get", get)
     assert node_addresses("silent:1,forwarded:2") == ["silent:1", "forwarded:2", "n2:9644", "n3:9644"]
