@@ -220,6 +220,7 @@ def _client_error(error: Any) -> LocalError:
     """What the client knows of the outcome decides the exit code."""
     from cluster.wire.codes import ResponseCode
     from raftmq.client import errors
+    from raftmq.commands.common import WHICH_CLUSTER
 
     by_input = {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
     if isinstance(error, errors.Unknown):
@@ -230,7 +231,8 @@ def _client_error(error: Any) -> LocalError:
         code, why = ExitCode.REFUSED, "the cluster refused it; nothing was carried out"
     else:
         code, why = ExitCode.FAILED, "it was not carried out"
-    return LocalError(str(error), why, error.hint or "raftmq status", code)
+    fix = WHICH_CLUSTER if isinstance(error, errors.Unreachable) else error.hint or "raftmq status"
+    return LocalError(str(error), why, fix, code)
 
 
 def _usage_error(error: click.UsageError) -> LocalError:

@@ -7,6 +7,7 @@ must work before anything is in the log.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final
@@ -113,7 +114,7 @@ def changed(config: Config, values: Mapping[str, object]) -> tuple[Config, dict[
     try:
         converted = {key: in_type(key, value) for key, value in values.items()}
         for key, value in converted.items():
-            _check_range(key, value)
+            _check_range(config, key, value)
         fresh = in_force(config, converted)
         check(fresh, _Change())
     except ConfigError as error:
@@ -126,21 +127,39 @@ def in_type(key: str, value: object) -> Value:
     if key not in FIELDS:
         raise _unknown(key)
     section, name = key.split(".")
-    converted: Value = value_of(FIELDS[key], value, (section, name), _Change())
+    try:
+        converted: Value = value_of(FIELDS[key], value, (section, name), _Change())
+    except ConfigError as error:
+        raise ConfigError(error.what.removeprefix("the change: "), error.why, _set(key, USUAL[key])) from None
     if type(converted) is int and converted >= 1 << 63:
-        raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", "write a smaller number")
+        raise ConfigError(f"{key} cannot be {converted}", f"{key} is below 2^63", _set(key, USUAL[key]))
     return converted
 
 
-def _check_range(key: str, value: Value) -> None:
+def _set(key: str, value: Value) -> str:
+    """What to type, with a value that the key can have."""
+    text = str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+    return f"raftmq config set {key} {text}"
+
+
+def _check_range(config: Config, key: str, value: Value) -> None:
     known = range_of(FIELDS[key])
     if known is not None and not known.has(int(value)):
         or_zero = "0, or " if known.zero else ""
         raise ConfigError(
             f"{key} cannot be {value}",
             f"the cluster goes on serving, and its memory is bounded, with {or_zero}{known.low} to {known.high}",
-            f"set it to {known.nearest(int(value))}, for example",
+            _set(key, _possible(config, key, known.nearest(int(value)))),
         )
+
+
+def _possible(config: Config, key: str, value: Value) -> Value:
+    """The value if `config` can have it beside its other values, else the default."""
+    try:
+        check(in_force(config, {key: value}), _Change())
+    except ConfigError:
+        return USUAL[key]
+    return value
 
 
 def _unknown(key: str) -> ConfigError:
@@ -152,4 +171,4 @@ def _unknown(key: str) -> ConfigError:
         return ConfigError(what, why, "change it there, then: raftmq reload, or restart the node")
     near = nearest(key, CLUSTER_KEYS)
     why = "docs/configuration.md lists the keys, and which of them are the cluster's"
-    return ConfigError(what, why, f"did you mean {near}?" if near else "raftmq config show")
+    return ConfigError(what, why, f"raftmq config show {near}" if near else "raftmq config show")

@@ -24,6 +24,9 @@ OnRequest = Callable[[Header, bytes], None]
 """Takes a request of the server: what it wants answered comes back as a request of the client (RocketMQ's oneways)."""
 
 
+_HTTP = "speaks HTTP: it is not the port of clients, which is that of the name server, by default 9876"
+
+
 class Reply(NamedTuple):
     """A response, its ext fields decoded."""
 
@@ -135,7 +138,8 @@ class Connection(asyncio.Protocol):
         except CodecError as error:
             if self._transport is not None:
                 self._transport.abort()
-            self._end(ConnectionAbortedError(f"{self.address} does not speak the protocol: {error}"))
+            why = _HTTP if data.startswith(b"HTTP/") else f"does not speak the protocol: {error}"
+            self._end(ConnectionAbortedError(f"{self.address} {why}"))
             return
         if at < len(data):
             self._rest += data[at:] if at else data

@@ -48,7 +48,7 @@ class Failed(RaftMQError):
 class Unreachable(Failed):
     """It did not happen: no server could be asked within the time allowed."""
 
-    default_hint = "Check that the cluster runs (`raftmq status`) and that RAFTMQ_SERVERS names it."
+    default_hint = "Check that the cluster runs (`raftmq status`) and that these are the addresses of its name servers."
 
 
 class Unknown(RaftMQError):

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from raftmq.client import Client
 
+WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
+"""What to type when no server can be reached."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a command that has started processes."""
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import connect, console, json_option, print_json, servers_option
+from raftmq.commands.common import WHICH_CLUSTER, connect, console, json_option, print_json, servers_option
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -69,8 +69,13 @@ def produce(
         if as_json:
             print_json({"schema": 1, "topic": topic, **tally.to_json(), "seconds": round(seconds, 3)})
         else:
-            click.echo(f"sent {tally.sent} messages to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
+            click.echo(f"sent {messages(tally.sent)} to {topic} in {seconds:.1f} s{tally.rest()}", err=True)
     tally.raise_first(topic)
+
+
+def messages(count: int) -> str:
+    """1 message, 2 messages."""
+    return f"{count} message{'' if count == 1 else 's'}"
 
 
 class Tally:
@@ -111,18 +116,24 @@ class Tally:
         if self.first is None:
             return
         number, error = self.first
-        hint = getattr(error, "hint", "") or "raftmq status"
         if self.unknown:
             raise LocalError(
                 f"line {number}: {error}",
-                f"{self.unknown} messages may or may not be stored",
+                f"{messages(self.unknown)} may or may not be stored",
                 f"check before you send them again: raftmq consume {topic}",
                 ExitCode.UNKNOWN,
             )
         from raftmq.client.errors import Unreachable
 
-        code = ExitCode.UNREACHABLE if isinstance(error, Unreachable) else ExitCode.FAILED
-        raise LocalError(f"line {number}: {error}", f"{self.failed} messages were not stored", hint, code)
+        unreachable = isinstance(error, Unreachable)
+        code = ExitCode.UNREACHABLE if unreachable else ExitCode.FAILED
+        hint = WHICH_CLUSTER if unreachable else getattr(error, "hint", "") or "raftmq status"
+        raise LocalError(
+            f"line {number}: {error}",
+            f"{messages(self.failed)} {'was' if self.failed == 1 else 'were'} not stored",
+            hint,
+            code,
+        )
 
 
 def _send(

@@ -282,7 +282,10 @@ def prepare_data_dir(data: Path) -> None:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalError(
-            f"{data} cannot be the data directory", str(error), "raftmq up --data DIR", ExitCode.REFUSED
+            f"{data} cannot be the data directory",
+            error.strerror or str(error),
+            "raftmq up --data DIR",
+            ExitCode.REFUSED,
         ) from None
     content = {path.name for path in data.iterdir()}
     if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):

@@ -47,7 +47,7 @@ def read_contexts() -> dict[str, ClusterContext]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise _unusable(path, str(error.strerror)) from None
+        raise _unreachable(path, error) from None
     try:
         rows: dict[str, Any] = json.loads(text)["contexts"]
         found = [
@@ -72,7 +72,7 @@ def write_contexts(contexts: dict[str, ClusterContext]) -> None:
         staged.write_text(json.dumps({"schema": 1, "contexts": rows}, indent=2) + "\n", encoding="utf-8")
         staged.replace(path)
     except OSError as error:
-        raise _unusable(path, str(error.strerror)) from None
+        raise _unreachable(path, error) from None
 
 
 def find_context(name: str) -> ClusterContext:
@@ -116,3 +116,8 @@ def check_cluster(context: ClusterContext, *cluster_ids: str) -> None:
 
 def _unusable(path: Path, why: str) -> LocalError:
     return LocalError(f"the contexts in {path} cannot be used", why, f"correct or remove {path}", ExitCode.FAILED)
+
+
+def _unreachable(path: Path, error: OSError) -> LocalError:
+    fix = f"{FILE_VARIABLE}=FILE raftmq context list    (keeps them in another file)"
+    return LocalError(f"the contexts in {path} cannot be used", str(error.strerror), fix, ExitCode.FAILED)

@@ -224,13 +224,31 @@ async def test_both_colour_schemes_are_there(cluster: LiveCluster, page: Page) -
     assert await page.run(ground) != light
 
 
+async def test_a_choice_among_many_fits_a_telephone(cluster: LiveCluster, page: Page) -> None:
+    """The kinds of events, of a cluster to which much has happened."""
+    await opened(page, cluster, "events", width=390)
+    await page.run(
+        "(() => { const group = document.querySelector('#main .group');"
+        " while (group.children.length < 14) group.append(group.lastElementChild.cloneNode(true)); })()"
+    )
+    assert await page.run(TOO_WIDE) == []
+    assert await page.run("document.documentElement.scrollWidth") <= 390
+
+
+async def test_what_a_cell_has_stays_together_on_a_telephone(cluster: LiveCluster, page: Page) -> None:
+    await opened(page, cluster, "groups", width=390)
+    await page.until("document.querySelector('#main td[data-field=topics]') !== null")
+    children = "[...document.querySelectorAll('#main tbody td')].map((each) => each.childNodes.length)"
+    assert max(await page.run(children)) == 1
+
+
 async def test_a_runbook_is_shown_and_all_are_listed(cluster: LiveCluster, page: Page) -> None:
     await page.size(width=390)
     await page.open(f"{cluster.admin(1)}/#/runbook/no_quorum")
     await page.until("document.querySelector('[data-runbook=no_quorum] code') !== null")
     assert "read docs/operations.md about" in await page.run("document.querySelector('[data-runbook]').textContent")
     await page.run("document.querySelector('#main .head a').click()")
-    await page.until("document.querySelector('[data-runbook]') === null")
+    await page.until("document.querySelector('#main ul li a') !== null")
     links = "[...document.querySelectorAll('#main li a')].map((each) => each.getAttribute('href'))"
     assert await page.run(links) == [f"#/runbook/{code}" for code in CODES]
     assert await page.run("document.documentElement.scrollWidth") <= 390

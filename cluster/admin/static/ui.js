@@ -62,7 +62,12 @@ export function table(columns, rows, { key, by, again, none }) {
         key: column.name, scope: at ? null : "row", "data-field": column.name, "data-label": column.label || null,
         "data-value": typeof row[column.name] === "object" ? null : row[column.name],
         class: [column.num && "num", column.class].filter(Boolean).join(" ") || null,
-      }, column.cell ? column.cell(row) : shown(row[column.name])))))));
+      }, column.cell ? joined(column.cell(row)) : shown(row[column.name])))))));
+}
+
+/** What a cell has, as one element: on a telephone the name of the column stands on the left and the rest on the right. */
+function joined(content) {
+  return Array.isArray(content) ? h("span", null, content) : content;
 }
 
 function shown(value) {

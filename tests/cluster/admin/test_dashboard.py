@@ -116,5 +116,7 @@ def test_commands_on_the_pages_are_commands() -> None:
 
 def test_long_names_do_not_make_a_narrow_page_wider() -> None:
     """On a telephone the cells of a table stand one below the other; none keeps a long name on one line."""
-    narrow = static_files()["style.css"].body.decode().partition("@media (max-width: 640px)")[2]
+    style = static_files()["style.css"].body.decode()
+    assert ".group { display: inline-flex; flex-wrap: wrap;" in style, "the kinds of events"
+    narrow = style.partition("@media (max-width: 640px)")[2]
     assert ".panel .tight, .panel .words { overflow-wrap: anywhere; }" in narrow

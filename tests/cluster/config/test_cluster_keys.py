@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def test_texts_of_a_command_become_values(own: Config) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"retention.hous": 1}, "did you mean retention.hours"),
+        ({"retention.hous": 1}, "raftmq config show retention.hours"),
         ({"raft.tick_ms": 20}, "raft.tick_ms belongs to one host"),
         ({"limits.profile": "report-003"}, "limits.profile belongs to one host"),
         ({"node": 1}, "node is not a key of the cluster"),
@@ -70,6 +71,19 @@ def test_what_cannot_be_is_said_without_the_place_in_a_file(own: Config, values:
     with pytest.raises(ConfigError, match=re.escape(said)) as error:
         changed(own, values)
     assert not str(error.value).startswith("the change")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("send.deadline_ms", 5), ("limits.connections_max", 0), ("retention.hours", "soon"), ("timer.delay_levels", 7.5)],
+)
+def test_what_is_named_instead_is_possible(own: Config, key: str, value: Any) -> None:
+    """`send.deadline_ms` may be 100, but not beside the usual `send.leader_wait_ms`."""
+    with pytest.raises(ConfigError) as error:
+        changed(own, {key: value})
+    command, _, text = error.value.fix.partition(f" {key} ")
+    assert command == "raftmq config set"
+    changed(own, {key: shlex.split(text)[0]})
 
 
 def test_keys_that_restrict_each_other_change_together(own: Config) -> None:

@@ -157,7 +157,7 @@ async def test_a_send_that_reached_nobody_names_addresses_and_causes() -> None:
             await mq.send("orders", b"x")
     server.close()
     assert f"{closed} refuses connections" in str(caught.value)
-    assert f"{other} answers nothing sensible" in str(caught.value)
+    assert f"{other} answers nothing sensible ({other} speaks HTTP: it is not the port of clients" in str(caught.value)
 
 
 async def test_a_long_search_for_a_leader_says_why_in_the_log(

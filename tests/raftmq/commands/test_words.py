@@ -17,12 +17,13 @@ from click.testing import CliRunner, Result
 from cluster.admin.findings.catalogue import CODES
 from cluster.config.local_layout import NodeRecord, locked
 from cluster.errors import LocalError
-from raftmq.cli import cli
-from raftmq.client.errors import error_of
-from raftmq.commands import up
+from raftmq.cli import _client_error, cli
+from raftmq.client.errors import Unreachable, error_of
+from raftmq.commands import produce, up
 from raftmq.commands.status import finding_lines, with_admin
 from raftmq.local import status as local_status
 from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
+from raftmq.local.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
 
@@ -198,3 +199,32 @@ def test_the_others_are_those_that_the_first_to_answer_names(monkeypatch: pytest
     monkeypatch.setattr(local_status, "_get", get)
     assert node_addresses("silent:1,forwarded:2") == ["silent:1", "forwarded:2", "n2:9644", "n3:9644"]
     assert isinstance(node_addresses("n1:9644"), GivenAddresses)
+
+
+def test_a_change_that_is_out_of_range_names_one_that_is_not() -> None:
+    lines = run("config", "set", "send.deadline_ms", "99999999999", "--admin", ADDRESS).stderr.splitlines()
+    assert lines[0] == 'send.deadline_ms cannot be "99999999999"'
+    assert lines[2] == "type:    raftmq config set send.deadline_ms 3000"
+
+
+def test_where_contexts_cannot_be_kept_another_file_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file" / "contexts.json"))
+    result = run("context", "add", "x", "--admin", ADDRESS)
+    assert result.stderr.splitlines()[-1].startswith("type:    RAFTMQ_CONTEXTS=FILE raftmq context list")
+
+
+def test_a_data_directory_that_cannot_be_made_is_said_without_an_error_number(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("up", "--detach", "--data", str(tmp_path / "file" / "data"))
+    assert result.stderr.splitlines()[1] == "because: Not a directory"
+
+
+def test_where_no_server_is_reached_the_command_says_where_it_looked() -> None:
+    error = _client_error(Unreachable("no leader could be reached"))
+    assert error.fix.startswith("raftmq status    (is it running? Is it at --servers")
+    tally = produce.Tally()
+    tally.failed, tally.first = 1, (1, Unreachable("no leader could be reached"))
+    with pytest.raises(LocalError) as caught:
+        tally.raise_first("t")
+    assert (caught.value.why, caught.value.fix) == ("1 message was not stored", error.fix)
