@@ -33,6 +33,17 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
     "transactionTimeOut": lambda config: config.transaction.timeout_ms,
     "transactionCheckInterval": lambda config: config.transaction.check_interval_ms,
     "mappedFileSizeCommitLog": lambda config: config.log.segment_size_bytes,
+    "autoCreateTopicEnable": lambda config: config.topics.auto_create,
+    "maxMessageSize": lambda config: config.limits.message_bytes_max,
+    "messageDelayLevel": lambda config: config.timer.delay_levels,
+    # Nobody can change these here. exportConfigs of 4.9.8 fails where one of them is missing.
+    "autoCreateSubscriptionGroup": lambda config: True,
+    "brokerId": lambda config: 0,
+    "filterServerNums": lambda config: 0,
+    "msgTraceTopicName": lambda config: "RMQ_SYS_TRACE_TOPIC",
+    "traceOn": lambda config: True,
+    "traceTopicEnable": lambda config: False,
+    "useTLS": lambda config: False,
 }
 
 

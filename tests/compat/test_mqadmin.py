@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -157,6 +158,20 @@ def test_offsets_of_a_group_that_does_not_run(
     assert mq.admin.committed(group, topic, 0) == 0
     mqadmin("skipAccumulatedMessage", "-g", group, "-t", topic, "-f", "true")
     assert mq.admin.committed(group, topic, 0) == 3
+
+
+def test_the_configuration_is_exported(mqadmin: Callable[..., str], tmp_path: Path) -> None:
+    assert "success" in mqadmin("exportConfigs", "-c", "DefaultCluster", "-f", str(tmp_path))
+    exported = json.loads((tmp_path / "configs.json").read_text())
+    assert exported["clusterScale"] == {"namesrvSize": 3, "masterBrokerSize": 1, "slaveBrokerSize": 2}
+    assert exported["brokerConfigs"]["raftmq"]["maxMessageSize"] == str(4 << 20)
+
+
+def test_a_group_is_deleted_in_the_cluster(mq: raftmq.Client, mqadmin: Callable[..., str]) -> None:
+    mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "short-lived")
+    assert "short-lived" in mq.admin.groups()
+    assert "success" in mqadmin("deleteSubGroup", "-c", "DefaultCluster", "-g", "short-lived")
+    assert "short-lived" not in mq.admin.groups()
 
 
 def test_the_configuration_of_a_broker(mqadmin: Callable[..., str], live: LocalCluster) -> None:

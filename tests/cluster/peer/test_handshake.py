@@ -403,3 +403,12 @@ async def test_connections_of_one_peer_are_bounded_and_the_newest_stay(node: Pee
     several[-1].say(pack(Kind.HEARTBEAT, list(Heartbeat(TWO, ONE, 1, 0, 5))))
     await until(lambda: node.messages)
     assert not node.closed, "the peer has connections that stand"
+
+
+async def test_why_a_node_cannot_be_dialled_is_said_in_words(made: Callable[..., Any]) -> None:
+    one, two = await made(OPEN, OPEN)
+    await end(two)
+    await until(lambda: TWO in one.transport.dial_errors)
+    said = one.transport.dial_errors[TWO]
+    assert said.startswith(f"127.0.0.1:{two.port}: ")
+    assert "Errno" not in said

@@ -32,6 +32,20 @@ def test_the_configuration_is_lines_of_names_and_values(node: Any) -> None:
     assert not {name for name in told if name.startswith(("node.", "tier.url", "backup.", "peer."))}
 
 
+EXPORTED = (
+    "autoCreateSubscriptionGroup autoCreateTopicEnable brokerClusterName brokerId brokerName brokerRole",
+    "fileReservedTime filterServerNums flushDiskType maxMessageSize messageDelayLevel msgTraceTopicName",
+    "slaveReadEnable traceOn traceTopicEnable useTLS",
+)
+"""What exportConfigs of mqadmin 4.9.8 and 5.5.0 looks for; the older fails with a NullPointerException without one."""
+
+
+def test_the_configuration_has_all_that_is_exported(node: Any) -> None:
+    told = dict(line.split("=", 1) for line in node.ask(26).answer.body.decode().splitlines())
+    assert set(" ".join(EXPORTED).split()) <= set(told)
+    assert told["maxMessageSize"] == told["limits.message_bytes_max"]
+
+
 def test_offsets_of_a_topic(node: Any) -> None:
     node.create_topic("T", queues=2)
     node.store("T", b"a")
