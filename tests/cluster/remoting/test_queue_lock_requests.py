@@ -170,8 +170,10 @@ def test_a_lock_makes_no_group(ordered: Any) -> None:
     joined = member(ordered, "a")
     ordered.ask(41, body("a", 0, group="elsewhere"), connection=ordered.client())
     ordered.ask(207, connection=ordered.client(), groupName="g", cleanOffset="false")
+    ordered.proposed.clear()
     assert lock(ordered, "a", 0, connection=joined) == []
     assert list(ordered.state.groups) == []
+    assert ordered.proposed == [], "it costs no entry"
 
 
 def test_a_client_that_connects_anew_renews_what_it_holds(ordered: Any) -> None:
