@@ -178,7 +178,7 @@ class LongPolls:
                 woken.take(lines)
                 if not woken.served:
                     woken.served = True
-                    self._services.turns.begin("woken pulls", self._serve())
+                    self._services.turns.begin_later("woken pulls", self._serve())  # this turn is the driver's
 
     def _serve(self) -> Steps:
         woken, began = self._woken, METER.units

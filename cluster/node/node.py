@@ -257,6 +257,7 @@ class Node:
             proposals,
             known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
             soon=context.loop.call_soon,
+            turns=context.turns,
             fenced=services.fenced,
             log_begins=self.installs.log_begins,
             refuse=RefusedCodes(services, metrics).refuse,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cluster.broker.send_fates import SendFates
     from cluster.config.config import Config, LimitsSection
     from cluster.replication.proposals import Proposals
+    from cluster.runtime.work import Turns
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
@@ -85,14 +86,17 @@ class Router(Dispatch):
         *,
         known_topic: Callable[[str], bool],
         soon: Soon,
+        turns: Turns,
         fenced: Callable[[], bool],
         log_begins: Callable[[], int],
         refuse: Callable[[Request], None],
     ) -> None:
-        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop. `fenced`:
-        whether this node's rows are known to be wrong. `log_begins`: the position below which this node lacks log that
-        others have (`cluster.repair`), 0 if it has all. `refuse` answers a code that no handler takes."""
+        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop. `turns`:
+        what one read brings goes on in another when this one has no room. `fenced`: whether this node's rows are known
+        to be wrong. `log_begins`: the position below which this node lacks log that others have (`cluster.repair`), 0
+        if it has all. `refuse` answers a code that no handler takes."""
         self.rooms = Rooms(config.limits, soon)
+        self.turns = turns
         self.patience = Patience(self.rooms)
         self.watch = self.patience.watch  # type: ignore[method-assign]
         self.idle = IdleClients(self._is_used)

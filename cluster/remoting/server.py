@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from cluster.remoting.body_limits import too_long
 from cluster.remoting.frame import Frame
@@ -42,12 +42,17 @@ from cluster.wire.codec import (
 from cluster.wire.codes import ResponseCode
 from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
 
+if TYPE_CHECKING:
+    from cluster.runtime.work import Steps, Turns
+
 logger = logging.getLogger(__name__)
 
 LONG_HEADER_BYTES = 4096
 """Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
 WORKS_MAX = 16
 """While so many pieces of a connection's work wait for their turns, no more frames are dispatched."""
+STEP_UNITS = 250
+"""Requests that wait for a turn are handled in steps of about so much work (`raftlog.work`)."""
 WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
@@ -65,6 +70,8 @@ class Dispatch:
 
     rooms: Rooms
     """The memory accounts of all connections."""
+    turns: Turns
+    """The shares of the loop's turns."""
 
     def on_request(self, frame: Frame) -> None:
         """Called for every request frame, oneway ones included."""
@@ -109,6 +116,7 @@ class Leaving(Dispatch):
         self.on_close = before.on_close  # type: ignore[method-assign]
         self.watch = before.watch  # type: ignore[method-assign]
         self.rooms = before.rooms
+        self.turns = before.turns
 
     def on_request(self, frame: Frame) -> None:
         """Refuses it: it was not processed, so it may be sent again to any node."""
@@ -141,7 +149,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_pauses",
         "_rooms",
         "_said_goodbye",
+        "_step_ends",
         "_transport",
+        "_turn_wanted",
         "_unfinished",
         "_unsent",
         "_waits",
@@ -171,9 +181,13 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._wanted: Waiter | None = None
         """It waits for that memory."""
         self._waits = 0
-        """Answers that wait for memory, and one more while too much work waits for its turn."""
+        """Answers that wait for memory, one more while too much work waits for its turn, one while frames do."""
         self._works = 0
         """Pieces of work that wait for their turns."""
+        self._turn_wanted = False
+        """Frames wait for another turn of the loop: the share of this one is used up."""
+        self._step_ends: int | None = None
+        """The meter at which the present step of such frames ends; None outside of one."""
         self._clogged = False
         """The transport reports that the client is slow."""
         self._halted = False
@@ -292,6 +306,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
             elif self.calls is not None:
                 self.calls.on_response(header, buffer[end:stop])
+            if at < count and self._is_turn_over():
+                self._want_turn()
             if self._halted:
                 rest = frames[at:]
                 if rest and not self.closed:
@@ -299,6 +315,35 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                     kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
                     self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
                 return
+
+    def _is_turn_over(self) -> bool:
+        """Whether frames have used up their step, or this turn of the loop has no room for more."""
+        if self._step_ends is None:
+            return self._dispatch.turns.spent()
+        return METER.units >= self._step_ends
+
+    def _want_turn(self) -> None:
+        """The frames that are left go on in a turn that has room, one step of each connection after the other. They are
+        an owner of their own: requests that are cut into steps themselves do not hold back those behind them."""
+        if self._turn_wanted or self.closed:
+            return
+        self._turn_wanted = True
+        self._waits += 1
+        self._halt()
+        if self._step_ends is None:
+            self._dispatch.turns.begin(("frames", self), self._serve_in_turns())
+
+    def _serve_in_turns(self) -> Steps:
+        while self._turn_wanted:
+            self._turn_wanted = False
+            self._waits -= 1
+            self._step_ends = METER.units + STEP_UNITS
+            try:
+                self.go_on()
+            finally:
+                self._step_ends = None
+            if self._turn_wanted:
+                yield
 
     def _begin_large_frame(self) -> None:
         """Refuses the arriving frame by its header, or reserves memory for it. A refused frame is neither kept nor
@@ -392,6 +437,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         try:
             while self._backlog and not self._halted:
                 self._serve(*self._backlog.pop(0))
+                if self._backlog and self._is_turn_over():
+                    self._want_turn()
         except CodecError as error:
             self._bad_frame(error)
         self._set_reading()

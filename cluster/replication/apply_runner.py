@@ -23,6 +23,14 @@ SLOW_S = 0.010
 """An inline run that takes longer is a stall, whether it waited for a disk or for a core."""
 
 
+def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
+    """Whether a run may be applied on the loop.
+
+    A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
+    """
+    return size_of(job) <= bytes_max and not any(entry.type == EntryType.TRIM for entry in job)
+
+
 class ApplyRunner:
     """A `lanes.LaneRunner` for the apply lane."""
 
@@ -47,7 +55,7 @@ class ApplyRunner:
 
     def submit(self, job: list[Entry]) -> None:
         """Applies the run, here or on the lane."""
-        if self._on_lane or not self._is_small(job) or self._stalls.overdrawn(self._loop.time()):
+        if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
             self._on_lane += len(job)
             self._runner.submit(job)
             return
@@ -66,8 +74,3 @@ class ApplyRunner:
     def _from_lane(self, done: Applied) -> None:
         self._on_lane -= len(done.entries)
         self._on_done(done)
-
-    @staticmethod
-    def _is_small(job: list[Entry]) -> bool:
-        """A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages."""
-        return size_of(job) <= INLINE_BYTES_MAX and not any(entry.type == EntryType.TRIM for entry in job)

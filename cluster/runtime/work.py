@@ -45,6 +45,12 @@ class Turns:
         self._waiting: OrderedDict[Hashable, deque[Work]] = OrderedDict()
         """Each owner's work in order; the owner whose step is next comes first. A plain dict would pass all that left
         its front, again for each step."""
+        self._front: tuple[Hashable, deque[Work]] = (None, deque())
+        """The owner whose step is dealt out, and what else it has: it is not in the table meanwhile."""
+        self._running: list[Hashable] = []
+        """Whose steps run, the innermost last: a step may begin other work."""
+        self._dropped: set[Hashable] = set()
+        """Those of them that were dropped meanwhile."""
 
     def spent(self) -> bool:
         """Whether this turn's share is used up: the caller goes on in another turn."""
@@ -61,8 +67,12 @@ class Turns:
         """
         if not self._waiting:
             while not self.spent():
-                if not _step(steps):
+                if not self._step(owner, steps):
                     return
+        self._queue(owner, steps)
+
+    def begin_later(self, owner: Hashable, steps: Steps) -> None:
+        """The same in later turns alone: this one is not the owner's."""
         self._queue(owner, steps)
 
     async def breathe(self, owner: Hashable) -> None:
@@ -74,8 +84,15 @@ class Turns:
         await turn
 
     def drop(self, owner: Hashable) -> None:
-        """The owner is gone: what it asked for is given up. Its coroutines are cancelled."""
-        for work in self._waiting.pop(owner, ()):
+        """The owner is gone: what it asked for is given up. Its coroutines are cancelled. A step that runs is ended by
+        the next `yield`."""
+        works = list(self._waiting.pop(owner, ()))
+        if owner in self._running:
+            self._dropped.add(owner)
+        if owner == self._front[0]:
+            works += self._front[1]
+            self._front[1].clear()
+        for work in works:
             if isinstance(work, asyncio.Future):
                 work.cancel()
             else:
@@ -88,29 +105,37 @@ class Turns:
     def _next_turn(self) -> None:
         self._marked = False
         while self._waiting and not self.spent():
-            owner, queue = self._waiting.popitem(last=False)
+            owner, queue = self._front = self._waiting.popitem(last=False)
             work = queue.popleft()
-            # While a step runs its owner is not in the table: what it begins meanwhile comes behind it.
+            # What the owner begins while its step runs comes behind it.
             woken = isinstance(work, asyncio.Future)
             if isinstance(work, asyncio.Future):
                 if not work.done():
                     work.set_result(None)
-            elif _step(work):
+            elif self._step(owner, work):
                 queue.appendleft(work)
             queue.extend(self._waiting.pop(owner, ()))
             if queue:
                 self._waiting[owner] = queue
             if woken:  # the coroutine goes on behind this callback, and what it does then counts in its own turn
                 break
+        self._front = (None, deque())
 
-
-def _step(steps: Steps) -> bool:
-    """Whether there are more."""
-    try:
-        next(steps)
-    except StopIteration:
-        return False
-    except Exception:
-        logger.exception("work that was cut into steps failed; what else waits goes on")
-        return False
-    return True
+    def _step(self, owner: Hashable, steps: Steps) -> bool:
+        """Whether there are more."""
+        self._running.append(owner)
+        try:
+            next(steps)
+        except StopIteration:
+            return False
+        except Exception:
+            logger.exception("work that was cut into steps failed; what else waits goes on")
+            return False
+        finally:
+            self._running.pop()
+            dropped = owner in self._dropped
+            if dropped and owner not in self._running:
+                self._dropped.discard(owner)
+        if dropped:
+            steps.close()
+        return not dropped

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import BatchItem, build_batch
 from jepsen_like.sim.clients import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.odd import OWN_TOPICS, draw_odd
-from jepsen_like.sim.options import LONG_WORK_FROM
+from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
 from jepsen_like.sim.raw_client import Answer, Asked, RawConnection, Report
 from jepsen_like.sim.strangers import intrude
 from raftlog.types import NodeId
@@ -34,6 +36,12 @@ WAKES = (30, 120)
 """So many pulls that wait for one message."""
 JOINS = (20, 120)
 """So many consumers that join one group from one connection."""
+MEMBERS = (200, 600, 2000)
+"""So many consumers of one group come over one connection."""
+BATCHES, BATCH = (4, 10), (40, 100)
+"""So many batches, each of so many messages, make the rows of a topic."""
+USED_S = 30.0
+"""So often a connection says something that nobody else talks on."""
 DONE_S = 4.0
 """So long an episode leaves its connection open for the answers."""
 
@@ -76,6 +84,8 @@ class Hostile(Client):
         )
         if host.options.seed >= LONG_WORK_FROM:
             self.episodes += (self.filters, self.wakes, self.joins)
+        if host.options.seed >= MANY_FROM:
+            self.episodes += (self.members, self.rows)
 
     async def _work(self) -> None:
         while not self.stopped:
@@ -243,6 +253,51 @@ class Hostile(Client):
             body = f'{{"clientID":"joins-{number}","consumerDataSet":[{group}]}}'
             data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
         connection.write(data)
+        await self._wait(connection)
+
+    async def members(self, node: str) -> None:
+        """Very many consumers of one group, lists of them, and then nothing more is heard of any, although their
+        connection stays in use."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        group = '{"groupName":"very-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
+        data = b""
+        for number in range(first, first + self.rng.choice(MEMBERS)):
+            body = f'{{"clientID":"member-{number}","consumerDataSet":[{group}]}}'
+            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+        for code in (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.GET_CONSUMER_CONNECTION_LIST):
+            data += connection.frame(code, {"consumerGroup": "very-many"})
+        connection.write(data)
+        self.host.spawn(partial(self._use, connection))
+
+    async def _use(self, connection: RawConnection) -> None:
+        ext = {"consumerGroup": "very-many"}
+        while not connection.closed:
+            await asyncio.sleep(USED_S)
+            if not connection.closed and not connection.unanswered:
+                connection.write(connection.frame(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext))
+
+    async def rows(self, node: str) -> None:
+        """Very many messages of one topic, searches of all of them that find none, and the end of the topic."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        sends = foreign_send("very-many", "rows", 0) | {"m": "true"}
+        for _ in range(rng.randint(*BATCHES)):
+            item = BatchItem(0, b"row", b"KEYS\x01row\x02TAGS\x01row\x02")
+            connection.write(
+                connection.frame(RequestCode.SEND_BATCH_MESSAGE, sends, build_batch([item] * rng.randint(*BATCH)))
+            )
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        pull = PULL_EXT | {"consumerGroup": "seeks-rows", "topic": "very-many"}
+        for wanted in ("no = 'such' OR such = 'row'", "TAGS = 'none'"):
+            ext = pull | {"subscription": wanted, "expressionType": "SQL92"}
+            connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext))
+        connection.write(connection.frame(RequestCode.PULL_MESSAGE, pull | {"subscription": "none"}))
+        times = {"beginTimestamp": "0", "endTimestamp": str(1 << 50)}
+        key = {"topic": "very-many", "key": "row", "maxNum": "64"}
+        connection.write(connection.frame(RequestCode.QUERY_MESSAGE, key | times))
+        if rng.random() < 0.5:
+            connection.write(connection.frame(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "very-many"}))
         await self._wait(connection)
 
     async def stranger(self, node: str) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.replication.apply_runner import INLINE_BYTES_MAX, is_small
 from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.loop import SimLoop
@@ -198,13 +199,16 @@ class SimApplyLane(SimLane):
     chance."""
 
     inline = 0.0
-    """How often work that finds the lane idle is done in the call that brings it."""
+    """How often small work that finds the lane idle is done in the call that brings it."""
+    inline_bytes = INLINE_BYTES_MAX
+    """How much is small."""
     held: Callable[[], bool] = staticmethod(lambda: False)
     """Whether apply is held back: then it is never done at once."""
 
     def submit(self, job: Any) -> None:
         """See LaneRunner."""
-        if self._busy or self._dead or self._jobs or self._rng.random() >= self.inline or self.held():
+        chosen = self._rng.random() < self.inline and is_small(job, self.inline_bytes)
+        if self._busy or self._dead or self._jobs or not chosen or self.held():
             super().submit(job)
             return
         self._worked += 1

@@ -37,7 +37,8 @@ from cluster.peer.keyring import encode
 from cluster.peer.secret import MARK, SECRET, mark_of
 from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
-from cluster.runtime.environment import PAGE_SEGMENTS, Environment
+from cluster.replication.apply_runner import INLINE_BYTES_MAX
+from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
 from cluster.runtime.lanes import Lane
 from cluster.runtime.row_count import Counted, counted
 from cluster.state.opening import StateLostError
@@ -412,6 +413,7 @@ class Machine:
         made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
         if isinstance(made, SimApplyLane):
             made.inline = options.apply_inline
+            made.inline_bytes = options.apply_bytes * INLINE_BYTES_MAX // APPLY_BYTES
             made.held = lambda: self.apply_factor > 1
         made.stepped, made.holds_lock = options.stepped, self._holds_lock
         self._lanes.append(made)

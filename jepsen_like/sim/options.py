@@ -63,6 +63,8 @@ WRITES_FROM = 3_000_000
 """A quarter of the seeds from here on has writers."""
 LONG_WORK_FROM = 3_800_000
 """Hostile clients of seeds from here on also ask for what a node must cut into steps."""
+MANY_FROM = 4_700_000
+"""Hostile clients of seeds from here on also make groups of very many members, and topics of very many rows."""
 APPLY_FROM = 4_200_000
 """From here on what has gathered is often applied in several drains."""
 TIER_SEALS_FROM = 4_600_000

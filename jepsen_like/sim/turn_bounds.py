@@ -20,20 +20,20 @@ TURN_SHARE = 50
 """Units that all cut work of a simulated node takes of one turn."""
 SEND_BYTES = 128 << 10
 """Of entries that one turn of a simulated node's driver sends, or one message."""
-TURN_BOUND = 3_000
+TURN_BOUND = 2_000
 """Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
 DRAIN_BOUND = 3_000
 """Units of one drain of a lane."""
-APPLY_BOUND = 25_000
-"""Of one drain of the apply lane: an entry that deletes a topic or a group removes all of its rows."""
+APPLY_BOUND = 10_000
+"""Of one drain of the apply lane: up to 1 MiB of entries."""
+DRIVER_BOUND = 4_000
+"""Of a turn of the driver that applies a small run on the loop."""
 TURNS: dict[str, int] = {
-    # They may apply a small run on the loop, which is a drain of the apply lane.
-    "RaftDriver._turn": APPLY_BOUND,
-    "RaftDriver._submit_gathered": APPLY_BOUND,
-    # What was sent while this node stood still comes in one read.
-    "Inlet._data": 10_000,
-    "RemotingConnection._data": 10_000,
-    "RemotingConnection.go_on": 10_000,
+    "RaftDriver._turn": DRIVER_BOUND,
+    "RaftDriver._submit_gathered": DRIVER_BOUND,
+    # What was sent while this node stood still comes in one read, and its frames are found at once.
+    "Inlet._data": 7_000,
+    "RemotingConnection._data": 6_000,
     # It opens the node: nobody is served before.
     "Machine._live": 1 << 60,
 }

@@ -10,6 +10,7 @@ import pytest
 from cluster.config.config import LimitsSection
 from cluster.remoting.rooms import COUNTED_BYTES, Rooms
 from cluster.remoting.server import Dispatch, RemotingConnection
+from cluster.runtime.work import Turns
 
 LARGE = bytes(COUNTED_BYTES + 1)
 
@@ -18,7 +19,8 @@ class Quiet(Dispatch):
     """Takes every connection."""
 
     def __init__(self) -> None:
-        self.rooms = Rooms(LimitsSection(), asyncio.get_running_loop().call_soon)
+        soon = asyncio.get_running_loop().call_soon
+        self.rooms, self.turns = Rooms(LimitsSection(), soon), Turns(soon)
 
     def on_open(self, connection: RemotingConnection) -> bool:
         return True

@@ -63,6 +63,41 @@ def test_a_dropped_owners_work_is_given_up() -> None:
     assert loop.turn() == []
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_who_is_dropped_by_a_step_of_its_own_does_nothing_more(before: int) -> None:
+    """`before` 1: the step is dealt out in a later turn, and other work of the owner waits behind it."""
+    loop = Loop()
+    closed: list[str] = []
+
+    def leaves() -> Steps:
+        try:
+            for _ in range(before):
+                charge(10)
+                yield
+            loop.turns.drop("a")
+            loop.did.append("left")
+            yield
+            loop.did.append("never")
+        finally:
+            closed.append("a")
+
+    loop.turns.begin("a", leaves())
+    loop.turns.begin("a", loop.work("a", 3)) if before else None
+    loop.turns.begin("b", loop.work("b", 3, units=1)) if before else None
+    did = [*loop.did, *loop.turn(), *loop.turn(), *loop.turn()]
+    assert did == (["left", "b0", "b1", "b2"] if before else ["left"])
+    assert closed == ["a"]
+    loop.turns.begin("a", loop.work("again", 2))
+    assert [*loop.did, *loop.turn()] == ["again0", "again1"], "a client of that name may come back"
+
+
+def test_work_that_begins_later_has_nothing_of_this_turn() -> None:
+    loop = Loop()
+    loop.turns.begin_later("a", loop.work("a", 2))
+    assert loop.did == []
+    assert loop.turn() == ["a0", "a1"]
+
+
 def test_work_that_fails_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
     def failing() -> Steps:
         charge(10)

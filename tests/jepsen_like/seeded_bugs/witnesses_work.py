@@ -14,3 +14,27 @@ def witness_U01() -> None:
 
 def witness_U02() -> None:
     holds("U02")
+
+
+def witness_U03() -> None:
+    holds("U03")
+
+
+def witness_U04() -> None:
+    holds("U04")
+
+
+def witness_U05() -> None:
+    holds("U05")
+
+
+def witness_U06() -> None:
+    holds("U06")
+
+
+def witness_U07() -> None:
+    holds("U07")
+
+
+def witness_U08() -> None:
+    holds("U08")
