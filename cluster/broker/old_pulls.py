@@ -9,6 +9,7 @@ from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
 from cluster.broker.read_levels import ReadLevels
 from cluster.broker.services import Services
+from cluster.wire.codes import UNREADABLE
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -83,7 +84,7 @@ class OldPulls:
             if isinstance(result, Gone):
                 moved(pull, result.next_offset)
             elif isinstance(result, Exception):
-                failed(pull, f"offset {pull.offset} is in the tier, which does not give it: {result}")
+                failed(pull, f"{UNREADABLE} {result}")
             else:
                 found(pull, result)
 

@@ -27,6 +27,8 @@ from cluster.tier.tier_service import Tier
 from raftlog.errors import OutOfRangeError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.config.config import TierSection
     from cluster.node.services import NodeServices
     from cluster.retention.leases import Leases
@@ -107,13 +109,25 @@ def access_of(
             return None
 
     reading = TierReading(
-        context.loop, store, folder, lambda: storage.state.kept_segments, cache, from_log, context.turns
+        context.loop,
+        store,
+        folder,
+        lambda: storage.state.kept_segments,
+        cache,
+        from_log,
+        context.turns,
+        where_of(store),
     )
     metrics.watch(counts, reading)
     keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
     memory = context.environment.memory_bytes
     levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms, memory)
     return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads, levels)
+
+
+def where_of(store: ObjectStore) -> Callable[[str], str]:
+    """The name under which an object lies: that of a restored cluster may lie below an ancestor's id."""
+    return store.where if isinstance(store, LineageStore) else str
 
 
 def _cache(section: TierSection, data: Path) -> RangeCache | None:
@@ -167,6 +181,7 @@ def scrubs_of(
         wall_ms=context.clock.wall_ms,
         leads=services.writes_open,
         sources=[Source("this node", tier.content_of), Source("the segment's objects", index.content_of)],
+        where=where_of(access.store),
     )
     scrubs = TierScrubs(
         context.config.node.id,
@@ -176,6 +191,7 @@ def scrubs_of(
         leads=services.writes_open,
         alarm=context.alarms.raise_alarm,
         clear=context.alarms.clear,
+        repaired=access.reading.reads.broken.forget,
     )
     scrubs.plan(clean=storage.directory.log.report.clean)
     return scrubs

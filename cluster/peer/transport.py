@@ -239,7 +239,7 @@ class PeerTransport:
                     _, link = await loop.create_connection(lambda: Link(self, peer, channel), host, port)
             except OSError as error:
                 logger.debug("node %d (%s:%d) cannot be reached: %s", peer, host, port, error)
-                self.dial_errors[peer] = f"{host}:{port}: {error.strerror or error or 'no answer'}"
+                self.dial_errors[peer] = f"{host}:{port}: {error.strerror or str(error) or 'no answer'}"
                 attempt += 1
             else:
                 started = loop.time()

@@ -176,7 +176,7 @@ class AsyncClient:
             link = await self._view.links.get(node)
             reply = await link.call(RequestCode.ENTRIES_AT, {}, positions, timeout_s=timeout_s)
         except OSError as error:
-            raise Unreachable(f"{what} from {node}: {error or 'no answer'}", retryable=True) from error
+            raise Unreachable(f"{what} from {node}: {str(error) or 'no answer'}", retryable=True) from error
         if reply.code != ResponseCode.SUCCESS:
             raise error_of(reply.code, reply.remark, what)
         return reply.body
@@ -186,6 +186,7 @@ class AsyncClient:
     ) -> _T:
         deadline = asyncio.get_running_loop().time() + timeout_s + request.wait_s
         backoff = Backoff(self._view.jitter)
+        failure: RaftMQError | None = None
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -193,9 +194,11 @@ class AsyncClient:
                     return read(request, await ask(link, request))
             except OSError as error:
                 self._view.suspect(self._view.leader)
-                failure: RaftMQError = Unreachable(
+                if failure is not None and asyncio.get_running_loop().time() >= deadline:
+                    raise failure from error  # what was answered before says more than that no time is left
+                failure = Unreachable(
                     f"pull of {request.topic} queue {request.queue_id} from {node or 'the leader'}: "
-                    f"{error or 'no answer'}",
+                    f"{str(error) or 'no answer'}",
                     retryable=True,
                 )
             except RaftMQError as error:

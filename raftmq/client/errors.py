@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from cluster.wire.codes import UNKNOWN_REMARK, UNREADABLE, ResponseCode
 
 
 class RaftMQError(Exception):
@@ -83,6 +83,10 @@ _DISK_FULL = (
     "Free space on the leader's disk, shorten `retention.hours`, or raise `retention.disk_refuse_writes_percent`; "
     "`raftmq status` names the node."
 )
+_UNREADABLE = (
+    "Only object storage has these messages, and it does not give them: `raftmq tier verify` names what is damaged, "
+    "`raftmq tier repair` writes it again if a node still has it. To go on behind them, read from a later offset."
+)
 _NOT_FOUND = frozenset(
     (
         ResponseCode.TOPIC_NOT_EXIST,
@@ -118,6 +122,18 @@ def is_disk_full(code: int, remark: str | None) -> bool:
     return code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("the disk is full")
 
 
+def is_unreadable(code: int, remark: str | None) -> bool:
+    """True for a pull of messages that only the tier has, and that it does not give."""
+    return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith(UNREADABLE)
+
+
+def hint_of(code: int, remark: str | None) -> str:
+    """What to do about a reply that is not a success; "" if nothing is known."""
+    if is_disk_full(code, remark):
+        return _DISK_FULL
+    return _UNREADABLE if is_unreadable(code, remark) else _HINTS.get(code, "")
+
+
 def error_of(
     code: int, remark: str | None, what: str, *, maybe: bool = False, message_ids: tuple[str, ...] = ()
 ) -> RaftMQError:
@@ -125,7 +141,7 @@ def error_of(
     every later "no" an unknown. A code outside the table is unknown too: nothing says that it came before the write.
     """
     text = f"{what}: {remark or _name(code)}"
-    hint = _DISK_FULL if is_disk_full(code, remark) else _HINTS.get(code, "")
+    hint = hint_of(code, remark)
     again = code in TRY_AGAIN
     if maybe or is_unknown(code, remark):
         return Unknown(f"{text} (an attempt may have been carried out)", code=code, message_ids=message_ids)

@@ -63,6 +63,10 @@ class _Tap:
         self._at = at
         return data
 
+    def found(self, place: Place) -> Place:
+        """As LogCopy."""
+        return self._copy.found(place)
+
     def finish(self, place: Place) -> None:
         """What is behind a damaged entry."""
         at = max(self._at, place.base)

@@ -40,7 +40,7 @@ class EntryFinder:
         while self._end <= highest:
             header = next(self._headers, None)
             if header is None:
-                raise _damaged(self._segment.places[-1], highest, "the segment ends before")
+                raise _damaged(self._copy.found(self._segment.places[-1]), highest, "the segment ends before")
             found.append((header.position, header.index, header.term))
             self._end = header.position + header.frame_length
         if found:
@@ -53,7 +53,7 @@ class EntryFinder:
         for place in segment.places:
             for header in self._in_place(place):
                 if before is not None and not _follows(header, before):
-                    raise _damaged(place, header.position, "the frame does not follow the one before")
+                    raise _damaged(self._copy.found(place), header.position, "the frame does not follow the one before")
                 yield header
                 before = header
 
@@ -67,9 +67,9 @@ class EntryFinder:
             try:
                 header = FrameHeader(block[at - start : at - start + HEADER_SIZE])
             except FrameError as error:
-                raise _damaged(place, at, str(error)) from error
+                raise _damaged(self._copy.found(place), at, str(error)) from error
             if header.position != at:
-                raise _damaged(place, at, f"the frame there is that of position {header.position}")
+                raise _damaged(self._copy.found(place), at, f"the frame there is that of position {header.position}")
             yield header
             at += header.frame_length
 

@@ -176,6 +176,10 @@ class FileCopy:
                 descriptor = self._open[place.name] = os.open(place.name, os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(descriptor, stop - start, LOCAL_HEADER_SIZE + start - place.base)
 
+    def found(self, place: Place) -> Place:
+        """As LogCopy."""
+        return place
+
     def close(self) -> None:
         """As LogCopy."""
         self._reader.close()

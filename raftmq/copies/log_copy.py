@@ -81,6 +81,9 @@ class Reads(Protocol):
     def read(self, place: Place, start: int, stop: int) -> bytes:
         """The log's bytes [start, stop), which lie in `place`; fewer if the file ends before. Raises CopyError."""
 
+    def found(self, place: Place) -> Place:
+        """The place, with the name under which it was read: for people."""
+
 
 class LogCopy(Catalog, Reads, Protocol):
     """Opened on the driver, and again by each task. Every call raises CopyError."""

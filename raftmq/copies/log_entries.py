@@ -37,7 +37,7 @@ def entries_of(copy: Reads, segment: Segment) -> Iterator[Entry]:
                 if tail is not None:
                     check_follows(tail, entry)
             except FrameError as error:
-                raise _damaged(place, entry.position, error) from error
+                raise _damaged(copy.found(place), entry.position, error) from error
             tail = tail_after(tail or _before(entry), entry)
             yield entry
 
@@ -58,7 +58,7 @@ def first_ms(copy: Reads, segment: Segment) -> int:
     try:
         header = FrameHeader(copy.read(place, place.base, place.base + HEADER_SIZE))
     except FrameError as error:
-        raise _damaged(place, place.base, error) from error
+        raise _damaged(copy.found(place), place.base, error) from error
     time_ms: int = header.timestamp_ms
     return time_ms
 
@@ -89,7 +89,7 @@ def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
                 at = taken.end_position
             held = held[offset:]
         except FrameError as error:
-            raise _damaged(place, at, error) from error
+            raise _damaged(copy.found(place), at, error) from error
 
 
 def _whole(held: bytes, offset: int) -> Entry | None:

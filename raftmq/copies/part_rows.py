@@ -79,7 +79,8 @@ def part_batches(
     entries = None if ENTRY_COLUMNS.isdisjoint(columns) else EntryFinder(copy, part.segment)
     for low, high, place in _reads(wanted, part.segment.places, copy.read_bytes):
         start = int(wanted.starts[low])
-        read = _Read(place, start, copy.read(place, start, int(wanted.ends[high - 1])))
+        data = copy.read(place, start, int(wanted.ends[high - 1]))
+        read = _Read(copy.found(place), start, data)
         pace.took(len(read.data))
         for begin, end in _runs(wanted, low, high, batch_rows):
             row_topics = topic_of[wanted.spans[begin:end]]

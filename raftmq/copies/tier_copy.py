@@ -33,6 +33,7 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
+from raftmq.copies.shared_objects import SharedObjects, clusters_of
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM
@@ -79,6 +80,7 @@ class TierCopy:
         with self._told():
             opened = open_store(url) if store is None else store
             self._store = RetryingStore(opened, RetryPolicy(total_s=TOTAL_S), random.Random(), RequestCounts())
+        self._shared = SharedObjects(self._store)
         self._loop = asyncio.new_event_loop()
 
     # -- the plan
@@ -157,18 +159,14 @@ class TierCopy:
 
     async def _only_cluster(self) -> str:
         """The folder of the cluster that the store is for."""
-        found: set[str] = set()
-        async for info in self._store.list():
-            folder, _, name = info.name.partition("/")
-            if name == HEAD:
-                found.add(folder)
+        found = await clusters_of(self._store)
         if len(found) != 1:
             raise CopyError(
                 f"{self.name} holds the tiers of {len(found)} clusters",
-                ", ".join(sorted(found)) or "nothing was uploaded there yet",
+                ", ".join(found) or "nothing was uploaded there yet",
                 "name one by its uuid: the option cluster" if found else "is this the value of tier.url?",
             )
-        return found.pop()
+        return found[0]
 
     async def _listed(self, folder: str) -> list[Listed]:
         """Every segment of the manifest."""
@@ -200,12 +198,14 @@ class TierCopy:
         item = await self._drive(segment, (await self._index(segment)).items(run, run.first_offset, 1))
         position, size, *_ = ITEM.unpack(item)
         place = place_of(segment.places, position)
-        data = await self._store.get_range(place.name, position - place.base, position + size - place.base)
+        data = await self._shared.get_range(place.name, position - place.base, position + size - place.base)
         try:
             return decode_message(data, hosts=False)[0].topic
         except MessageFormatError as error:
             raise CopyError(
-                f"{place.name} is damaged at position {position} of the log", str(error), "raftmq tier repair"
+                f"{self.found(place).name} is damaged at position {position} of the log",
+                str(error),
+                "raftmq tier repair",
             ) from error
 
     # -- the tasks
@@ -226,7 +226,11 @@ class TierCopy:
     def read(self, place: Place, start: int, stop: int) -> bytes:
         """As LogCopy."""
         with self._told():
-            return self._run(self._store.get_range(place.name, start - place.base, stop - place.base))
+            return self._run(self._shared.get_range(place.name, start - place.base, stop - place.base))
+
+    def found(self, place: Place) -> Place:
+        """As LogCopy."""
+        return place._replace(name=self._shared.where(place.name))
 
     def close(self) -> None:
         """As LogCopy."""
@@ -259,13 +263,15 @@ class TierCopy:
         try:
             wanted = next(steps)
             while True:
-                wanted = steps.send(await self._store.get_range(name, wanted.at, wanted.at + wanted.length))
+                wanted = steps.send(await self._shared.get_range(name, wanted.at, wanted.at + wanted.length))
         except StopIteration as end:
             found: T = end.value
             return found
         except IndexFileError as error:
             raise CopyError(
-                f"{self.name}/{name} is damaged", f"{error}; it is the index of the log from {segment.base} on", _REPAIR
+                f"{self.name}/{self._shared.where(name)} is damaged",
+                f"{error}; it is the index of the log from {segment.base} on",
+                _REPAIR,
             ) from error
 
     @contextmanager
@@ -278,7 +284,7 @@ class TierCopy:
             raise CopyError(
                 f"{self.name} lacks an object",
                 f"{error.what}; what the tier keeps no longer is removed {REMOVED_AFTER}",
-                error.fix or "read again, from where the tier begins now; if that fails too: raftmq tier repair",
+                error.fix or _READ_AGAIN,
             ) from error
         except StoreError as error:
             raise CopyError(f"{self.name} cannot be read", error.what, error.fix or _REPAIR) from error
@@ -287,6 +293,10 @@ class TierCopy:
 
 
 REMOVED_AFTER = "tier.delete_delay_ms after the manifest has forgotten it"
+_READ_AGAIN = (
+    "read again, from where the tier begins now; if that fails too: raftmq tier repair; of a cluster that was restored "
+    "from a tier, the objects that lie below its ancestor's id must be in this store as well"
+)
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 

@@ -6,11 +6,13 @@ Memory is taken before the work: who finds no room waits. Two who want the same 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cluster.runtime.room import Room, Share
+from cluster.tier.fetch.broken import Broken
 from cluster.tier.fetch.range_cache import RangeCache
-from cluster.tier.store.errors import StoreError, Unreachable
+from cluster.tier.store.errors import BadAnswer, StoreError, Unreachable
 from cluster.tier.store.object_store import ObjectStore
 
 MEMORY_BYTES_MAX = 32 << 20
@@ -32,13 +34,22 @@ class _Flight(NamedTuple):
 class ObjectReads:
     """Event loop only. `read` raises what the store raises."""
 
-    def __init__(self, store: ObjectStore, cache: RangeCache | None, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: RangeCache | None,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
+        where: Callable[[str], str] = str,
+    ) -> None:
+        """`where`: the name under which an object lies, for people (`LineageStore.where`)."""
         self._store = store
         self._cache = cache
         self._room = Room(memory_bytes_max, lambda call: asyncio.get_running_loop().call_soon(call))
         self._requests = asyncio.Semaphore(REQUESTS_MAX)
         self._flights: dict[str, list[_Flight]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.broken = Broken()
+        self.where = where
 
     async def close(self) -> None:
         """Gives up what is under way."""
@@ -135,9 +146,20 @@ class ObjectReads:
                 del self._flights[name]
 
     async def _request(self, share: Share, name: str, start: int, stop: int) -> bytes:
+        cut = f"{name} from byte {start} on"
+        self.broken.check(name)
         await self._take(share, stop - start)
         async with self._requests:
-            return await self._store.get_range(name, start, stop)
+            self.broken.check(name)  # those before may have learnt it
+            self.broken.check(cut)
+            try:
+                data = await self._store.get_range(name, start, stop)
+            except StoreError as error:
+                self.broken.failed(cut if isinstance(error, BadAnswer) else name, error)
+                raise
+        self.broken.whole(name)
+        self.broken.whole(cut)
+        return data
 
     async def _take(self, share: Share, size: int) -> None:
         """Waits until `size` more bytes have room, and holds them."""

@@ -22,7 +22,7 @@ from cluster.broker.pull_search import MESSAGE_UNITS, STEP_UNITS, Verdicts
 from cluster.broker.stored_bodies import POSITION_SIZE, position_of
 from cluster.runtime.room import Room
 from cluster.runtime.work import Turns
-from cluster.tier.fetch.errors import NotTieredError
+from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.spans import is_dense
 from cluster.tier.fetch.tier_log import TierLog
@@ -86,6 +86,8 @@ class OldReads:
         self._tasks: set[asyncio.Task[None]] = set()
         self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
         """By (topic_id, queue_id)."""
+        self._failing: dict[tuple[int, int], None] = {}
+        """Queues whose last pull could not be answered, oldest first."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
@@ -99,9 +101,9 @@ class OldReads:
             found: Found | Gone | Exception
             try:
                 found = await self.found(pull, stop)
+                self._works(pull)
             except StoreError as error:
-                logger.warning("tier: a pull of %s queue %d at %d: %s", pull.topic, pull.queue_id, pull.offset, error)
-                found = error
+                found = await self._told(pull, error)
             except Exception as error:
                 logger.exception("tier: a pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
                 found = error
@@ -113,6 +115,34 @@ class OldReads:
             begin()
         else:
             self._room.wait(pull.bytes_max, begin)
+
+    async def _told(self, pull: Pull, error: StoreError) -> StoreError:
+        """The error in words for who pulls. The log has a line for the first pull of a queue that fails so."""
+        behind = None
+        try:
+            behind = await self._queues.after_segment(pull.topic_id, pull.queue_id, pull.offset)
+        except StoreError as why:
+            logger.debug("tier: where %s queue %d goes on is not known: %s", pull.topic, pull.queue_id, why)
+        offsets = f"offsets from {pull.offset} on" if behind is None else f"offsets {pull.offset} to {behind - 1}"
+        fix = error.fix
+        if isinstance(error, DamagedError):
+            onward = "" if behind is None else f"; to go on without these messages, read from offset {behind}"
+            fix = f"raftmq tier repair writes it again if a node still has it{onward}"
+        told = type(error)(f"{pull.topic} queue {pull.queue_id} {offsets}: {error.what}", fix)
+        queue = pull.topic_id, pull.queue_id
+        if queue not in self._failing:
+            logger.warning("tier: %s", told, extra={"topic": pull.topic, "queue": pull.queue_id})
+            self._failing[queue] = None
+            if len(self._failing) > READERS_MAX:
+                del self._failing[next(iter(self._failing))]
+        return told
+
+    def _works(self, pull: Pull) -> None:
+        """A pull of the queue succeeded."""
+        queue = pull.topic_id, pull.queue_id
+        if queue in self._failing:
+            del self._failing[queue]
+            logger.info("tier: %s queue %d is read again", pull.topic, pull.queue_id)
 
     async def close(self) -> None:
         """Gives up what is under way: nobody is answered any more."""

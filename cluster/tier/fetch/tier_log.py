@@ -144,7 +144,7 @@ class TierLog:
         try:
             block = await self._reads.read(name, span.start - base, span.stop - base, reach=reach)
         except (BadAnswer, NotFound) as error:
-            logger.warning("tier: %s", error)
+            logger.debug("tier: %s", error)  # told by `Broken`, once
             block = b""
         body, count = body_of(span.items, block, span.start)
         bodies = [body]
@@ -165,11 +165,14 @@ class TierLog:
     async def _once_more(self, item: bytes, pieces: Sequence[Piece]) -> bytes:
         """One message that did not match. Raises DamagedError."""
         position, size = POSITION_SIZE.unpack(item)
+        base, _, name = self._piece(Span(position, position + size, item), pieces)
+        message = f"{self._reads.where(name)} at position {position} of the log"
+        broken = self._reads.broken
+        broken.check(message)
         self.counts.was_damaged()
         logger.debug("tier: the message at position %d is not intact; it is fetched again", position)
-        why = "it does not match its CRC in the store"
+        why = ""
         try:
-            base, _, name = self._piece(Span(position, position + size, item), pieces)
             data = await self._reads.read(name, position - base, position + size - base, fresh=True)
         except (BadAnswer, NotFound) as error:
             why = error.what
@@ -178,10 +181,15 @@ class TierLog:
         if not intact and self._elsewhere is not None:
             body, intact = body_of(item, await self._elsewhere(position, size) or b"", position)
         if not intact:
-            raise DamagedError(
-                f"the message at position {position} ({size} bytes) cannot be had intact: {why}",
+            damaged = DamagedError(
+                f"the message at position {position} ({size} bytes) cannot be had intact: "
+                f"{why or f'it does not match its CRC in {self._reads.where(name)}'}",
                 "raftmq tier verify, then raftmq tier repair",
             )
+            if not why:
+                broken.failed(message, damaged)  # else the object as a whole is known to be
+            raise damaged
+        broken.whole(message)
         self.counts.was_mended()
         return body
 

@@ -31,6 +31,7 @@ TOGETHER = 8
 """Segments that are asked for a key at once: as many as requests are."""
 RUNS_MAX = 20_000
 """Where a queue begins in a segment, or that it has nothing there: some 4 MB."""
+_REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 
 class Items(NamedTuple):
@@ -89,6 +90,14 @@ class TierQueues:
         first = max(offset, run.first_offset)
         packed = await self._steps(rows[number], lambda index: index.items(run, first, count))
         return Items(first, packed)
+
+    async def after_segment(self, topic_id: int, queue_id: int, offset: int) -> int | None:
+        """The offset after the last that the queue has in the segment with this one; None if the tier does not have
+        it."""
+        rows = self._verified()
+        number = await self._segment(rows, topic_id, queue_id, offset)
+        run = None if number is None else await self._run(rows[number], topic_id, queue_id)
+        return None if run is None else run.first_offset + run.count
 
     async def first_offset(self, topic_id: int, queue_id: int) -> int | None:
         """Of the queue's first message in the tier; None if there is none."""
@@ -196,12 +205,19 @@ class TierQueues:
         for fresh in (False, True):
             try:
                 index = await self._open(part, fresh=fresh)
-                return await self._drive(part, steps(index), fresh=fresh)
+                found = await self._drive(part, steps(index), fresh=fresh)
             except (IndexFileError, BadAnswer, NotFound) as error:
-                why = str(error)
+                failure = error
                 self._indexes.pop(part.name, None)
-                logger.warning("tier: %s is damaged: %s", part.name, why)
-        raise DamagedError(f"{part.name} is damaged: {why}", "raftmq tier repair")
+                logger.debug("tier: %s is damaged: %s", part.name, error)
+            else:
+                self._reads.broken.whole(part.name)
+                return found
+        if not isinstance(failure, IndexFileError):
+            raise DamagedError(failure.what, _REPAIR)  # as `Broken` has told
+        damaged = DamagedError(f"{self._reads.where(f'{self._folder}/{part.name}')} is damaged: {failure}", _REPAIR)
+        self._reads.broken.failed(part.name, damaged)  # told, and not kept back: another part of it may be sound
+        raise damaged
 
     async def _open(self, part: TierPart, *, fresh: bool) -> IndexFile:
         index = None if fresh else self._indexes.get(part.name)
@@ -247,4 +263,4 @@ def _index_of(row: TierSegment) -> TierPart:
     for part in row.parts:
         if not part.name.startswith(LOG_PREFIX):
             return part
-    raise DamagedError(f"the tiered segment at {row.base} has no index file", "raftmq tier repair")
+    raise DamagedError(f"the tiered segment at {row.base} has no index file", _REPAIR)

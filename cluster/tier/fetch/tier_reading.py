@@ -28,10 +28,11 @@ class TierReading:
         cache: RangeCache | None,
         elsewhere: OtherSource | None = None,
         turns: Turns | None = None,
+        where: Callable[[str], str] = str,
     ) -> None:
-        """See TierLog. `turns`: see OldReads."""
+        """See TierLog. `turns`: see OldReads; `where`: see ObjectReads."""
         self.cache = cache
-        self.reads = ObjectReads(store, cache)
+        self.reads = ObjectReads(store, cache, where=where)
         self.log = TierLog(self.reads, rows, folder, elsewhere)
         self.queues = TierQueues(self.reads, rows, folder)
         self.old = OldReads(loop, self.queues, self.log, self.reads, turns)

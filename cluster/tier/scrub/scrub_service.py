@@ -71,8 +71,10 @@ class TierScrubs:
         leads: Callable[[], bool],
         alarm: Callable[[str, str], None],
         clear: Callable[[str], None],
+        repaired: Callable[[], None] = lambda: None,
     ) -> None:
-        """`alarm` (key, text) and `clear` (key): of the node."""
+        """`alarm` (key, text) and `clear` (key): of the node. `repaired`: called when objects were written again."""
+        self._repaired = repaired
         self._scrubber = scrubber
         self.reload(every_hours)
         self._wall_ms = wall_ms
@@ -143,6 +145,8 @@ class TierScrubs:
         for finding in report.findings:
             logger.warning("tier: %s", finding)
         logger.info("tier: %d objects were scrubbed, %d of them bad", report.objects, report.bad)
+        if report.repaired:
+            self._repaired()
         if report.unrepaired:
             self._alarm(
                 DAMAGED,

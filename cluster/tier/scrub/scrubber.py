@@ -99,9 +99,10 @@ class Scrubber:
         kept_from: Callable[[], int] = lambda: 0,
         sources: Sequence[Source] = (),
         pace: Callable[[int], Awaitable[None]] | None = None,
+        where: Callable[[str], str] = str,
     ) -> None:
         """`kept_from`: see `survey`. `leads`: whether this node may change the store. `pace` (bytes): waits so that
-        reading does not take more bandwidth than it may."""
+        reading does not take more bandwidth than it may. `where`: see ObjectReads."""
         self._store = store
         self._folder = folder
         self._rows = rows
@@ -110,6 +111,7 @@ class Scrubber:
         self._kept_from = kept_from
         self._sources = sources
         self._pace = pace
+        self._where = where
         self._read_bytes = 0
 
     async def scrub(self, wishes: Wishes) -> Report:
@@ -131,9 +133,10 @@ class Scrubber:
                 if self._is_gone(row):
                     break  # trimmed from the tier meanwhile
                 bad += 1
+                name = self._where(f"{self._folder}/{part.name}").removeprefix(f"{self._folder}/")  # before the repair
                 mended = await self._repair(row, part) if wishes.repairs else ""
                 repaired += bool(mended)
-                findings.append(f"{part.name}: {why}" + (f"; repaired from {mended}" if mended else ""))
+                findings.append(f"{name}: {why}" + (f"; repaired from {mended}" if mended else ""))
         findings += [f"{info.name}: no segment names it ({info.size} bytes)" for info in seen.orphans]
         findings += [f"{name}: not an object of RaftMQ" for name in seen.strange]
         swept = await self._sweep(seen.orphans) if wishes.sweeps else 0

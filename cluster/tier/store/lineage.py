@@ -81,6 +81,10 @@ class LineageStore:
         """As `ObjectStore.close`."""
         await self._store.close()
 
+    def where(self, name: str) -> str:
+        """The name under which the object lies, as far as it was found already; for people."""
+        return self._found.get(name, name)
+
     async def _look(self, name: str, call: Callable[[str], Awaitable[T]]) -> T:
         """The call with the name under which the object is there: the own one first."""
         known = self._found.get(name)
@@ -99,6 +103,8 @@ class LineageStore:
                     continue
                 self._found[name] = where
                 return answer
+            if elsewhere := self._elsewhere(name):
+                raise NotFound(f"there is no {' and no '.join((name, *elsewhere))}") from None
             raise
 
     def _elsewhere(self, name: str) -> Sequence[str]:

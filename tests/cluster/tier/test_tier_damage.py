@@ -61,6 +61,7 @@ class Damaged:
         rows = lambda: written.rows  # noqa: E731
         reads = ObjectReads(self.store, None)
         loop = asyncio.get_running_loop()
+        self.repaired = reads.broken.forget
         self._reads = lambda: OldReads(loop, TierQueues(reads, rows, FOLDER), TierLog(reads, rows, FOLDER), reads)
 
     def spoil(self, chance: random.Random) -> str:
@@ -133,6 +134,7 @@ async def test_damage_anywhere_is_never_served_and_is_repaired(written: Written,
         assert told or got == whole, name
         found_by_read += told
         report = await tier.scrub(Wishes(repairs=True))
+        tier.repaired()
         assert (report.bad, report.repaired) == (1, 1), report
         assert report.findings[0].startswith(name)
         assert tier.store.objects == written.objects, name

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from cluster.wire.codes import RequestCode
-from raftmq.client import Unreachable, aconnect
+from raftmq.client import Refused, Unreachable, aconnect
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.environment import REAL
+from raftmq.client.errors import error_of
 from raftmq.client.route import QueueData, read_route
 from raftmq.client.view import ClusterView
 
@@ -166,3 +167,31 @@ def test_queues_of_a_route(queues: list[QueueData], expected: tuple[str, int, in
 
 def test_a_route_without_queues_is_none() -> None:
     assert read_route("T", [], 1.0, True) is None
+
+
+async def test_a_pull_that_nobody_answers_says_so(fake: Any) -> None:
+    fake.create("T", 1)
+    async with aconnect(fake.servers) as mq:
+        await mq.pull("T", 0, 0)
+        for node in fake.nodes:
+            node.mute = True
+        with pytest.raises(Unreachable, match="from the leader: no answer"):
+            await mq.pull("T", 0, 0, timeout_s=0.1)
+
+
+async def test_a_pull_that_runs_out_of_time_says_what_was_answered_before(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.create("T", 1)
+    answers = iter([error_of(2, "the tier does not give T queue 0 offsets 0 to 9: there is no x.seg", "pull of T")])
+
+    async def ask(*_: object) -> Any:
+        for error in answers:
+            raise error
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("raftmq.client.client.ask", ask)
+    async with aconnect(fake.servers) as mq:
+        with pytest.raises(Refused, match="there is no x"):
+            await mq.pull("T", 0, 0, timeout_s=1.0)
+    assert next(answers, None) is None

@@ -211,6 +211,27 @@ def test_a_damaged_message_is_named_by_file_and_position(left: Left, kind: str, 
     assert caught.value.why.endswith(f"{OTHER} queue 0 offset 4")
 
 
+def test_a_restored_cluster_is_read_with_the_objects_of_its_ancestor(left: Left, tmp_path: Path) -> None:
+    """Its manifest names them, and they lie below the ancestor's id."""
+    source = folder_of(left.tier, tmp_path / "copy")
+    store = Path(urlsplit(source.path).path)
+    (old,) = [path for path in store.iterdir() if not path.name.startswith(".")]
+    restored = "00000000-0000-0000-0000-00000000000b"
+    shutil.copytree(old / "manifest", store / restored / "manifest")
+    theirs, ours = source._replace(cluster=old.name), source._replace(cluster=restored)
+    everything = ranges_of(theirs, ORDERS, Bounds(EARLIEST), Bounds(LATEST))
+    assert ranges_of(ours, ORDERS, Bounds(EARLIEST), Bounds(LATEST)) == everything
+    assert rows_of(ours, parts_of(ours, everything)) == rows_of(theirs, parts_of(theirs, everything))
+    for segment in old.glob("log/*.seg"):
+        segment.write_bytes(bytes(segment.stat().st_size))
+    with pytest.raises(CopyError, match=f"{old.name}/log/.* is damaged at position"):
+        rows_of(ours, parts_of(ours, everything))
+    shutil.move(old, tmp_path / "away")
+    with pytest.raises(CopyError, match="lacks an object") as caught:
+        ranges_of(ours, ORDERS, Bounds(EARLIEST), Bounds(LATEST))
+    assert "ancestor" in caught.value.hint
+
+
 def test_what_a_tier_lacks_is_named(left: Left, tmp_path: Path) -> None:
     source = folder_of(left.tier, tmp_path / "copy")
     (head,) = tmp_path.rglob(HEAD)

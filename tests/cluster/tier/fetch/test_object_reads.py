@@ -138,7 +138,7 @@ async def test_who_waits_for_room_and_gives_up_takes_none(reads: ObjectReads, st
     assert reads.in_flight_bytes == 0
 
 
-async def test_an_error_reaches_all_and_is_not_kept(reads: ObjectReads, store: Gated) -> None:
+async def test_an_error_reaches_all_and_is_kept_for_its_pause_alone(reads: ObjectReads, store: Gated) -> None:
     store.error = Unreachable("reset")
     tasks = [asyncio.ensure_future(reads.read(NAME, 0, 100)) for _ in range(3)]
     while not store.ranges:
@@ -146,7 +146,11 @@ async def test_an_error_reaches_all_and_is_not_kept(reads: ObjectReads, store: G
     await asyncio.sleep(0.02)
     store.gate.set()
     assert [type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)] == [Unreachable] * 3
-    store.error = None
+    store.error, asked = None, len(store.ranges)
+    with pytest.raises(Unreachable, match="reset"):
+        await reads.read(NAME, 100, 200)
+    assert len(store.ranges) == asked
+    reads.broken.forget()
     assert await reads.read(NAME, 0, 100) == WHOLE[:100]
     with pytest.raises(NotFound):
         await reads.read("c1/log/absent", 0, 1)

@@ -51,3 +51,15 @@ async def test_what_an_ancestor_removes_is_gone() -> None:
     await inner.delete("a/log/1")
     with pytest.raises(NotFound, match="c/log/1"):
         await store.head("c/log/1")
+
+
+async def test_an_object_is_named_where_it_lies() -> None:
+    """Damage there is the ancestor's: whoever looks below the new id finds nothing."""
+    inner = MemoryStore()
+    store = LineageStore(inner, "c", ["b", "a"])
+    await inner.create("a/log/1", b"1")
+    assert await store.get_range("c/log/1", 0, 1) == b"1"
+    assert (store.where("c/log/1"), store.where("c/log/2")) == ("a/log/1", "c/log/2")
+    await inner.delete("a/log/1")
+    with pytest.raises(NotFound, match="there is no c/log/1 and no b/log/1 and no a/log/1"):
+        await store.get_range("c/log/1", 0, 1)
