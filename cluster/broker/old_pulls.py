@@ -9,7 +9,6 @@ from cluster.broker.pull import Pull
 from cluster.broker.pull_scan import Found
 from cluster.broker.read_levels import ReadLevels
 from cluster.broker.services import Services
-from cluster.wire.codes import UNREADABLE
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -84,7 +83,7 @@ class OldPulls:
             if isinstance(result, Gone):
                 moved(pull, result.next_offset)
             elif isinstance(result, Exception):
-                failed(pull, f"{UNREADABLE} {result}")
+                failed(pull, f"the tier does not give {result}")
             else:
                 found(pull, result)
 

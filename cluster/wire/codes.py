@@ -140,7 +140,5 @@ INSTEAD: dict[int, str] = {
 }
 """What those of these can do that have something in their place."""
 
-UNREADABLE = "the tier does not give"
-"""Begins the remark of a SYSTEM_BUSY reply to a pull of messages that only the tier has: no limit, and no load."""
 UNKNOWN_REMARK = "[UNKNOWN]"
 """Prefix of the remark of a SYSTEM_ERROR reply when the write was proposed and its fate is not known."""

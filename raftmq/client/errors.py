@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cluster.wire.codes import UNKNOWN_REMARK, UNREADABLE, ResponseCode
+from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 
 
 class RaftMQError(Exception):
@@ -124,7 +124,7 @@ def is_disk_full(code: int, remark: str | None) -> bool:
 
 def is_unreadable(code: int, remark: str | None) -> bool:
     """True for a pull of messages that only the tier has, and that it does not give."""
-    return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith(UNREADABLE)
+    return code == ResponseCode.SYSTEM_BUSY and (remark or "").startswith("the tier does not give")
 
 
 def hint_of(code: int, remark: str | None) -> str:
