@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
+from raftlog.work import charge
 from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
 from statemachine.kv import DEDUP, KV
@@ -25,6 +27,9 @@ SESSIONS_MAX = 16_384
 
 ENDED_PARTS_MAX = 64
 """A producer with more rows than this is not forgotten in the entry that ends it."""
+
+PIECE_MAX = 64
+"""Parts that are copied together: an entry copies no more of a session's than that."""
 
 _ROW_SIZE = SESSION_ROW.size
 
@@ -41,6 +46,17 @@ class SessionPart(NamedTuple):
     rows: bytes
 
 
+class Piece(NamedTuple):
+    """Parts of a session that lie side by side."""
+
+    low: int
+    high: int
+    """Every sequence of the parts lies between."""
+    settled_at: int
+    """Once the producer has settled the sequences up to this one, one of the parts goes."""
+    parts: tuple[SessionPart, ...]
+
+
 class ProducerSession(NamedTuple):
     """One producer at one moment. Immutable, so `find` and then `forgotten` refer to the same moment."""
 
@@ -49,22 +65,54 @@ class ProducerSession(NamedTuple):
     last_ms: int
     """Log time of the producer's last entry."""
     parts: tuple[SessionPart, ...]
+    """The newest; most producers have no others."""
+    older: tuple[Piece, ...] = ()
+    """All parts before those, ascending: of a producer that leaves very many sequences unsettled."""
+
+    def all_parts(self) -> Iterator[SessionPart]:
+        """The oldest first."""
+        for piece in self.older:
+            yield from piece.parts
+        yield from self.parts
+
+    @property
+    def parts_count(self) -> int:
+        """So many parts there are."""
+        return len(self.parts) + sum([len(piece.parts) for piece in self.older])
 
     def find(self, sequence: int) -> Stored | None:
         """Where the message with this sequence is stored; None if it was not stored, or is forgotten."""
-        for part in self.parts:
-            if part.low <= sequence <= part.high:
-                rows = range(len(part.rows) // _ROW_SIZE)
-                at = bisect_left(rows, sequence, key=lambda row, data=part.rows: _sequence_at(data, row))  # type: ignore[misc]
-                found, *stored = SESSION_ROW.unpack_from(part.rows, at * _ROW_SIZE)
-                if found == sequence:
-                    topic_id, queue_id, queue_offset, position = stored
-                    return topic_id, queue_id, queue_offset, position
-        return None
+        for piece in self.older:
+            if piece.low <= sequence <= piece.high and (found := _find(piece.parts, sequence)) is not None:
+                return found
+        return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
         """Whether the sequence is below those remembered: it can no longer be known whether it was stored."""
         return sequence < self.low_sequence
+
+    def above(self, index: int, low: int) -> ProducerSession:
+        """Without the parts up to that entry: it begins at the sequence `low`."""
+        older: list[Piece] = []
+        for piece in self.older:
+            if piece.parts[0].index > index:
+                older.append(piece)
+            elif parts := tuple([part for part in piece.parts if part.index > index]):
+                older.append(_piece(parts))
+        parts = tuple([part for part in self.parts if part.index > index])
+        return self._replace(low_sequence=low, parts=parts, older=tuple(older))
+
+
+def _find(parts: tuple[SessionPart, ...], sequence: int) -> Stored | None:
+    for part in parts:
+        if part.low <= sequence <= part.high:
+            rows = range(len(part.rows) // _ROW_SIZE)
+            at = bisect_left(rows, sequence, key=lambda row, data=part.rows: _sequence_at(data, row))  # type: ignore[misc]
+            found, *stored = SESSION_ROW.unpack_from(part.rows, at * _ROW_SIZE)
+            if found == sequence:
+                topic_id, queue_id, queue_offset, position = stored
+                return topic_id, queue_id, queue_offset, position
+    return None
 
 
 class UniqueMessage(NamedTuple):
@@ -102,21 +150,27 @@ class Dedup:
         producer_id = new.producer_id
         old = self._current(producer_id)
         parts: tuple[SessionPart, ...] = ()
+        older: tuple[Piece, ...] = ()
         low, high = new.low_sequence, new.max_sequence
         if old is not None:
-            parts, low, high = old.parts, max(low, old.low_sequence), max(high, old.max_sequence)
+            parts, older = old.parts, old.older
+            low, high = max(low, old.low_sequence), max(high, old.max_sequence)
         low = max(low, high - SESSION_WINDOW_MAX)
         if new.rows:
             if parts and parts[-1].index == index:
                 raise InvariantViolationError(f"two sessions of producer {producer_id.hex()} in one entry")
+            if len(parts) == PIECE_MAX:
+                parts, older = (), (*older, _piece(parts))
             parts = (*parts, _part(index, new.rows))
             stage.put_new(DEDUP, keys.session_key(producer_id, index), new.rows)
         for part in parts:
             if part.high < low:
                 stage.unput(DEDUP, keys.session_key(producer_id, part.index))
         parts = tuple([part for part in parts if part.high >= low])
+        if older:
+            older = _settle_older(stage, producer_id, older, low)
         stage.put(DEDUP, keys.producer_key(producer_id), keys.PRODUCER.pack(low, high, time_ms))
-        self._staged[producer_id] = ProducerSession(low, high, time_ms, parts)
+        self._staged[producer_id] = ProducerSession(low, high, time_ms, parts, older)
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
         """Remembers where a message of a strict topic is stored; a later one with equal key and body replaces it."""
@@ -172,8 +226,7 @@ class Dedup:
                     stage.put(DEDUP, key, keys.PRODUCER.pack(low, high, last_ms))
                     known = self._sessions.get(producer_id)
                     if known is not None:
-                        left = tuple([part for part in known.parts if part.index > last])
-                        self._staged[producer_id] = known._replace(low_sequence=low, parts=left)
+                        self._staged[producer_id] = known.above(last, low)
                 return used, False
             used += 1
             _take(stage, name, rows)
@@ -207,7 +260,7 @@ class Dedup:
         for producer_id in producer_ids:
             session = self._current(producer_id)
             if session is not None:
-                if bounded and len(session.parts) > ENDED_PARTS_MAX:
+                if bounded and session.parts_count > ENDED_PARTS_MAX:
                     self._settle(stage, producer_id, session)
                 else:
                     self._forget(stage, producer_id, session)
@@ -242,7 +295,7 @@ class Dedup:
 
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
-        for part in session.parts:
+        for part in session.all_parts():
             stage.unput(DEDUP, keys.session_key(producer_id, part.index))
         self._staged[producer_id] = None
 
@@ -280,9 +333,41 @@ def _read_session(kv: KV, producer_id: bytes) -> ProducerSession | None:
         again = kv.get(DEDUP, key)
         if again == row:
             low, high, last_ms = keys.PRODUCER.unpack(row)
-            return ProducerSession(low, high, last_ms, tuple(parts))
+            return _session(low, high, last_ms, parts)
         row = again
     return None
+
+
+def _session(low: int, high: int, last_ms: int, parts: list[SessionPart]) -> ProducerSession:
+    at = max(0, len(parts) - PIECE_MAX)
+    older = [_piece(tuple(parts[max(0, end - PIECE_MAX) : end])) for end in range(at, 0, -PIECE_MAX)]
+    return ProducerSession(low, high, last_ms, tuple(parts[at:]), tuple(reversed(older)))
+
+
+def _piece(parts: tuple[SessionPart, ...]) -> Piece:
+    highs = [part.high for part in parts]
+    return Piece(min([part.low for part in parts]), max(highs), min(highs), parts)
+
+
+def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], low: int) -> tuple[Piece, ...]:
+    """Removes parts that end below `low`; returns the others. Those of two neighbours become one if they are few."""
+    charge(len(older))
+    if all(piece.settled_at >= low for piece in older):
+        return older
+    left: list[Piece] = []
+    for piece in older:
+        if piece.settled_at >= low:
+            left.append(piece)
+            continue
+        for part in piece.parts:
+            if part.high < low:
+                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
+        parts = tuple([part for part in piece.parts if part.high >= low])
+        if parts:
+            if left and len(left[-1].parts) + len(parts) <= PIECE_MAX:
+                parts = left.pop().parts + parts
+            left.append(_piece(parts))
+    return tuple(left)
 
 
 def _part(index: int, rows: bytes) -> SessionPart:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
-from statemachine import payload
+from statemachine import dedup, payload
 from statemachine.broker_state import BrokerState
+from statemachine.commands import BOUNDED_LEVEL
 from statemachine.dedup import SESSION_WINDOW_MAX, Dedup
 from statemachine.digest import digest
 from statemachine.kv import DEDUP, RESETS, TIER, TIMER, TRANS
@@ -47,6 +50,57 @@ class Broker:
 @pytest.fixture
 def broker(new_log: Callable[[], Any]) -> Broker:
     return Broker(new_log())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_session_of_many_parts_is_that_of_few(
+    new_log: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """In pieces of three, in one piece, and read anew: the same is found, and the same rows are left."""
+    rng, size = Random(seed), dedup.PIECE_MAX
+    one, pieces = Broker(new_log()), Broker(new_log())
+    for broker in (one, pieces):
+        broker.run(["raise_level", BOUNDED_LEVEL])
+    low, unsent = 0, rng.sample(range(1, 60), 59)
+    for step in range(40):
+        low += rng.choice([0, 0, 0, 1, 3])
+        sequences = sorted([unsent.pop() for _ in range(min(len(unsent), rng.randint(1, 2)))])
+        command = rng.choice([None, None, None, ["expire", 1 << 40], ["end_sessions", [P]]]) if step > 25 else None
+        for broker, piece_max in ((one, size), (pieces, 3)):
+            monkeypatch.setattr(dedup, "PIECE_MAX", piece_max)
+            broker.send(low, *[each for each in sequences if each >= low])
+            if command is not None:
+                broker.run(command)
+                broker.state.apply([broker.log.remove(4)])
+        anew = BrokerState(pieces.kv).session(P)
+        found = [broker.state.session(P) for broker in (one, pieces)]
+        monkeypatch.setattr(dedup, "PIECE_MAX", 3)
+        assert pieces.rows() == one.rows()
+        for session in (*found, anew):
+            assert (session is None) == (found[0] is None)
+            if session is not None and found[0] is not None:
+                assert session[:3] == found[0][:3]
+                assert list(session.all_parts()) == list(found[0].all_parts())
+                assert [session.find(each) for each in range(60)] == [found[0].find(each) for each in range(60)]
+                assert session.parts_count == found[0].parts_count
+
+
+def test_an_entry_copies_few_parts_of_a_session(broker: Broker) -> None:
+    """A producer may leave 65,536 sequences unsettled."""
+    for sequence in range(1, 1_000):
+        before = broker.state.session(P)
+        broker.send(0, sequence)
+        session = broker.state.session(P)
+        assert session is not None
+        assert len(session.parts) <= dedup.PIECE_MAX
+        assert before is None or all(map(is_, session.older, before.older))
+    assert session is not None
+    assert session.parts_count == 999
+    broker.send(500, 1_001)
+    session = broker.state.session(P)
+    assert session is not None
+    assert len(session.older) <= 999 // dedup.PIECE_MAX
+    assert session.parts_count == len([key for key in broker.rows() if key[:1] == b"s"]) == 501
 
 
 @settings(max_examples=20, deadline=None)
