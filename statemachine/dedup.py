@@ -359,10 +359,10 @@ def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], lo
         if piece.settled_at >= low:
             left.append(piece)
             continue
-        for part in piece.parts:
-            if part.high < low:
-                stage.unput(DEDUP, keys.session_key(producer_id, part.index))
-        parts = tuple([part for part in piece.parts if part.high >= low])
+        for each in piece.parts:
+            if each.high < low:
+                stage.unput(DEDUP, keys.session_key(producer_id, each.index))
+        parts = tuple([each for each in piece.parts if each.high >= low])
         if parts:
             if left and len(left[-1].parts) + len(parts) <= PIECE_MAX:
                 parts = left.pop().parts + parts

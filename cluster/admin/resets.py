@@ -12,6 +12,7 @@ from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.broker.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime.request_limits import QueueId, TopicName, Unsigned63
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.broker_state import BrokerState
 
 
@@ -78,12 +79,17 @@ async def reset_group(call: Call) -> GroupReset:
         call.note_change(
             f"group {wish.group}", f"its offsets in {len(found)} queues of {wish.topic} were reset to {to}"
         )
+    rows: list[ResetOffset] = []
+    for each in found:
+        await call.breathe()
+        charge(ITEM_UNITS)
+        rows.append(_row(state, topic.id, each, before.get(topic.id, {}).get(each.queue_id)))
     return GroupReset(
         node=call.port.config.node.id,
         group=wish.group,
         topic=wish.topic,
         dry_run=wanted.dry_run,
-        queues=[_row(state, topic.id, each, before.get(topic.id, {}).get(each.queue_id)) for each in found],
+        queues=rows,
     )
 
 

@@ -19,10 +19,12 @@ from cluster.broker.old_bounds import OldBounds, offset_by_time
 from cluster.broker.old_pulls import first_offset
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
+from raftlog.work import ITEM_UNITS, charge
 from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL, Command
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
+    from cluster.runtime.work import Steps
     from statemachine.offset_resets import OffsetReset
     from statemachine.queue_rows import Queue
     from statemachine.topics import TopicConfig
@@ -84,11 +86,12 @@ class OffsetResets:
         when_confirmed(self._services, lambda: self._find(wish, self._checked(wish), done), done)
 
     def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
-        """Calls `done` with where each queue is to be reset to. Raises Refused."""
+        """Calls `done` with where each queue is to be reset to: looks at one queue after the other, in as many turns as
+        that takes."""
+        self._services.turns.begin(self, self._look(wish, topic, done))
+
+    def _look(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> Steps:
         queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
-        if wish.to is not ResetTo.TIME:
-            done([QueueOffset(queue_id, self._offset(wish, topic, queue_id)) for queue_id in queues])
-            return
         found: dict[int, int] = {}
         refused: list[Refused] = []
 
@@ -104,8 +107,15 @@ class OffsetResets:
                 done([QueueOffset(*each) for each in sorted(found.items())])
 
         for queue_id in queues:
+            charge(ITEM_UNITS)
             answer = partial(told, queue_id)
-            offset_by_time(self._services.state, self._old, (topic.id, queue_id), wish.value, answer, upper=False)
+            if wish.to is ResetTo.TIME:
+                offset_by_time(self._services.state, self._old, (topic.id, queue_id), wish.value, answer, upper=False)
+            else:
+                answer(self._offset(wish, topic, queue_id))
+            if refused:
+                return
+            yield
 
     def _propose(self, wish: ResetWish, done: ResetDone) -> None:
         services = self._services
@@ -120,8 +130,10 @@ class OffsetResets:
             def applied(result: ProposeResult) -> None:
                 done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
 
-            rows = [[topic.id, queue_id, offset] for queue_id, offset in found]
-            services.propose([*before, [RESET_OFFSETS, wish.group, services.log_time_ms(), rows]], applied)
+            rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
+            now_ms = services.log_time_ms()
+            runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts(rows))
+            propose_in_parts(services, chain([[*before, *next(runs)]], runs), applied)
 
         self._find(wish, topic, propose)
 
@@ -136,7 +148,7 @@ class OffsetResets:
             raise Refused(Reason.INVALID, remark)
         return topic
 
-    def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int:
+    def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int | Refused:
         state = self._services.state
         low, high = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
         if wish.to is ResetTo.EARLIEST:
@@ -145,7 +157,7 @@ class OffsetResets:
             return high
         if not low <= wish.value <= high:
             remark = f"topic {topic.name} queue {queue_id} has offsets {low} to {high}, not {wish.value}"
-            raise Refused(Reason.INVALID, remark)
+            return Refused(Reason.INVALID, remark)
         return wish.value
 
     def clone(self, source: str, to: str, topic: str, done: Callable[[ProposeResult], None]) -> None:

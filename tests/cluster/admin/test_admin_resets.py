@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
+from cluster.broker import in_parts
 from cluster.replication.outcome import Outcome
-from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC
+from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, RESET_OFFSETS
 from statemachine.offset_resets import OffsetReset
 
 
@@ -46,6 +47,36 @@ async def test_where_it_goes(client: Any, filled: Any, body: dict[str, Any], off
     assert filled.state.resets_of_group("billing") == {
         (1, queue): OffsetReset(offset, 0) for queue, offset in offsets.items()
     }
+
+
+@pytest.mark.parametrize("to", [{"to": "latest"}, {"to": "time", "value": 1}])
+async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch, to: dict[str, Any]
+) -> None:
+    node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
+    node.add_group("billing", "a")
+    monkeypatch.setattr(in_parts, "PART_MAX", 100)
+    node.turns._share = 1
+    sizes, waited = list[int](), list[bool]()
+    propose = node.propose
+
+    def noted(run: Any, done: Any) -> None:
+        sizes.extend([len(rows) for name, *_, rows in run if name == RESET_OFFSETS])
+        propose(run, done)
+
+    monkeypatch.setattr(node, "propose", noted)
+    begin = node.turns.begin
+
+    def begins(owner: Any, steps: Any) -> None:
+        begin(owner, steps)
+        waited.append(not sizes)
+
+    monkeypatch.setattr(node.turns, "begin", begins)
+    status, answer = await reset(client, **to)
+    assert (status, len(answer["queues"])) == (200, 300)
+    assert sizes == [100, 100, 100]
+    assert waited == [True], "not in the turn of the request"
+    assert len(node.state.resets_of_group("billing")) == 300
 
 
 @pytest.mark.parametrize(
