@@ -115,7 +115,7 @@ def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
         raise LocalError(
             f"there is no file {file}",
             "--secret names a copy of the cluster's secret",
-            f"scp the {path_of(target).name} of a running node to {file}",
+            f"scp NODE:DATA/{path_of(target).name} {file}    (from the data directory of a running node)",
             ExitCode.USAGE,
         )
     if not _holds(keys, wanted):

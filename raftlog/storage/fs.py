@@ -285,7 +285,7 @@ def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
 def _remedy(path: Path, error: OSError) -> str:
     """What mends it: a refusal by the file system's rights is nothing that is wrong with the disk."""
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"run it as the user who owns {path.parent}, or give that directory to the node's user"
+        return f"run it as the user who owns {path} and its directory, or give both to the node's user"
     if error.errno == errno.EROFS:
         return "mount the file system for writing, and check the disk: some are made read-only when they fail"
     return "check the disk"

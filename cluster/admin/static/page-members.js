@@ -35,7 +35,7 @@ function view({ members }, own) {
         { name: "reason", label: "reason", cell: (link) => link.finding || link.reason || "–" },
       ], status.links, { key: (link) => link.peer, none: "This node has no peers." }))),
     panel("Add a node", null, inside(
-      h("p", null, "On the new machine. SECRET is a copy of the cluster's secret file; leave --secret out if the cluster has none:"),
+      h("p", null, `On the new machine. n${members.next_id}.toml has the name of this cluster and the node's own id, data_dir and ports; the command adds the other nodes. SECRET is a copy of the cluster's secret file; leave --secret out if the cluster has none:`),
       h("code", { class: "command" }, `raftmq node add --config n${members.next_id}.toml --via http://${location.host} --secret SECRET`))),
   ];
 }

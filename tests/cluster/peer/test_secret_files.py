@@ -77,8 +77,9 @@ def test_a_node_that_joins_gets_what_another_has(configs: list[Config]) -> None:
     assert not take(path_of(first), third, name, "uuid"), "it has it"
     with pytest.raises(LocalError, match="not the secret of this cluster"):
         take(path_of(first), third, "00", "uuid")
-    with pytest.raises(LocalError, match="there is no file"):
+    with pytest.raises(LocalError, match="there is no file") as error:
         take(path_of(first).with_name("nothing"), third, name, "uuid")
+    assert error.value.fix.startswith("scp NODE:DATA/SECRET ")
 
 
 def test_a_change_puts_a_new_key_in_front_and_ends_before_the_next() -> None:

@@ -143,7 +143,11 @@ def test_create_refuses_a_log_that_is_there(new_log: NewLog, genesis: Genesis) -
 
 @pytest.mark.parametrize(
     ("code", "advice"),
-    [(errno.EACCES, "run it as the user who owns /data"), (errno.EROFS, "for writing"), (errno.EIO, "check the disk.")],
+    [
+        (errno.EACCES, "run it as the user who owns /data/VOTE and its directory"),
+        (errno.EROFS, "for writing"),
+        (errno.EIO, "check the disk."),
+    ],
 )
 def test_a_folder_of_another_user_is_nothing_that_is_wrong_with_the_disk(code: int, advice: str) -> None:
     told = str(storage_error(MemoryFileSystem(), "opening", Path("/data/VOTE"), OSError(code, os.strerror(code))))
