@@ -110,9 +110,8 @@ class RocksKV:
 
     def write(self, batch: Batch) -> None:
         """See `KV.write`."""
-        METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops)
         rocks = self._encode(batch)
-        METER.units += rocks.size_in_bytes() >> 10
+        METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops) + (rocks.size_in_bytes() >> 10)
         for _ in range(STALLS_MAX):
             try:
                 self._db.write(rocks)

@@ -227,7 +227,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.received += len(data)
         try:
             buffer, frames = self._buffer.feed(data)
-            METER.units += CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)
+            METER.units += 2 * CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)  # the answers' write, too
             if frames:
                 self.finished = True
                 if self._unfinished is not None or self._wanted is not None:
@@ -506,7 +506,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             size = len(data)
             self._transport.write(data)
         self.handed += size
-        METER.units += CALL_UNITS + (size >> 10)
+        if size >> 10:  # the call itself was charged with the read
+            METER.units += size >> 10
         if self._clogged or self._unsent.held or size > CLOGGED_BYTES:
             self.count_unsent()
 

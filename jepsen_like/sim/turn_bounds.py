@@ -34,6 +34,8 @@ TURNS: dict[str, int] = {
     # What was sent while this node stood still comes in one read, and its frames are found at once.
     "Inlet._data": 7_000,
     "RemotingConnection._data": 6_000,
+    # All answers of a turn for one client go in one write, as many bytes as it may leave unread.
+    "RemotingConnection._flush": 6_000,
     # It opens the node: nobody is served before.
     "Machine._live": 1 << 60,
 }
