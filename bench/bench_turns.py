@@ -3,8 +3,8 @@
 Each act has a new cluster of three local nodes and runs beside 512 sends of 1 KiB in flight, after the same load alone
 for as long. A process of its own asks every node for small things (a pull, a queue's end, a heartbeat, health) and
 keeps the longest wait. Printed for each act, as medians of ROUNDS (1): sends' p99 alone and beside it, the longest wait
-of a small request, the longest turn of a node by the CPU clock of its loop and what it was, the leader's changes, the most
-memory of a node, and what the act itself took. ACTS=delete,topics,wake,join,checkpoint; SECONDS=60; SCALE=1 is
+of a small request, the longest turn of a node by the CPU clock of its loop and what it was, the leader's changes, the
+most memory of a node, and what the act itself took. ACTS=delete,topics,wake,join,checkpoint; SECONDS=60; SCALE=1 is
 10,000,000 messages, 100,000 topics, 100,000 pulls, 2,000 consumers. JSON=1 prints {"rows": [...]} alone.
 """
 

@@ -111,6 +111,9 @@ class Router(Dispatch):
         self._refuse = refuse
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
+        self._soon = soon
+        self._closed: list[RemotingConnection] = []
+        """Those that closed with sends unanswered, and for which `_settle_closed` is still to run."""
 
     def attach(
         self,
@@ -180,8 +183,26 @@ class Router(Dispatch):
         self.connections.pop(connection, None)
         self.idle.closed(connection)
         self.patience.forget(connection)
-        self._fates.connection_closed(self._proposals.unanswered_of(connection))
         self._forwarder.client_closed(connection)
+        if connection.inflight_bytes:
+            if not self._closed:
+                self._soon(self._settle_closed)
+            self._closed.append(connection)
+            self._fates.closing(connection)
+        else:
+            self._end_session(connection)
+
+    def _settle_closed(self) -> None:
+        """One look at all sends under way, however many connections closed since the last; before any request is taken,
+        as it may repeat one of these sends."""
+        closed, self._closed = self._closed, []
+        if not closed:
+            return
+        self._fates.connections_closed(self._proposals.unanswered_of(set(closed)))
+        for connection in closed:
+            self._end_session(connection)
+
+    def _end_session(self, connection: RemotingConnection) -> None:
         session = connection.session
         if session is not None and not session.pending:
             self._proposals.end_session(session.producer_id)
@@ -197,6 +218,8 @@ class Router(Dispatch):
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
         """See Dispatch. While earlier requests are held, later ones wait behind them."""
+        if self._closed:
+            self._settle_closed()
         proposals, line = self._proposals, connection.line
         if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
@@ -212,6 +235,8 @@ class Router(Dispatch):
 
     def as_leader(self, frame: Frame) -> None:
         """Handles a request; also one that was forwarded or held, now that this node leads."""
+        if self._closed:
+            self._settle_closed()
         code = frame.header.code
         try:
             if code in SENDS and self._proposals.open:

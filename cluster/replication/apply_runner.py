@@ -28,7 +28,10 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
 
     A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
     """
-    return size_of(job) <= bytes_max and not any(entry.type == EntryType.TRIM for entry in job)
+    for entry in job:
+        if entry.type == EntryType.TRIM:
+            return False
+    return size_of(job) <= bytes_max
 
 
 class ApplyRunner:

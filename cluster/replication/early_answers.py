@@ -10,7 +10,7 @@ killed in between: it does so after its restart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -204,9 +204,9 @@ class EarlyAnswers:
             for send in wait.sends:
                 self._replies.unknown(send, remark)
 
-    def held_of(self, path: ReplyTo) -> list[Send]:
-        """The sends that came through `path` and wait for every disk."""
-        return [send for wait in self.waiting for send in wait.sends if send.connection is path]
+    def held_of(self, paths: Collection[ReplyTo]) -> list[Send]:
+        """The sends that came through one of `paths` and wait for every disk."""
+        return [send for wait in self.waiting for send in wait.sends if send.connection in paths]
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

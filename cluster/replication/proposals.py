@@ -16,7 +16,7 @@ different: its state is then in doubt, and the driver stops the node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ from cluster.runtime.contained import contain, report_contained
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
+from raftlog.work import charge
 from statemachine.broker_state import BrokerState
 from statemachine.commands import Command, CommandResult
 
@@ -62,6 +63,8 @@ logger = logging.getLogger(__name__)
 SMALL_BATCHES_INFLIGHT = 2
 LARGE_BATCH_BYTES = 256 * 1024
 """Queued bytes that justify another batch in flight beside the two that are always allowed."""
+_SENDS_PER_UNIT = 8
+"""Sends whose connection is looked at in a microsecond."""
 
 BeforeOpen = Callable[[int, Callable[[], None]], None]
 
@@ -276,16 +279,19 @@ class Proposals:
         else:
             self._replies.unknown(old, "it came again, and there is no room to keep both until the log decides")
 
-    def unanswered_of(self, path: ReplyTo) -> list[Send]:
-        """The sends that came through `path` and have had no answer of any kind."""
-        found = [
-            send
-            for entry in self._pending.values()
-            for at, send in enumerate(entry.sends)
-            if send.connection is path and at not in entry.muted
-        ]
-        found += [send for send in self._sends.waiting if send.connection is path] + self._twins.of(path)
-        return found + self.early.held_of(path)
+    def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
+        """The sends that came through one of `paths` and have had no answer of any kind.
+
+        Looks at all that are under way: their number is what it costs, not that of the paths.
+        """
+        found: list[Send] = []
+        for entry in self._pending.values():
+            charge(1 + len(entry.sends) // _SENDS_PER_UNIT)
+            muted = entry.muted
+            found += [send for at, send in enumerate(entry.sends) if send.connection in paths and at not in muted]
+        charge(1 + len(self._sends.waiting) // _SENDS_PER_UNIT)
+        found += [send for send in self._sends.waiting if send.connection in paths]
+        return found + self._twins.of(paths) + self.early.held_of(paths)
 
     # --- the driver's side -------------------------------------------------------------------------------------------
 

@@ -59,6 +59,6 @@ class Twins:
             self._give_back(twin.size)
             contain("answering a send", tell, twin, remark)
 
-    def of(self, path: ReplyTo) -> list[Send]:
-        """Those that came through `path`."""
-        return [twin for twins in self.waiting.values() for twin in twins if twin.connection is path]
+    def of(self, paths: Collection[ReplyTo]) -> list[Send]:
+        """Those that came through one of `paths`."""
+        return [twin for twins in self.waiting.values() for twin in twins if twin.connection in paths]

@@ -14,6 +14,15 @@ from cluster.replication.identity import ConnectionSession, RetryMemory
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8
 
 
+class Path:
+    """A connection."""
+
+    def __init__(self, session: ConnectionSession) -> None:
+        self.session = session
+        self.closed = False
+        self.inflight_bytes = 10
+
+
 class Fates:
     """`SendFates` over a memory, and what its client was told."""
 
@@ -34,7 +43,7 @@ class Fates:
         session = ConnectionSession(OURS)
         session.issue()
         session.producer_id = session_of
-        path = SimpleNamespace(session=session, closed=False, inflight_bytes=10)
+        path = Path(session)
         values = {"unique_key": "K", "body": b"b", "oneway": False, "queue_id": 3, "batch": (), **fields}
         slot = SimpleNamespace(name="T")
         return SimpleNamespace(
@@ -112,8 +121,26 @@ def test_a_closed_connection_is_remembered_once_and_told_nothing() -> None:
     run = Fates()
     send = run.send()
     send.connection.closed = True
-    run.fates.connection_closed([send])
+    run.fates.connections_closed([send])
     store(run.fates, send)
     run.fates.unknown(run.send(), "another")
     assert run.told == [Reason.UNKNOWN]
     assert len(run.memory) == 2
+
+
+@pytest.mark.parametrize("decided", ["stored", "unknown", "refused retry"])
+def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_remembered(decided: str) -> None:
+    run = Fates()
+    send = run.send(session_of=LATER if decided == "refused retry" else OURS)
+    send.connection.closed = True
+    run.fates.closing(send.connection)
+    if decided == "stored":
+        store(run.fates, send)
+    elif decided == "unknown":
+        run.fates.unknown(send, "why")
+    else:
+        run.fates.refused(send, "why")
+    assert run.memory.claim("T", "K", b"b", 0) == (OURS, 1, 1)
+    run.fates.connections_closed([])
+    run.fates.unknown(send, "why")
+    assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"
