@@ -125,7 +125,7 @@ class RaftSection(_Section, frozen=True, kw_only=True):
     heartbeat_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 100))] = 2
     election_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(2, 1000))] = 10
     inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64 << 10, 1 << 30))] = 8 << 20
-    append_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16 << 10, 64 << 20))] = 1 << 20
+    append_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16 << 10, 32 << 20))] = 1 << 20
     preferred_leaders: NodeNumbers = ""
     """Ids of the nodes that should lead, best first; equal on every node."""
     preferred_lag_entries: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 64
@@ -147,16 +147,18 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
     """What one client and all clients may ask for; `profile` names a set (cluster/config/limit_profiles.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
-    message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 64 << 20))] = 4 << 20
+    message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 31 << 20))] = 4 << 20
+    """An entry of the log has up to 32 MiB (`raftlog.frame`): the message, and the rows and keys that belong to it."""
     properties_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=32767, extra=within(1 << 10, 32767))] = 32767
-    frame_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(128 << 10, 256 << 20))] = 16 << 20
+    frame_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(128 << 10, 48 << 20))] = 16 << 20
+    """A request is forwarded in one frame between nodes, and these have at most 64 MiB (`cluster.peer.wire`)."""
     topic_length_max: Annotated[int, msgspec.Meta(ge=1, le=256, extra=within(64, 256))] = 127
     connection_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 1 << 30))] = 64 << 20
     node_inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 2 << 30))] = 128 << 20
     connection_unsent_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 1 << 30))] = 16 << 20
     node_unsent_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 20, 2 << 30))] = 128 << 20
     stalled_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
-    batch_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 64 << 20))] = 1 << 20
+    batch_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 24 << 20))] = 1 << 20
     batch_messages_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16, 65_536))] = 4096
     batches_inflight_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 64))] = 4
     long_polls_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64, 1_000_000))] = 100_000

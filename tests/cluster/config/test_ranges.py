@@ -21,8 +21,12 @@ from cluster.config.rules import check
 from cluster.config.source import Source
 from cluster.node.__main__ import usable
 from cluster.node.layered_config import LayeredConfig
+from cluster.peer.wire import FRAME_MAX
 from cluster.runtime.environment import Environment
 from jepsen_like.fakes.memory_kv import MemoryKV
+from raftlog.core.config import RaftConfig
+from raftlog.frame import FRAME_LENGTH_MAX
+from raftlog.types import NodeId
 from statemachine.settings import Settings
 
 DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -103,15 +107,30 @@ def test_every_key_may_be_at_both_ends_and_not_beyond() -> None:
             assert key in str(caught.value), key
 
 
+def test_what_a_range_allows_fits_the_formats_below() -> None:
+    """A node whose file had 64 MiB for an append ended at its start, and a message of 40 MiB could not be stored."""
+    assert RANGES["raft.append_bytes_max"].high <= FRAME_LENGTH_MAX
+    assert RANGES["limits.message_bytes_max"].high + (1 << 20) <= FRAME_LENGTH_MAX
+    assert RANGES["limits.batch_bytes_max"].high + (8 << 20) <= FRAME_LENGTH_MAX
+    assert RANGES["limits.frame_bytes_max"].high + (1 << 20) <= FRAME_MAX
+    highest = with_values(
+        {f"raft.{name}": RANGES[f"raft.{name}"].high for name in ("append_bytes_max", "inflight_bytes_max")}
+    )
+    raft = highest.raft
+    RaftConfig(
+        NodeId(1), 1, append_bytes_max=raft.append_bytes_max, inflight_bytes_max=raft.inflight_bytes_max
+    ).validate()
+
+
 def test_a_value_in_the_log_or_in_a_file_is_held_and_told(caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(MemoryKV())
     own = with_values({"limits.properties_bytes_max": 1, "limits.frame_bytes_max": 1 << 62})
     layers = LayeredConfig(own, settings, Environment(fit_config=usable))
     config = layers.in_force()
-    assert (config.limits.properties_bytes_max, config.limits.frame_bytes_max) == (1 << 10, 256 << 20)
+    assert (config.limits.properties_bytes_max, config.limits.frame_bytes_max) == (1 << 10, 48 << 20)
     assert layers.held == [
         Held("limits.properties_bytes_max", 1, 1 << 10),
-        Held("limits.frame_bytes_max", 1 << 62, 256 << 20),
+        Held("limits.frame_bytes_max", 1 << 62, 48 << 20),
     ]
     assert "limits.properties_bytes_max = 1 is not in its range and is held at 1024" in caplog.text
 

@@ -12,7 +12,9 @@ from typing import ClassVar
 
 import pytest
 
+from cluster.config.config import Config
 from cluster.config.loading import load
+from cluster.config.ranges import ranges_of
 from cluster.node.node import Node
 from cluster.remoting import server
 from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
@@ -431,6 +433,19 @@ async def test_a_long_body_that_nobody_waits_an_answer_for_is_dropped(start: Sta
     client.writer.write(encode_frame(34, 9, FLAG_ONEWAY, body=bytes(6 * MIB)))
     assert await client.ask(HEARTBEAT) == 0
     assert node.router.rooms.unfinished.taken == 0
+
+
+async def test_the_largest_message_that_can_be_allowed_is_stored(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB could be allowed, and an entry of the log has 32: the client was told code 1, as of a write whose fate
+    nobody knows, and sent the message again and again."""
+    monkeypatch.setitem(LIMITS, "message_bytes_max", most := ranges_of(Config)["limits.message_bytes_max"].high)
+    monkeypatch.setattr(f"{__name__}.LOG", "[log]\nsegment_size_bytes = 67108864\n")
+    node = await start(
+        frame_bytes_max=48 * MIB, connection_inflight_bytes_max=64 * MIB, node_inflight_bytes_max=128 * MIB
+    )
+    client = await Client.to(node)
+    assert await client.ask(send(most)) == ResponseCode.SUCCESS
+    assert await client.ask(send(most + 1)) == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_a_client_that_is_gone_leaves_no_cycle_of_objects(start: Start) -> None:
