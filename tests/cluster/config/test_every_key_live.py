@@ -140,7 +140,7 @@ def beyond(known: Range) -> list[int]:
 
 SEGMENT_HALF = 2 << 20
 """A message and a batch must fit into one segment file."""
-TOGETHER: list[dict[str, object]] = [
+TOGETHER: list[dict[str, int]] = [
     *(
         {key: ends(RANGES[key])[end] for key in CLUSTER_KEYS if key in RANGES and key.startswith("limits.")}
         | ({"limits.message_bytes_max": SEGMENT_HALF, "limits.batch_bytes_max": SEGMENT_HALF} if end else {})
