@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster.tier.fetch.errors import DamagedError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes
 from cluster.tier.scrub.survey import survey
 from cluster.tier.store.errors import Unreachable
+from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import ObjectInfo
 from statemachine.tier import TierPart, TierSegment, TierState
@@ -70,6 +74,22 @@ async def test_a_tier_that_is_right_has_no_findings(kit: TierKit) -> None:
     report = await scrubber(kit).scrub(VERIFY)
     size = sum(row.stored_bytes for row in kit.rows)
     assert report == Report(4, 16, size, 0, 0, 0, 0, 0, 0, [])
+
+
+async def test_damage_in_the_folder_of_an_ancestor_is_named_there(kit: TierKit) -> None:
+    """Below the id of the restored cluster is nothing that a person could look at."""
+    name = logs(kit)[0].removeprefix(f"{FOLDER}/")
+    kit.store.objects[f"a/{name}"] = kit.store.objects.pop(f"{FOLDER}/{name}")
+    kit.store.overwrite(f"a/{name}", bytes(len(kit.store.objects[f"a/{name}"])))
+    store = LineageStore(kit.store, FOLDER, ["a"])
+    mine = Scrubber(store, FOLDER, rows=lambda: kit.rows, wall_ms=lambda: NOW_MS, leads=lambda: True, where=store.where)
+    report = await mine.scrub(VERIFY)
+    assert report.findings == [f"a/{name}: {report.findings[0].partition(': ')[2]}"]
+    reads = ObjectReads(store, None, where=store.where)
+    log = TierLog(reads, lambda: tuple(kit.rows), FOLDER)
+    first = kit.messages[0]
+    with pytest.raises(DamagedError, match=f"does not match its CRC in a/{name}"):
+        await log.messages(first.packed())
 
 
 async def test_flips_and_cuts_at_random_places_are_found_and_repaired(kit: TierKit) -> None:
