@@ -8,6 +8,7 @@ write that found no space: nothing of it counts, and the same append may be trie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from raftlog.errors import StorageError, out_of_space
 from raftlog.storage import layout
@@ -162,9 +163,18 @@ class LogWriter:
             state.segments = (*state.segments, new)
         state.tail = end  # durable, and what a next try starts from should the rest find no space
         self._marks.begin_file(end.end_position)
+        self._give_back(file, old.file_offset(end.end_position))
         old.file = None
         old.index = None
         return new
+
+    def _give_back(self, file: File, end: int) -> None:
+        """Cuts off what a sealed file has behind its last frame if that is more than half of it: one that was closed
+        early was prepared at its full length. This is only about space: a failure, or a crash before it is on disk,
+        costs no more than that."""
+        with suppress(OSError):
+            if file.size() > 2 * end:
+                file.truncate(end)
 
     def _tail_at_roll(self, old: Segment, first: Entry, buffers: list[bytes]) -> LogTail:
         if not buffers:
