@@ -246,6 +246,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ending = True
         self._stopping = False  # a violation found outside any event asked for a stop
         self.after_event = None
+        self.turn_bound = None  # a violation stops the loop, and the tasks would not come to their ends
         self.event_budget = 1 << 60
         self._scheduled.clear()
         tasks = list(self.loose)

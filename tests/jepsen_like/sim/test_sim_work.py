@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -76,6 +77,29 @@ def test_only_what_a_callback_charges_itself_counts() -> None:
     loop.run_forever()
     assert long == [("charge", 12), (task.__qualname__, 11)]
     loop.bury([process])
+
+
+def test_a_run_that_is_over_lets_its_tasks_end_however_much_they_do() -> None:
+    loop = SimLoop(1_000)
+    loop.turn_bound = 10
+    loop.on_long_turn = lambda process, callback, units: loop.stop()
+    process = Process("node1", "10.0.0.1")
+    ended: list[str] = []
+
+    async def task(name: str) -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            charge(100)
+            ended.append(name)
+            raise
+
+    for name in ("one", "two", "three"):
+        process.run(loop.create_task, task(name))
+    loop.call_outside(1.0, loop.stop)
+    loop.run_forever()
+    loop.bury([process])
+    assert ended == ["one", "two", "three"]
 
 
 def test_what_the_simulator_reads_is_not_counted() -> None:
