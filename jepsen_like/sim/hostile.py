@@ -36,7 +36,7 @@ WAKES = (30, 120)
 """So many pulls that wait for one message."""
 JOINS = (20, 120)
 """So many consumers that join one group from one connection."""
-MEMBERS = (200, 600, 2000)
+MEMBERS = (600, 2000, 2000)
 """So many consumers of one group come over one connection."""
 BATCHES, BATCH = (4, 10), (40, 100)
 """So many batches, each of so many messages, make the rows of a topic."""
