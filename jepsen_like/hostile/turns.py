@@ -29,7 +29,8 @@ _CROWD_TOPIC, _FILTER_TOPIC, _PAGE_TOPIC = "hostile-crowd", "hostile-filter", "h
 _ANSWER_S = 30.0
 
 
-def _topic(name: str, queues: int = 1) -> dict[str, str]:
+def topic_fields(name: str, queues: int = 1) -> dict[str, str]:
+    """Fields of request 17."""
     return {
         "topic": name,
         "readQueueNums": str(queues),
@@ -39,11 +40,12 @@ def _topic(name: str, queues: int = 1) -> dict[str, str]:
     }
 
 
-def _send(topic: str, properties: str = "") -> dict[str, str]:
+def send_fields(topic: str, properties: str = "") -> dict[str, str]:
+    """Fields of requests 310 and 320, queue 0."""
     return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
 
 
-def _pull(topic: str, offset: int, wanted: str, suspend_ms: int) -> dict[str, str]:
+def pull_fields(topic: str, offset: int, wanted: str, suspend_ms: int) -> dict[str, str]:
     """Tags without `wanted`, else a filter."""
     return {
         "consumerGroup": GROUP,
@@ -60,22 +62,24 @@ def _pull(topic: str, offset: int, wanted: str, suspend_ms: int) -> dict[str, st
     }
 
 
-async def _end_of(wire: Wire, topic: str) -> int:
+async def end_of(wire: Wire, topic: str) -> int:
     """The queue's next offset; the topic exists afterwards."""
     answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     if answer.code != 0:
-        await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(topic))
+        await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
         answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     return int(answer.ext.get("offset", "0"))
 
 
 @asynccontextmanager
-async def _wires(port: int, count: int) -> AsyncIterator[list[Wire]]:
+async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
+    """So many connections."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(await Wire.dial(port)) for _ in range(count)]
 
 
-async def _answers(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
+async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
+    """Waits for all of them, and notes each."""
     found = await asyncio.gather(*(wire.answer(opaque, _ANSWER_S) for wire, opaque in asked))
     return [report.note(answer, what) for answer in found]
 
@@ -83,23 +87,23 @@ async def _answers(report: Report, asked: Sequence[tuple[Wire, int]], what: str)
 async def long_filter(arena: Arena, node: Target, report: Report) -> None:
     """100 pulls in one write, each with a filter of 135 CONTAINS over a property of 29,900 letters."""
     async with await Wire.dial(node.client_port) as wire:
-        offset = await _end_of(wire, _FILTER_TOPIC)
+        offset = await end_of(wire, _FILTER_TOPIC)
         letters = "ab" * (arena.sized(_PROPERTY_LETTERS) // 2)
         report.note(
-            await wire.ask(RequestCode.SEND_MESSAGE_V2, _send(_FILTER_TOPIC, f"p\1{letters}\2"), b"x"), "a send"
+            await wire.ask(RequestCode.SEND_MESSAGE_V2, send_fields(_FILTER_TOPIC, f"p\1{letters}\2"), b"x"), "a send"
         )
         wanted = " OR ".join(f"p CONTAINS '{'ab' * 20}c{number}'" for number in range(_FILTER_TERMS))
         pulls = [
-            request(RequestCode.PULL_MESSAGE, _pull(_FILTER_TOPIC, offset, wanted, 0))
+            request(RequestCode.PULL_MESSAGE, pull_fields(_FILTER_TOPIC, offset, wanted, 0))
             for _ in range(arena.sized(_PULLS))
         ]
         wire.write(b"".join(frame for _, frame in pulls))
-        await _answers(report, [(wire, opaque) for opaque, _ in pulls], "a pull with a long filter")
+        await answers_of(report, [(wire, opaque) for opaque, _ in pulls], "a pull with a long filter")
 
 
 async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, wanted: str) -> list[tuple[Wire, int]]:
     """That many pulls wait for the message at `offset`, spread over the connections."""
-    ext = _pull(topic, offset, wanted, _SUSPEND_MS)
+    ext = pull_fields(topic, offset, wanted, _SUSPEND_MS)
     asked = []
     for number in range(count):
         wire = wires[number % len(wires)]
@@ -114,21 +118,23 @@ async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, want
 
 async def crowd(arena: Arena, node: Target, report: Report) -> None:
     """100,000 pulls wait for one message."""
-    async with _wires(node.client_port, _CROWD_WIRES) as wires:
-        offset = await _end_of(wires[0], _CROWD_TOPIC)
+    async with connections(node.client_port, _CROWD_WIRES) as wires:
+        offset = await end_of(wires[0], _CROWD_TOPIC)
         asked = await _park(wires, arena.sized(_CROWD), _CROWD_TOPIC, offset, "")
-        report.note(await wires[0].ask(RequestCode.SEND_MESSAGE_V2, _send(_CROWD_TOPIC), b"x"), "a send")
-        await _answers(report, asked, "a pull of many that waited")
+        report.note(await wires[0].ask(RequestCode.SEND_MESSAGE_V2, send_fields(_CROWD_TOPIC), b"x"), "a send")
+        await answers_of(report, asked, "a pull of many that waited")
 
 
 async def filter_crowd(arena: Arena, node: Target, report: Report) -> None:
     """10,000 pulls with one filter of 500 terms wait for one message."""
     wanted = " OR ".join(f"p = 'v{number}'" for number in range(_CROWD_TERMS))
-    async with _wires(node.client_port, _CROWD_WIRES) as wires:
-        offset = await _end_of(wires[0], _FILTER_TOPIC)
+    async with connections(node.client_port, _CROWD_WIRES) as wires:
+        offset = await end_of(wires[0], _FILTER_TOPIC)
         asked = await _park(wires, arena.sized(_FILTER_CROWD), _FILTER_TOPIC, offset, wanted)
-        report.note(await wires[0].ask(RequestCode.SEND_MESSAGE_V2, _send(_FILTER_TOPIC, "p\1w\2"), b"x"), "a send")
-        await _answers(report, asked, "a pull with a filter")
+        report.note(
+            await wires[0].ask(RequestCode.SEND_MESSAGE_V2, send_fields(_FILTER_TOPIC, "p\1w\2"), b"x"), "a send"
+        )
+        await answers_of(report, asked, "a pull with a filter")
 
 
 async def new_filters(arena: Arena, node: Target, report: Report) -> None:
@@ -141,19 +147,35 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
             for _ in range(_NEW_FILTERS):
                 serial = next(arena.serial)
                 wanted = " OR ".join(f"p = 'n{serial}-{number}'" for number in range(_NEW_TERMS))
-                opaque, frame = request(RequestCode.PULL_MESSAGE, _pull(_FILTER_TOPIC, 0, wanted, 0))
+                opaque, frame = request(RequestCode.PULL_MESSAGE, pull_fields(_FILTER_TOPIC, 0, wanted, 0))
                 wire.write(frame)
                 asked.append((wire, opaque))
-            answers = await _answers(report, asked, "a pull with a new filter")
-            if asyncio.get_running_loop().time() >= until or not all(answer.is_answer for answer in answers):
+            heard = await answers_of(report, asked, "a pull with a new filter")
+            if asyncio.get_running_loop().time() >= until or not all(answer.is_answer for answer in heard):
                 return
 
-    async with _wires(node.client_port, _NEW_WIRES) as wires:
-        await _end_of(wires[0], _FILTER_TOPIC)
+    async with connections(node.client_port, _NEW_WIRES) as wires:
+        await end_of(wires[0], _FILTER_TOPIC)
         await asyncio.gather(*(some(wire) for wire in wires))
 
 
-def _batch(count: int) -> bytes:
+def beat_of(client: str, groups: Sequence[str], topics: Sequence[str]) -> bytes:
+    """The body of a heartbeat: consumers of these groups, each of all these topics."""
+    subscriptions = [{"topic": each, "subString": "*", "subVersion": 1} for each in topics]
+    consumers = [
+        {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": subscriptions,
+        }
+        for group in groups
+    ]
+    return json.dumps({"clientID": client, "consumerDataSet": consumers, "producerDataSet": []}).encode()
+
+
+def batch_body(count: int) -> bytes:
     """The body of a batch request: stored messages without what the broker fills in, of `_BODY` bytes each."""
     size = 22 + _BODY
     return (struct.pack(">iiiii", size, 0, 0, 0, _BODY) + bytes(_BODY) + struct.pack(">h", 0)) * count
@@ -164,16 +186,16 @@ async def large_topic(arena: Arena, node: Target, report: Report) -> None:
     name = f"hostile-large-{arena.turn('large', 4)}"
     leader = arena.leader
     async with await Wire.dial(leader.client_port) as wire:
-        report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(name, 4)), "making a topic")
-        body = _batch(_BATCH)
+        report.note(await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 4)), "making a topic")
+        body = batch_body(_BATCH)
         for number in range(arena.sized(_ROWS) // _BATCH or 1):
-            ext = _send(name) | {"e": str(number % 4), "m": "true"}
+            ext = send_fields(name) | {"e": str(number % 4), "m": "true"}
             if report.note(await wire.ask(RequestCode.SEND_BATCH_MESSAGE, ext, body), "a batch").code:
                 break
         deleted = report.note(
             await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, timeout_s=_ANSWER_S), ""
         )
-        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(name, 4), timeout_s=_ANSWER_S)
+        made = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 4), timeout_s=_ANSWER_S)
         report.note(made, "making a topic again")
         if deleted.code == made.code == ResponseCode.SUCCESS:
             end = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": name, "queueId": "0"})
@@ -184,10 +206,10 @@ async def large_topic(arena: Arena, node: Target, report: Report) -> None:
 async def control_pages(arena: Arena, node: Target, report: Report) -> None:
     """Pages of messages over HTTP, with bodies that are six times as long as JSON, on 4 connections."""
     async with await Wire.dial(node.client_port) as wire:
-        if await _end_of(wire, _PAGE_TOPIC) < 32:
+        if await end_of(wire, _PAGE_TOPIC) < 32:
             for _ in range(32):
                 body = b"\1" * arena.sized(_PAGE_BODY)
-                report.note(await wire.ask(RequestCode.SEND_MESSAGE_V2, _send(_PAGE_TOPIC), body), "a send")
+                report.note(await wire.ask(RequestCode.SEND_MESSAGE_V2, send_fields(_PAGE_TOPIC), body), "a send")
     path = f"/v1/topics/{_PAGE_TOPIC}/queues/0/messages?count=32&body_bytes=9999999"
     pages = (ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S) for _ in range(_PAGES))
     for answer in await asyncio.gather(*pages):
@@ -200,16 +222,16 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
         if arena.turn("topics", 1 << 60) == 1:
             asked = []
             for number in range(arena.sized(_TOPICS)):
-                opaque, frame = request(RequestCode.UPDATE_AND_CREATE_TOPIC, _topic(f"hostile-many-{number}"))
+                opaque, frame = request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(f"hostile-many-{number}"))
                 leader.write(frame)
                 asked.append((leader, opaque))
-            await _answers(report, asked, "making one of many topics")
+            await answers_of(report, asked, "making one of many topics")
         asked = []
         for _ in range(arena.sized(20)):
             opaque, frame = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
             wire.write(frame)
             asked.append((wire, opaque))
-        await _answers(report, asked, "a list of topics")
+        await answers_of(report, asked, "a list of topics")
     for path in ("/v1/topics", "/v1/groups", "/v1/findings", "/metrics"):
         report.note(await ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S), f"GET {path}")
 
@@ -217,28 +239,18 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
 async def joins(arena: Arena, node: Target, report: Report) -> None:
     """2,000 consumers of one group join through 100 connections, ask who is there, and are gone."""
 
-    def heartbeat(client: str) -> bytes:
-        consumer = {
-            "groupName": GROUP,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
-        }
-        return json.dumps({"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}).encode()
-
-    async with _wires(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:
+    async with connections(node.client_port, min(_JOINER_WIRES, arena.sized(_JOINERS))) as wires:
         asked = []
         for number in range(arena.sized(_JOINERS)):
             wire = wires[number % len(wires)]
             for code, ext, body in (
-                (RequestCode.HEART_BEAT, {}, heartbeat(f"joiner-{node.id}-{number}")),
+                (RequestCode.HEART_BEAT, {}, beat_of(f"joiner-{node.id}-{number}", [GROUP], [TOPIC])),
                 (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}, b""),
             ):
                 opaque, frame = request(code, ext, body)
                 wire.write(frame)
                 asked.append((wire, opaque))
-        await _answers(report, asked, "a heartbeat, or who is in its group")
+        await answers_of(report, asked, "a heartbeat, or who is in its group")
 
 
 ATTACKS = (
