@@ -8,6 +8,7 @@ the bound of memory or leave an honest request without its answer.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter, defaultdict
@@ -15,6 +16,7 @@ from collections import Counter, defaultdict
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.live.assault import Assault, Round, orders_for
 from jepsen_like.live.honest import seen_in
+from jepsen_like.live.long_turns import TURN_MAX_S, Turns, ask_turns
 from jepsen_like.live.nemesis_seam import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.raftmq_subject import LOAD
@@ -64,6 +66,7 @@ def play(scene: Scene) -> None:
     scene.measured |= {"rate": round(rate), "calm_s": round(calm_s * len(calms), 1), "attacked_s": round(attacked_s, 1)}
     _judge_life(scene, watch, rounds, begun_s)
     _judge_memory(scene, resting, watch.peak)
+    _judge_turns(scene, {node.id: asyncio.run(ask_turns(node.admin_port)) for node in scene.subject.nodes})
     _judge_honest(scene, calms, attacks)
     _judge_rounds(scene, rounds, attacked_s)
 
@@ -157,6 +160,13 @@ def _judge_memory(scene: Scene, resting: dict[int, int], peak: dict[int, int]) -
             f"node {node} grew from {rest // _MIB} to {bytes_ // _MIB} MiB of "
             f"memory; the bound is {MEMORY_MAX // _MIB} MiB more than at rest",
         )
+
+
+def _judge_turns(scene: Scene, turns: dict[int, Turns]) -> None:
+    """No turn of an event loop is long by the loop's own CPU clock, whatever else ran on the machine."""
+    for node, told in turns.items():
+        scene.measured[f"longest_turn_node_{node}"] = str(told)
+        scene.demand(told.longest_s <= TURN_MAX_S, f"node {node}: a turn of its event loop took {told}")
 
 
 def _judge_honest(scene: Scene, calms: list[Span], attacks: list[Span]) -> None:

@@ -132,5 +132,5 @@ def test_the_attack_turns_to_the_leader_every_other_time() -> None:
 
 
 def test_every_attack_says_what_it_does() -> None:
-    assert len(ATTACKS) == 23
+    assert len(ATTACKS) == 28
     assert all(attack.does and attack.play.__doc__ for attack in ATTACKS.values())

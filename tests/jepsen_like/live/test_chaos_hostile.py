@@ -19,6 +19,7 @@ from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.live import story_hostile
 from jepsen_like.live.assault import Round
 from jepsen_like.live.honest import seen_in
+from jepsen_like.live.long_turns import TURN_MAX_S, Turns
 from jepsen_like.live.owned import FOLDER_VARIABLE
 from jepsen_like.live.plan import HOSTILE, Plan
 from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
@@ -106,6 +107,14 @@ def test_memory_has_a_bound(tmp_path: Path) -> None:
     story_hostile._judge_memory(scene, {1: 100, 2: 100}, {1: 100 + bound, 2: 101 + bound})
     assert len(scene.broken) == 1
     assert scene.broken[0].startswith("node 2 grew")
+
+
+def test_the_longest_turn_of_a_node_has_a_bound(tmp_path: Path) -> None:
+    scene, short, long = scene_of(tmp_path), Turns(TURN_MAX_S, "a", {}), Turns(TURN_MAX_S + 0.001, "b", {})
+    story_hostile._judge_turns(scene, {1: short, 2: long, 3: Turns(0.0, "", {})})
+    assert len(scene.broken) == 1
+    assert scene.broken[0].startswith("node 2: a turn of its event loop took 251 ms of CPU in b")
+    assert scene.measured["longest_turn_node_3"] == "below 20 ms of CPU"
 
 
 def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) -> None:
