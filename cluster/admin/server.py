@@ -17,7 +17,7 @@ from aiohttp import web
 
 from cluster.admin.bad_http import tell_in_one_line
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
-from cluster.admin.call import Answer, Call, Raw, Stream, confirm_read
+from cluster.admin.call import Answer, Call, Raw, Stream, comes_true, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder, asker_of
@@ -37,6 +37,8 @@ from cluster.runtime import metered_json
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_S: Final = 1.0
+OPENS_S: Final = 2.0
+"""So long a request waits for a node that was elected just now: until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -129,7 +131,7 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
         check_query(request.query, route.query)
         consistency = consistency_of(request.query)
         body = await _body(request, route)
-        if route.serves is Serves.LEADER and not port.services.writes_open():
+        if route.serves is Serves.LEADER and not (port.services.writes_open() or await _opens(port)):
             return await forwarder.pass_on(request, route, changes=request.method not in ("GET", "HEAD"))
         if route.serves is Serves.MEMBER:
             node = member_id(request.match_info["id"])
@@ -154,6 +156,12 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
             return await forwarder.pass_on(request, route, changes=True)
 
     return handle
+
+
+async def _opens(port: AdminPort) -> bool:
+    """Whether this node leads and takes writes in a moment: a leader that hands over passes its request on at once."""
+    leads = port.services.leader_id() == port.config.node.id
+    return leads and await comes_true(port.services.writes_open, OPENS_S)
 
 
 async def _body(request: web.Request, route: Route) -> Any:

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from cluster.admin import server
 from cluster.members.changes import Ending
 from cluster.members.quorum import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
@@ -163,6 +164,18 @@ async def test_a_leader_that_moves_hands_over_first_and_the_next_one_moves_it(ma
     assert (handed, moved["found_by"]) == ([3], [1, 2, 3])
     assert old.membership.in_force.index == 0, "it is the next leader that proposed it"
     assert new.membership.peer_addresses()[1][0] == ("10.0.0.9", 10901)
+
+
+async def test_a_node_that_was_elected_just_now_is_waited_for(
+    client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is where a leader that handed over passes a request on to, a few milliseconds after the election."""
+    looks = iter([False] * 5)
+    monkeypatch.setattr(node, "writes_open", lambda: next(looks, True))
+    assert (await client.post("/v1/members", json=ELSEWHERE)).status == 200
+    monkeypatch.setattr(node, "writes_open", lambda: False)
+    monkeypatch.setattr(server, "OPENS_S", 0.05)
+    assert (await error_of(await client.post("/v1/members", json=ELSEWHERE)))[:2] == (503, "not_leader")
 
 
 async def test_a_leader_whose_http_api_moves_leads_on(client: Any, node: Any) -> None:

@@ -47,9 +47,9 @@ def raftmq(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, o
     return told
 
 
-def hint(cluster: LocalCluster, *arguments: str) -> str:
+def hint(cluster: LocalCluster, *arguments: str, code: int = ExitCode.REFUSED) -> str:
     """What a refused command says to type."""
-    error = raftmq(cluster, *arguments, code=ExitCode.REFUSED)["error"]
+    error = raftmq(cluster, *arguments, code=code)["error"]
     assert isinstance(error, dict)
     return str(error["type"])
 
@@ -79,7 +79,7 @@ def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(cluster: LocalClust
 def test_nodes_come_and_go_as_the_operator_types(cluster: LocalCluster) -> None:
     one, two, three = 1, 2, 3
     raftmq(cluster, "transfer", str(one))
-    assert "use one of 1, 2, 3" in hint(cluster, "remove", "9")
+    assert "use one of 1, 2, 3" in hint(cluster, "remove", "9", code=ExitCode.FAILED)
     assert hint(cluster, "promote", str(two)) == "raftmq node list"
     drained = raftmq(cluster, "drain", str(one))
     assert drained["leader"] in (two, three)
