@@ -16,6 +16,8 @@ from statemachine.broker_state import ApplyRun, BrokerState
 
 COMMAND_WEIGHT = 8
 """A byte of commands is as much work as so many of messages: twenty of them may be a row, or a topic."""
+ENTRY_WEIGHT = 4096
+"""However few bytes an entry has, applying it is as much work as so many bytes of messages."""
 
 
 class Applied(NamedTuple):
@@ -28,7 +30,7 @@ class Applied(NamedTuple):
 
 def size_of(run: Sequence[Entry]) -> int:
     """How much work it is to apply the run, in bytes of messages."""
-    size = run[-1].position - run[0].position + len(run[-1].payload)
+    size = run[-1].position - run[0].position + len(run[-1].payload) + ENTRY_WEIGHT * len(run)
     for entry in run:
         if entry.type == EntryType.COMMAND:
             size += len(entry.payload) * (COMMAND_WEIGHT - 1)
