@@ -121,9 +121,9 @@ class AdminSection(_Section, frozen=True, kw_only=True):
 class RaftSection(_Section, frozen=True, kw_only=True):
     """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
 
-    tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
-    heartbeat_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 100))] = 2
-    election_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(2, 1000))] = 10
+    tick_ms: Annotated[int, msgspec.Meta(ge=1, le=10_000, extra=within(10, 1000))] = 50
+    heartbeat_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(1, 50))] = 2
+    election_ticks: Annotated[int, msgspec.Meta(ge=1, extra=within(3, 100))] = 10
     inflight_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(64 << 10, 1 << 30))] = 8 << 20
     append_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(16 << 10, 32 << 20))] = 1 << 20
     preferred_leaders: NodeNumbers = ""
