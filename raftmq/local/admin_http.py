@@ -111,7 +111,8 @@ def parse_addresses(named: str) -> list[str]:
 
 
 class AdminApi:
-    """Asks the first node that can be reached. Never sends a request twice: once it left, it may be carried out."""
+    """Asks the first node that can be reached, and the next one if that knows no leader or the leader has just changed.
+    Otherwise never sends a request twice: once it left, it may be carried out."""
 
     def __init__(self, addresses: Sequence[str], look: str = "raftmq topic list") -> None:
         """`look`: the command that shows whether a change has happened."""
@@ -159,7 +160,35 @@ class AdminApi:
         return self._call("DELETE", path, None)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        connection = self._connect()
+        refused: ApiRefusal | None = None
+        why = ""
+        for number, address in enumerate(self._addresses * 2):
+            if number >= len(self._addresses) and (refused is None or refused.code != "not_leader"):
+                break
+            try:
+                connection = _connect(address)
+            except OSError as error:
+                why = f"{address}: {error.strerror or error}"
+                continue
+            try:
+                return self._exchange(connection, method, path, body)
+            except ApiRefusal as refusal:
+                # These two have done nothing. Who knows no leader may be cut off from the others.
+                if refusal.code not in ("no_leader", "not_leader"):
+                    raise
+                refused = refusal
+        if refused is not None:
+            raise refused
+        raise LocalError(
+            f"no node answers at {', '.join(self._addresses)}",
+            why,
+            self._fix,
+            ExitCode.UNREACHABLE,
+        )
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any] | None
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
@@ -174,24 +203,16 @@ class AdminApi:
         assert isinstance(answer, dict)
         return answer
 
-    def _connect(self) -> http.client.HTTPConnection:
-        why = ""
-        for address in self._addresses:
-            host, _, port = address.rpartition(":")
-            connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
-            try:
-                connection.connect()
-            except OSError as error:
-                connection.close()
-                why = f"{address}: {error.strerror or error}"
-                continue
-            return connection
-        raise LocalError(
-            f"no node answers at {', '.join(self._addresses)}",
-            why,
-            self._fix,
-            ExitCode.UNREACHABLE,
-        )
+
+def _connect(address: str) -> http.client.HTTPConnection:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection.connect()
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:

@@ -188,7 +188,7 @@ def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
     export_to = ["export", "--to", str(tmp_path), "--servers", servers, TOPIC]
     with pytest.raises(LocalError, match="--columns lacks store_ms"):
         spark_command.main([*export_to, "--columns", "topic,queue_id,queue_offset"], standalone_mode=False)
-    with pytest.raises(LocalError, match="the servers are not understood"):
+    with pytest.raises(LocalError, match="nohost is not host:port, and no context"):
         spark_command.main([*export_to, "--servers", "nohost"], standalone_mode=False)
 
 

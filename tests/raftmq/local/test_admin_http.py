@@ -127,6 +127,35 @@ def test_a_node_that_refuses_is_not_passed_over(stub: Stub) -> None:
         list(each_node([stub.address, closed_port()], "/v1/links"))
 
 
+def refusal(code: str) -> tuple[int, Any]:
+    return STATUS[code], {"error": {"code": code, "message": "not here", "hint": "ask again"}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "nodes", "asked"),
+    [
+        (["no_leader"], 2, 2),
+        (["not_leader"], 2, 2),
+        (["not_leader"], 1, 2),
+        (["no_leader", "not_leader", "not_leader"], 2, 4),
+    ],
+)
+def test_whoever_knows_no_leader_has_done_nothing_and_another_one_is_asked(
+    stub: Stub, answers: list[str], nodes: int, asked: int
+) -> None:
+    stub.answers = [refusal(code) for code in answers]
+    assert AdminApi([stub.address] * nodes).post("/v1/topics", {"name": "t"}) == {"fine": True}
+    assert len(stub.asked) == asked
+
+
+@pytest.mark.parametrize(("code", "asked"), [("no_leader", 2), ("not_leader", 4), ("leader_unreachable", 1)])
+def test_what_nobody_takes_is_refused(stub: Stub, code: str, asked: int) -> None:
+    stub.answers = [refusal(code)] * 5
+    with pytest.raises(LocalError, match="not here") as caught:
+        AdminApi([stub.address] * 2).post("/v1/topics", {"name": "t"})
+    assert (caught.value.exit_code, len(stub.asked)) == (ExitCode.REFUSED, asked)
+
+
 @pytest.mark.parametrize(
     ("method", "code"),
     [("get", ExitCode.UNREACHABLE), ("post", ExitCode.UNKNOWN), ("delete", ExitCode.UNKNOWN)],

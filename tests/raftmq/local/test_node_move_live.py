@@ -91,7 +91,7 @@ def test_a_member_moves_to_where_it_is_and_nowhere_else(cluster: LocalCluster) -
     start_at(cluster, first, port)
     http = f"127.0.0.1:{admin_port(cluster, second)}"
     error = refused(cluster, str(first), f"127.0.0.1:{port}", "--http", http)
-    assert f"http://{http}: node {second} answers there" in error["why"]
+    assert f"http://{http}: node {second} answers there" in error["why"], error
     http = f"localhost:{admin_port(cluster, first)}"
     moved = move(cluster, str(first), f"127.0.0.1:{port}", "--http", http)
     assert (moved["found_by"], moved["not_found_by"], moved["warning"]) == ([1, 2, 3], [], "")
