@@ -48,6 +48,7 @@ async def run(
             loop.add_signal_handler(name, life.stop)
         loop.add_signal_handler(signal.SIGHUP, _reload, node)
         collector.thorough()  # of start-up, and of the node before if this one was opened again
+        node.opened()
 
     # Before anything is served: measuring keeps the loop busy.
     environment = Environment(

@@ -427,6 +427,11 @@ class Node:
             self.restarting = why
             self.stop()
 
+    def opened(self) -> None:
+        """What its process had to do before it serves anybody is done."""
+        if self._turn_watch is not None:
+            self._turn_watch.pass_over()
+
     def _on_late_chores(self, late_ms: float) -> None:
         """The loop stood still; where turns are watched, `_on_long_turn` knows more of it."""
         if self._turn_watch is None:

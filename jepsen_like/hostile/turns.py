@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
-from jepsen_like.hostile.wire import Answer, Target, Wire, ask_http, request
+from jepsen_like.hostile.wire import SILENT, Answer, Target, Wire, ask_http, request
 
 _PROPERTY_LETTERS = 29_900
 _FILTER_TERMS = 135
@@ -80,8 +80,9 @@ async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
 
 async def answers_of(report: Report, asked: Sequence[tuple[Wire, int]], what: str) -> list[Answer]:
     """Waits for all of them, and notes each."""
-    found = await asyncio.gather(*(wire.answer(opaque, _ANSWER_S) for wire, opaque in asked))
-    return [report.note(answer, what) for answer in found]
+    waiting = [wire.future(opaque) for wire, opaque in asked]
+    await asyncio.wait(waiting, timeout=_ANSWER_S)
+    return [report.note(each.result() if each.done() else SILENT, what) for each in waiting]
 
 
 async def long_filter(arena: Arena, node: Target, report: Report) -> None:

@@ -117,14 +117,18 @@ class Wire(asyncio.Protocol):
 
     async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
         """What came for this opaque."""
-        waiting = self._future(opaque)
-        await asyncio.wait((waiting, self.closed), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
-        if waiting.done():
-            return waiting.result()
-        return CLOSED if self.closed.done() else SILENT
+        waiting = self.future(opaque)
+        await asyncio.wait((waiting,), timeout=timeout_s)
+        return waiting.result() if waiting.done() else SILENT
 
-    def _future(self, opaque: int) -> asyncio.Future[Answer]:
-        return self._waiting.setdefault(opaque, asyncio.get_running_loop().create_future())
+    def future(self, opaque: int) -> asyncio.Future[Answer]:
+        """Done when the answer for this opaque is there, or the connection has closed."""
+        waiting = self._waiting.get(opaque)
+        if waiting is None:
+            self._waiting[opaque] = waiting = asyncio.get_running_loop().create_future()
+            if self.closed.done():
+                waiting.set_result(CLOSED)
+        return waiting
 
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
@@ -145,19 +149,21 @@ class Wire(asyncio.Protocol):
         """Takes answers out of the stream; requests of the node are passed over."""
         buffer = self._buffer
         buffer += data
-        while len(buffer) >= 8 and len(buffer) >= (stop := 4 + int.from_bytes(buffer[:4], "big")):
-            header_end = 8 + int.from_bytes(buffer[5:8], "big")
+        at, end = 0, len(buffer)
+        while end - at >= 8 and end >= (stop := at + 4 + int.from_bytes(buffer[at : at + 4], "big")):
+            header_end = at + 8 + int.from_bytes(buffer[at + 5 : at + 8], "big")
             try:
-                header = decode_header(buffer[4], bytes(buffer[8:header_end]))
+                header = decode_header(buffer[at + 4], bytes(buffer[at + 8 : header_end]))
                 if header.flag & FLAG_RESPONSE:
                     self._settle(header, bytes(buffer[header_end:stop]))
             except CodecError:
                 self.abort()
                 return
-            del buffer[:stop]
+            at = stop
+        del buffer[:at]
 
     def _settle(self, header: Header, body: bytes) -> None:
-        waiting = self._future(header.opaque)
+        waiting = self.future(header.opaque)
         if not waiting.done():
             waiting.set_result(Answer(header.code, ext_of(header), header.remark or "", body))
 
@@ -165,6 +171,9 @@ class Wire(asyncio.Protocol):
         """See asyncio."""
         if not self.closed.done():
             self.closed.set_result(None)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(CLOSED)
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:

@@ -71,6 +71,15 @@ def test_a_late_stamp_is_a_long_turn(machine: Machine) -> None:
     assert not turn.explained
 
 
+def test_the_turn_that_opens_the_node_is_passed_over_and_no_other(machine: Machine) -> None:
+    machine.turn(30, 15)
+    machine.watch.pass_over()
+    machine.turn(80, 70)
+    assert not machine.turns
+    machine.turn(80, 70)
+    assert [turn.cpu_ms for turn in machine.turns] == [60]
+
+
 def test_a_turn_that_was_not_scheduled_did_not_work(machine: Machine) -> None:
     machine.turn(20 + 150, 12)
     (turn,) = machine.turns
