@@ -16,8 +16,8 @@ from statemachine.broker_state import ApplyRun, BrokerState
 
 COMMAND_WEIGHT = 8
 """A byte of commands is as much work as so many of messages: twenty of them may be a row, or a topic."""
-ENTRY_WEIGHT = 4096
-"""However few bytes an entry has, applying it is as much work as so many bytes of messages."""
+ENTRIES_MAX = 128
+"""Entries of one piece, and of one drain before its last piece: each is work, however few bytes it has."""
 
 
 class Applied(NamedTuple):
@@ -30,7 +30,7 @@ class Applied(NamedTuple):
 
 def size_of(run: Sequence[Entry]) -> int:
     """How much work it is to apply the run, in bytes of messages."""
-    size = run[-1].position - run[0].position + len(run[-1].payload) + ENTRY_WEIGHT * len(run)
+    size = run[-1].position - run[0].position + len(run[-1].payload)
     for entry in run:
         if entry.type == EntryType.COMMAND:
             size += len(entry.payload) * (COMMAND_WEIGHT - 1)
@@ -41,13 +41,15 @@ class ApplyLane:
     """Owns the writing side of BrokerState. An invariant violation propagates: the node stops."""
 
     idle_after_s: float | None = None
-    weigh = staticmethod(size_of)
-    """See `lanes.room_of`."""
 
     def __init__(self, state: BrokerState, drain_bytes: int = APPLY_BYTES) -> None:
         self._state = state
         self.weight_max = drain_bytes
         """See `lanes.room_of`."""
+
+    def weigh(self, run: list[Entry]) -> int:
+        """See `lanes.room_of`."""
+        return max(size_of(run), self.weight_max * len(run) // ENTRIES_MAX)
 
     def drain(self, batch: Sequence[list[Entry]]) -> Applied:
         """Applies all gathered runs as one."""
@@ -60,14 +62,14 @@ class ApplyLane:
 
 
 def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry]]:
-    """The run in parts of at most this size, or of one entry."""
-    if len(run) == 1 or size_of(run) <= size_max:
+    """The run in parts of at most this size and ENTRIES_MAX, or of one entry."""
+    if len(run) == 1 or (len(run) <= ENTRIES_MAX and size_of(run) <= size_max):
         yield run
         return
     start = size = 0
     for at, entry in enumerate(run):
         size += size_of((entry,))
-        if size > size_max and at > start:
+        if at > start and (size > size_max or at - start == ENTRIES_MAX):
             yield run[start:at]
             start, size = at, size_of((entry,))
     yield run[start:]

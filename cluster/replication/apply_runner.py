@@ -17,6 +17,7 @@ from cluster.runtime.lanes import Lane, ThreadLaneRunner
 from raftlog.types import Entry, EntryType
 
 INLINE_BYTES_MAX = 128 * 1024
+INLINE_ENTRIES_MAX = 32
 """A run with more payload bytes goes to the lane. An entry that is appended on the loop is applied there as well (see
 `append_runner`)."""
 SLOW_S = 0.010
@@ -28,6 +29,8 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
 
     A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
     """
+    if len(job) > INLINE_ENTRIES_MAX:
+        return False
     for entry in job:
         if entry.type == EntryType.TRIM:
             return False

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRY_WEIGHT, Applied, pieces
+from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, Applied, pieces
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import APPLY_BYTES
 from cluster.runtime.lanes import LaneRunner
@@ -332,8 +332,8 @@ class RaftDriver:
             self._gather_timer = None
         if self._gathered and not self._stopped:
             entries, self._gathered = self._gathered, []
-            size = entries[-1].position - entries[0].position + ENTRY_WEIGHT * len(entries)
-            if size <= self._uncut_bytes:  # nearly always
+            size = entries[-1].position - entries[0].position
+            if size <= self._uncut_bytes and len(entries) <= ENTRIES_MAX:  # nearly always
                 self._apply.submit(entries)
                 return
             for piece in pieces(entries, self._apply_bytes):

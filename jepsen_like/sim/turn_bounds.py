@@ -24,8 +24,8 @@ TURN_BOUND = 2_000
 """Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
 DRAIN_BOUND = 3_000
 """Units of one drain of a lane."""
-APPLY_BOUND = 12_000
-"""Of one drain of the apply lane: up to 1 MiB of entries, or 256 small ones, of some 40 units each."""
+APPLY_BOUND = 14_000
+"""Of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a last piece."""
 DRIVER_BOUND = 4_000
 """Of a turn of the driver that applies a small run on the loop."""
 TURNS: dict[str, int] = {

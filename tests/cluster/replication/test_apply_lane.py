@@ -6,7 +6,8 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from cluster.replication.apply_lane import COMMAND_WEIGHT, ApplyLane, pieces, size_of
+from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, ApplyLane, pieces, size_of
+from cluster.replication.apply_runner import is_small
 from cluster.runtime.lanes import ThreadLaneRunner
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
@@ -30,25 +31,26 @@ def entries(*sizes: int, kind: int = EntryType.NOOP) -> list[Entry]:
 
 
 def test_a_long_run_is_cut_into_pieces_and_nothing_is_lost() -> None:
-    run = entries(*[1000] * 50, 30_000, *[1000] * 5, 30_000, 30_000)
-    cut = list(pieces(run, 25_000))
+    run = entries(*[1000] * 50, 9000, *[1000] * 5, 9000, 9000)
+    cut = list(pieces(run, 5000))
     assert [entry for piece in cut for entry in piece] == run
-    assert max([sum([len(entry.payload) for entry in piece]) for piece in cut if len(piece) > 1]) <= 25_000
-    assert [len(piece) for piece in cut if len(piece[0].payload) > 25_000] == [1, 1, 1], "an entry is never cut"
+    assert max([sum([len(entry.payload) for entry in piece]) for piece in cut if len(piece) > 1]) <= 5000
+    assert [len(piece) for piece in cut if len(piece[0].payload) > 5000] == [1, 1, 1], "an entry is never cut"
     assert len(cut) < 25
 
 
 def test_entries_of_few_bytes_weigh_too() -> None:
     run = entries(*[10] * 1000)
-    cut = list(pieces(run, 100_000))
+    cut = list(pieces(run, 1 << 20))
     assert [entry for piece in cut for entry in piece] == run
-    assert max(len(piece) for piece in cut) < 25
-    assert len(cut) < 45
+    assert [len(piece) for piece in cut] == [ENTRIES_MAX] * 7 + [1000 - 7 * ENTRIES_MAX]
+    assert ApplyLane(BrokerState(MemoryKV())).weigh(cut[0]) == 1 << 20, "a drain has room for no other one"
+    assert not is_small(cut[0])
 
 
 def test_a_short_run_is_one_piece() -> None:
     run = entries(10, 10)
-    assert list(pieces(run, 10_000)) == [run]
+    assert list(pieces(run, 5000)) == [run]
 
 
 def test_commands_weigh_more_than_messages() -> None:
@@ -71,7 +73,7 @@ class Watched(ApplyLane):
 
 
 async def test_a_drain_takes_no_more_than_its_share_of_what_has_gathered() -> None:
-    lane = Watched(BrokerState(MemoryKV()), 25_000)
+    lane = Watched(BrokerState(MemoryKV()), 5000)
     reported: list[int] = []
     runner = ThreadLaneRunner(
         "apply", lane, asyncio.get_running_loop(), lambda done: reported.append(len(done.entries)), lambda error: None
