@@ -28,6 +28,7 @@ from cluster.runtime.room import Room, Share
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
+from raftlog.work import charge
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -56,6 +57,8 @@ LEADERS_MAX = 2
 WORKS_MAX = 256
 """So many pieces of work of one client behind another node wait for their turns; what comes above is refused. That node
 cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
+_HELD_PER_UNIT = 8
+"""Requests whose connection is looked at in a microsecond."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
 
 LocalRoute = Callable[[Frame], None]
@@ -206,6 +209,8 @@ class Forwarder:
         self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+        self._closing: set[ReplyPath] = set()
+        """Closed; which requests of theirs are held is not looked up yet."""
 
     def reload(self, config: Config) -> None:
         """Another configuration from now on."""
@@ -271,11 +276,23 @@ class Forwarder:
         self._early = waiting
         self._early_bytes = sum(len(frame) for _, _, frame in waiting)
 
-    def client_closed(self, path: ReplyPath) -> None:
-        """A client's connection closed: its sends stay in hand, and may come again."""
+    def closing(self, path: ReplyPath) -> None:
+        """A client's connection closed; `clients_closed` follows in the next turn, or before the next request."""
+        self._closing.add(path)
+
+    def clients_closed(self) -> None:
+        """The sends of connections that closed stay in hand, and may come again: one look for all of them."""
+        closing, self._closing = self._closing, set()
+        if not closing:
+            return
+        charge(1 + len(self._held) // _HELD_PER_UNIT)
         for held in self._held.values():
-            if held.frame.path is path:
+            if held.frame.path in closing:
                 self._remember(held)
+
+    def _hears(self, path: ReplyPath) -> bool:
+        """Whether what becomes of a send through `path` is yet to be remembered: else that was done when it closed."""
+        return not path.closed or path in self._closing
 
     def peer_closed(self, peer: NodeId) -> None:
         """What that peer had in hand may have been lost with the connection; what it passed on comes again.
@@ -392,7 +409,7 @@ class Forwarder:
         _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _answer_unknown(self, held: Held, why: str) -> None:
-        if not held.frame.path.closed:
+        if self._hears(held.frame.path):
             self._remember(held)
         remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
         _answer(held.frame, ResponseCode.SYSTEM_ERROR, remark)
@@ -459,6 +476,8 @@ class Forwarder:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
         if held.frame.path.closed or held.oneway:
+            if held.frame.path in self._closing:
+                self._remember(held)
             return
         if held.frame.identity is not None:
             if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
@@ -474,7 +493,7 @@ class Forwarder:
         frame = held.frame
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
-        if not stored and not frame.path.closed:
+        if not stored and self._hears(frame.path):
             self._remember(held)
 
     def _remember(self, held: Held) -> None:

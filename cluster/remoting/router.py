@@ -183,11 +183,11 @@ class Router(Dispatch):
         self.connections.pop(connection, None)
         self.idle.closed(connection)
         self.patience.forget(connection)
-        self._forwarder.client_closed(connection)
         if connection.inflight_bytes:
             if not self._closed:
                 self._soon(self._settle_closed)
             self._closed.append(connection)
+            self._forwarder.closing(connection)
             self._fates.closing(connection)
         else:
             self._end_session(connection)
@@ -198,6 +198,7 @@ class Router(Dispatch):
         closed, self._closed = self._closed, []
         if not closed:
             return
+        self._forwarder.clients_closed()
         self._fates.connections_closed(self._proposals.unanswered_of(set(closed)))
         for connection in closed:
             self._end_session(connection)

@@ -32,7 +32,7 @@ TURNS: dict[str, int] = {
     "RaftDriver._turn": DRIVER_BOUND,
     "RaftDriver._submit_gathered": DRIVER_BOUND,
     # What was sent while this node stood still comes in one read, and its frames are found at once.
-    "Inlet._data": 7_000,
+    "Inlet._data": 12_000,
     "RemotingConnection._data": 6_000,
     # All answers of a turn for one client go in one write, as many bytes as it may leave unread.
     "RemotingConnection._flush": 6_000,

@@ -30,8 +30,8 @@ TOKENS_MAX = 2048
 TOKEN_UNITS = 15
 """Parsing takes some 10 us for each (`raftlog.work`)."""
 TOKENS_PER_STEP = 16
-LETTERS_PER_UNIT = 2
-"""A comment or a text may be as long as the filter, and is found in one go."""
+STAR_UNITS = 2
+"""A comment of stars, which may be as long as the filter, is found in one go."""
 
 _GRAMMAR = r"""
 ?start: or_
@@ -106,7 +106,7 @@ def parsing(text: str) -> Generator[None, None, Operand]:
     """The same in steps of a few words and signs, each charged before it is looked at."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-    charge(len(text) // LETTERS_PER_UNIT)
+    charge(STAR_UNITS * text.count("*"))
     try:
         parser = _parser().parse_interactive(text)
         tokens = parser.lexer_thread.lex(parser.parser_state)

@@ -49,6 +49,33 @@ def test_their_sends_are_looked_for_once_and_repeats_are_recognised(
     assert sorted(stored(sim)) == sorted(b"%d" % number for number in range(CLIENTS))
 
 
+@pytest.mark.parametrize("decided", ["before the look", "after the look"])
+def test_those_behind_a_follower_are_recognised_too(sim_of: Any, decided: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = sim_of()
+    leader, through = sim.leader(), sim.followers()[0]
+    hold_disks(sim.followers())
+    clients = [through.connect() for _ in range(CLIENTS)]
+    for number, client in enumerate(clients):
+        ask(client, b"%d" % number, key=f"K{number}")
+    sim.loop.run_until(lambda: leader.proposals.bytes_inflight, 5)
+    if decided == "before the look":
+        monkeypatch.setattr(through.running.router, "_soon", lambda call: None)
+    for client in clients:
+        client.close()
+    if decided == "before the look":
+        release_disks(sim.followers())
+        sim.loop.run_for(0.5)
+        assert len(stored(sim)) == CLIENTS
+    else:
+        sim.loop.run_for(0.01)
+        release_disks(sim.followers())
+    again = through.connect()
+    for number in range(CLIENTS):
+        ask(again, b"%d" % number, first=number, key=f"K{number}")
+    assert answered(sim, again, CLIENTS) == [[OK]] * CLIENTS
+    assert sorted(stored(sim)) == sorted(b"%d" % number for number in range(CLIENTS))
+
+
 def test_a_client_that_waits_for_nothing_is_not_looked_for(sim_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = sim_of()
     leader = sim.leader()
