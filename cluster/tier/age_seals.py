@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cluster.tier.segment_reads import Looked, SegmentReads
 from raftlog.errors import RaftLogError
 from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.types import LogTail
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
@@ -29,12 +30,10 @@ class AgeSeals:
         self._reads = reads
         self._looked = Looked(0, None)
         """Below its position there is no message that the tier lacks; at it is the first, if it says so."""
-        self._sealing = -1
-        """Index of the entry that was proposed last to begin a new segment."""
 
     def begin(self) -> None:
-        """This node has just become the leader: what it had proposed before may be lost."""
-        self._looked, self._sealing = Looked(0, None), -1
+        """This node has just become the leader: the log may have changed behind what was looked through."""
+        self._looked = Looked(0, None)
 
     @property
     def _missing_from(self) -> int:
@@ -61,13 +60,9 @@ class AgeSeals:
                 break  # cut or trimmed at this moment, or damaged and being repaired
         self._looked = Looked(position, first_ms)
 
-    def is_due(self, now_ms: int, after_ms: int) -> bool:
-        """Whether the segment that is being written holds a message that waits for longer than `after_ms` (0: never),
-        and nothing was proposed that closes it."""
-        if not after_ms or self._looked.position < self._log.tail.segment_base or self._sealing > self._log.tail.index:
+    def is_due(self, now_ms: int, after_ms: int, tail: LogTail) -> bool:
+        """Whether the segment of `tail`, the leader's last entry, written or not, holds a message that waits for longer
+        than `after_ms` (0: never)."""
+        if not after_ms or self._looked.position < tail.segment_base:
             return False
         return self.window_ms(now_ms) >= after_ms
-
-    def proposed(self, index: int) -> None:
-        """The entry that begins the next segment."""
-        self._sealing = index

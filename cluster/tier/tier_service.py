@@ -244,10 +244,9 @@ class Tier:
     def _seal_by_age(self, term: int) -> bool:
         """Whether the segment that is being written is closed now: its oldest message has waited long enough."""
         now_ms = self._raw.log_time_ms()
-        if not self._steps.leads(term) or not self._ages.is_due(now_ms, self._seal_after_ms):
+        if not self._steps.leads(term) or not self._ages.is_due(now_ms, self._seal_after_ms, self._raw.tail):
             return False
         entry = self._propose_roll()
-        self._ages.proposed(entry.index)
         logger.info(
             "tier: the last segment is closed at %d: its oldest message is %d s old",
             entry.position,

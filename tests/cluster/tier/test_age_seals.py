@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -118,6 +120,17 @@ def test_the_next_leader_closes_what_the_last_one_did_not(tiered: Callable[..., 
     assert not lacks_messages(made)
     leader.start()
     made.sim.settle()
+
+
+def test_a_segment_that_an_entry_closes_which_is_not_written_yet_is_not_closed_again() -> None:
+    """Whoever led when it was full has proposed that entry already."""
+    log: Any = SimpleNamespace(first_position=0, tail=SimpleNamespace(segment_base=0, index=7))
+    state: Any = SimpleNamespace(tier=SimpleNamespace(verified_to=lambda _: 0), trim_position=0)
+    ages = age_seals.AgeSeals(state, log, cast(Any, None))
+    ages._looked = segment_reads.Looked(100, 1000)
+    for base, due in ((0, True), (100, True), (101, False)):
+        tail: Any = SimpleNamespace(segment_base=base, index=8)
+        assert ages.is_due(5000, 3000, tail) is due, base
 
 
 def test_a_message_behind_many_other_entries_is_found_in_steps(
