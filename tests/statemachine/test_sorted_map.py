@@ -78,6 +78,9 @@ def test_a_page_is_charged_by_its_length_and_a_change_by_one_step() -> None:
     assert len(found.keys_from(50_000, 1000)) == 1000
     assert 1000 <= METER.units - before < 3000
     before = METER.units
+    assert len(found.keys_from(99_990, 1000)) == 9
+    assert 9 <= METER.units - before < 30
+    before = METER.units
     found.put(-1, 0)
     found.remove(-1)
     assert METER.units - before < 10
