@@ -228,11 +228,19 @@ class LogReader:
             )
         if state.damage.ranges and (damaged := state.damage.touching(position, size)) is not None:
             raise damaged.error(position)
-        segment = segments[number]
-        if number + 1 < len(segments):
-            beyond = position + size - segments[number + 1].base
-            if beyond > 0:
-                return self.read_at(position, size - beyond) + self.read_at(position + size - beyond, beyond)
+        if number + 1 == len(segments) or position + size <= segments[number + 1].base:  # nearly always
+            return self._read_in(segments[number], position, size)
+        parts: list[bytes] = []
+        end = position + size
+        while position < end:  # files may be small, and a read cross hundreds of them: each byte is copied once more
+            stop = min(end, segments[number + 1].base) if number + 1 < len(segments) else end
+            parts.append(self._read_in(segments[number], position, stop - position))
+            position, number = stop, number + 1
+        return b"".join(parts)
+
+    def _read_in(self, segment: Segment, position: int, size: int) -> bytes:
+        """Bytes that lie in one file. Raises as `read_at` does."""
+        state = self._state
         try:
             file = segment.file or state.open_sealed(segment)
             data = file.pread(size, LOCAL_HEADER_SIZE + position - segment.header.base_position)

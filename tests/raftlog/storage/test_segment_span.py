@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from raftlog.storage.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL
 
 Build = Callable[..., Any]
+SEGMENT_SIZE = 4096
+"""Of `new_log`."""
 
 
 def test_the_spans_of_all_segments_are_the_log(new_log: Build, frames: Build) -> None:
@@ -53,3 +56,13 @@ def test_a_position_outside_is_refused(new_log: Build, frames: Build, beyond: in
         log.segment_at(position)
     with pytest.raises(OutOfRangeError, match=said):
         log.entry_at(position)
+
+
+def test_a_read_may_cross_more_segments_than_calls_may_be_nested(new_log: Build, frames: Build) -> None:
+    _, log = new_log()
+    while log.tail.end_position < SEGMENT_SIZE * sys.getrecursionlimit():
+        log.append(frames(log.tail, [SEGMENT_SIZE - 200]))
+    entries = log.read_entries(0, log.tail.index + 1, 1 << 30)
+    raw = b"".join([entry.header + entry.payload for entry in entries])
+    assert log.read_at(0, len(raw)) == raw
+    assert log.read_at(1, len(raw) - 2) == raw[1:-1]
