@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 GAP_BYTES = 8 << 10
 """Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
 its own. What one pull reads is bounded by this and `pull.MESSAGES_MAX`."""
+WHOLE_BYTES = 256 << 10
+"""Up to here only the mean of the gaps is looked at. Beyond, each is: behind one of a megabyte may lie hundreds of
+small messages, which would pay for reading it."""
 
 
 class Log(Protocol):
@@ -35,7 +38,7 @@ def read_body(
     One read for those that lie close together. `extent`: that of the items, if the caller knows it.
     """
     first, span, _ = extent or extent_of(items)
-    if span <= GAP_BYTES * (len(items) // ITEM.size):
+    if span <= min(WHOLE_BYTES, GAP_BYTES * (len(items) // ITEM.size)):
         return _read_run(services, items, first, span, told)
     parts: list[bytes] = []
     count = 0

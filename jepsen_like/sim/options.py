@@ -114,7 +114,9 @@ class Options(NamedTuple):
     body_max: int
     think_s: float
     acked_min: int
-    event_budget: int = 400_000
+    event_budget: int = 800_000
+    """About twice what the longest clean run needs: small batches (3 messages, one in flight), and long turns of all
+    nodes after the faults. A livelock needs more."""
     checkpoint_every_ms: int = 2000
     retained_bytes: int = 0
     """Of log that retention leaves; 0: all."""

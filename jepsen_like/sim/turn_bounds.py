@@ -28,7 +28,11 @@ APPLY_BOUND = 14_000
 """Of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a last piece."""
 DRIVER_BOUND = 4_000
 """Of a turn of the driver that applies a small run on the loop."""
+STEP_BOUND = 4_500
+"""Of a turn's share with its last step. The longest step is a pull of 1,024 messages: 3,072 for its rows if none of
+them was read before, and its bytes."""
 TURNS: dict[str, int] = {
+    "Turns._next_turn": STEP_BOUND,
     "RaftDriver._turn": DRIVER_BOUND,
     "RaftDriver._submit_gathered": DRIVER_BOUND,
     # What was sent while this node stood still comes in one read, and its frames are found at once.
