@@ -84,7 +84,8 @@ class Pulls:
         for its filter, or for a turn with room."""
         charge(PULL_UNITS)
         if not waited and self._services.turns.spent():
-            cut_work.begin(self._services.turns, puller.client, self._later(puller, wish, tries))
+            if self._commit_at_once(puller, wish, tries):
+                cut_work.begin(self._services.turns, puller.client, self._later(puller, wish, tries))
             return
         try:
             pull = self._accept(puller, wish, tries, waited=waited)
@@ -110,14 +111,26 @@ class Pulls:
         _check_readable(wish, topic, group)
         expression = self._expression(wish, group)
         wanted = None if expression is None else self.filters.get(*expression)
-        if isinstance(wanted, Unknown):
-            cut_work.begin(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
-            return None
-        pull = pull_of(puller, wish, topic, wanted)
         # Not when it comes round again: later commits of its connection may be here already.
         if wish.commit_offset >= 0 and not tries and not waited:
             self._commit(puller.client, wish, topic)
-        return pull
+        if isinstance(wanted, Unknown):
+            cut_work.begin(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
+            return None
+        return pull_of(puller, wish, topic, wanted)
+
+    def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
+        """Notes the offset of a pull that has to wait for its turn: what its connection commits meanwhile is newer.
+        False if the pull was refused."""
+        topic = self._services.state.topics.get(wish.topic)
+        if wish.commit_offset >= 0 and not tries and topic is not None:
+            try:
+                _check_readable(wish, topic, self._services.state.groups.get(wish.group))
+                self._commit(puller.client, wish, topic)
+            except Refused as refused:
+                puller.refused(refused)
+                return False
+        return True
 
     def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
         """Only the leader knows that there is no such topic: elsewhere it may be on its way, and is waited for."""
@@ -128,12 +141,9 @@ class Pulls:
 
     def _learn(self, expression: Expression | None, puller: Puller, wish: PullWish, tries: int) -> Steps:
         assert expression is not None
-        waited = False
-        for _ in self.filters.learn(*expression):
-            waited = True
-            yield
+        yield from self.filters.learn(*expression)
         if not puller.client.closed:
-            self.pull(puller, wish, tries, waited=waited)
+            self.pull(puller, wish, tries, waited=True)
 
     def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
         """What the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.

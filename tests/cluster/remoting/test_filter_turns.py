@@ -96,14 +96,22 @@ def test_a_deleted_topic_ends_it(node: Any, connect: Callable[[], Any]) -> None:
     assert request.answer.code == 17
 
 
-def test_only_a_pull_that_waited_carries_no_commit(node: Any, connect: Callable[[], Any]) -> None:
+def test_what_a_pull_carries_is_noted_as_it_arrives_and_once_however_long_it_waits(
+    node: Any, connect: Callable[[], Any]
+) -> None:
+    """What its connection commits while it waits, for its filter or for a turn with room, is newer."""
     node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "g"}]}).encode())
-    fields: dict[str, Any] = {"sysFlag": 4 | 1, "commitOffset": 1}
-    pull(node, connect(), "a = 'new'", **fields)
-    assert len(node.later) == 1, "parsed at once"
-    pull(node, connect(), LARGE, **fields)
+    fields: dict[str, Any] = {"sysFlag": 4 | 1, "consumerGroup": "g"}
+    connection = connect()
+    pull(node, connection, "a = 'new'", commitOffset=1, **fields)
+    pull(node, connection, LARGE, commitOffset=2, **fields)
+    for offset in range(3, 1003):
+        pull(node, connection, "a = 'new'", commitOffset=offset, **fields)
+    assert connection.works > 500, "the turn is used up"
+    assert [offset for *_, offset in node.later] == list(range(1, 1003))
     node.advance(1000)
-    assert len(node.later) == 1, "a later commit may have come meanwhile"
+    assert connection.works == 0
+    assert len(node.later) == 1002
 
 
 def test_a_check_of_a_client_waits_for_the_parser(node: Any, connect: Callable[[], Any]) -> None:
