@@ -159,9 +159,7 @@ async def lists(arena: Arena, node: Target, report: Report) -> None:
                     "endTimestamp": str(rng.randrange(1 << 42)),
                     "offset": str(rng.randrange(end + 1)),
                 }
-                opaque, frame = request(rng.choice(_LISTS), ext)
-                wire.write(frame)
-                asked.append((wire, opaque))
+                asked.append((wire, wire.put(rng.choice(_LISTS), ext)))
             await wire.send(b"")
         await answers_of(report, asked, "a list or a search")
 
@@ -206,13 +204,12 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
             step = rng.randrange(10)
             if step < 6:
                 body = beat_of(client, groups, [f"hostile-{n}" for n in range(_few_or_many(rng, 20))])
-                opaque, frame = request(RequestCode.HEART_BEAT, {}, body)
+                opaque = wire.put(RequestCode.HEART_BEAT, {}, body)
             elif step < 8:
-                opaque, frame = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": groups[0]})
+                opaque = wire.put(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": groups[0]})
             else:
                 ext = {"clientID": client, "consumerGroup": groups[0], "producerGroup": ""}
-                opaque, frame = request(RequestCode.UNREGISTER_CLIENT, ext)
-            wire.write(frame)
+                opaque = wire.put(RequestCode.UNREGISTER_CLIENT, ext)
             asked.append((wire, opaque))
         await answers_of(report, asked, "a heartbeat, a goodbye, or who is in a group")
 

@@ -108,9 +108,7 @@ async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, want
     asked = []
     for number in range(count):
         wire = wires[number % len(wires)]
-        opaque, frame = request(RequestCode.PULL_MESSAGE, ext)
-        asked.append((wire, opaque))
-        wire.write(frame)
+        asked.append((wire, wire.put(RequestCode.PULL_MESSAGE, ext)))
         if number % 1000 == 999:
             await wire.send(b"")
             await asyncio.sleep(0)
@@ -148,9 +146,8 @@ async def new_filters(arena: Arena, node: Target, report: Report) -> None:
             for _ in range(_NEW_FILTERS):
                 serial = next(arena.serial)
                 wanted = " OR ".join(f"p = 'n{serial}-{number}'" for number in range(_NEW_TERMS))
-                opaque, frame = request(RequestCode.PULL_MESSAGE, pull_fields(_FILTER_TOPIC, 0, wanted, 0))
-                wire.write(frame)
-                asked.append((wire, opaque))
+                ext = pull_fields(_FILTER_TOPIC, 0, wanted, 0)
+                asked.append((wire, wire.put(RequestCode.PULL_MESSAGE, ext)))
             heard = await answers_of(report, asked, "a pull with a new filter")
             if asyncio.get_running_loop().time() >= until or not all(answer.is_answer for answer in heard):
                 return
@@ -223,15 +220,10 @@ async def topic_lists(arena: Arena, node: Target, report: Report) -> None:
         if arena.turn("topics", 1 << 60) == 1:
             asked = []
             for number in range(arena.sized(_TOPICS)):
-                opaque, frame = request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(f"hostile-many-{number}"))
-                leader.write(frame)
-                asked.append((leader, opaque))
+                ext = topic_fields(f"hostile-many-{number}")
+                asked.append((leader, leader.put(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)))
             await answers_of(report, asked, "making one of many topics")
-        asked = []
-        for _ in range(arena.sized(20)):
-            opaque, frame = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            wire.write(frame)
-            asked.append((wire, opaque))
+        asked = [(wire, wire.put(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)) for _ in range(arena.sized(20))]
         await answers_of(report, asked, "a list of topics")
     for path in ("/v1/topics", "/v1/groups", "/v1/findings", "/metrics"):
         report.note(await ask_http(node.admin_port, "GET", path, timeout_s=_ANSWER_S), f"GET {path}")
@@ -244,13 +236,9 @@ async def joins(arena: Arena, node: Target, report: Report) -> None:
         asked = []
         for number in range(arena.sized(_JOINERS)):
             wire = wires[number % len(wires)]
-            for code, ext, body in (
-                (RequestCode.HEART_BEAT, {}, beat_of(f"joiner-{node.id}-{number}", [GROUP], [TOPIC])),
-                (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP}, b""),
-            ):
-                opaque, frame = request(code, ext, body)
-                wire.write(frame)
-                asked.append((wire, opaque))
+            body = beat_of(f"joiner-{node.id}-{number}", [GROUP], [TOPIC])
+            asked.append((wire, wire.put(RequestCode.HEART_BEAT, {}, body)))
+            asked.append((wire, wire.put(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": GROUP})))
         await answers_of(report, asked, "a heartbeat, or who is in its group")
 
 

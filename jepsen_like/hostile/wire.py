@@ -99,9 +99,13 @@ class Wire(asyncio.Protocol):
         self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float = ANSWER_S
     ) -> Answer:
         """A two-way request and what became of it."""
+        return await self.answer(self.put(code, ext, body), timeout_s)
+
+    def put(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
+        """Sends a two-way request without waiting; its opaque."""
         opaque, frame = request(code, ext, body)
         self.write(frame)
-        return await self.answer(opaque, timeout_s)
+        return opaque
 
     def write(self, data: bytes) -> None:
         """Sends bytes as they are."""

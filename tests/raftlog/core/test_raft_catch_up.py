@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from raftlog.core.config import RaftConfig
-from raftlog.messages import AppendEntries, AppendEntriesReply, RequestVoteReply
-from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, raw_of
+from raftlog.messages import AppendEntries
+from raftlog.types import EntryType, NodeId
+from tests.support.lone_leader import ONE, THREE, TWO, LoneLeader
 
-ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 OLD = 40
-NO_HINT = EntryId(0, -1)
 
 
-class Leader:
-    """Node 1 leads term 2 with a log whose first 40 entries are on disk only; node 3 has them, node 2 has nothing."""
+class Leader(LoneLeader):
+    """Node 3 has its log, node 2 has nothing."""
 
     def __init__(self) -> None:
-        entries = chain([1] * OLD)
-        disk = Disk(entries, HardState(1, NOBODY, 0))
-        self.frame = entries[-1].end_position - entries[-1].position
-        self.raw = raw_of(disk, RaftConfig(ONE, 1, append_bytes_max=2 * self.frame, pre_vote=False))
-        self.disk = disk
-        self.raw.campaign()
-        self.work()
-        for node in (ONE, THREE):
-            self.raw.step(RequestVoteReply(node, ONE, 2, True, False, 0))
-        assert self.raw.role is Role.LEADER
-        self.work()
+        # The last entries are a byte longer than the smallest.
+        super().__init__(OLD, lambda frame: RaftConfig(ONE, 1, append_bytes_max=2 * frame + 2, pre_vote=False), THREE)
+        self.frame = self.disk.entries[OLD].end_position - self.disk.entries[OLD].position
         self.accepts(THREE, OLD + 1)
 
-    def work(self) -> list[AppendEntries]:
-        """What the core wants sent, its own disk being quick."""
-        sent: list[AppendEntries] = []
-        while self.raw.has_ready():
-            ready = self.raw.ready()
-            if ready.entries:
-                self.disk.replace(ready.entries[0].index, ready.entries)
-                self.raw.persisted(ready.entries[-1].id)
-            if ready.committed_entries:
-                self.raw.applied(ready.committed_entries[-1].index)
-            sent += [m for m in ready.messages if isinstance(m, AppendEntries)]
-        return sent
-
     def accepts(self, node: NodeId, match: int) -> list[AppendEntries]:
-        self.raw.step(AppendEntriesReply(node, ONE, 2, False, match, NO_HINT))
-        return self.work()
-
-    def lacks_all(self) -> list[AppendEntries]:
-        self.raw.step(AppendEntriesReply(TWO, ONE, 2, True, OLD, EntryId(0, 0)))
+        self.accept(node, match=match)
         return self.work()
 
     def bytes_of(self, messages: list[AppendEntries], node: NodeId) -> int:
@@ -57,7 +30,7 @@ class Leader:
 def test_who_catches_up_gets_what_is_granted_and_goes_on_with_the_next_grant() -> None:
     leader = Leader()
     leader.raw.catch_up_budget = 5 * leader.frame
-    assert leader.bytes_of(leader.lacks_all(), TWO) == 2 * leader.frame, "one probe"
+    assert leader.bytes_of(leader.lacks_all(TWO), TWO) == 2 * leader.frame, "one probe"
     assert leader.bytes_of(leader.accepts(TWO, 2), TWO) == 4 * leader.frame, "one message may pass the budget"
     assert -leader.frame <= leader.raw.catch_up_budget < 0
     assert leader.raw.catch_up_waits
@@ -77,7 +50,7 @@ def test_who_catches_up_gets_what_is_granted_and_goes_on_with_the_next_grant() -
 def test_live_entries_never_wait() -> None:
     leader = Leader()
     leader.raw.catch_up_budget = 0
-    assert leader.bytes_of(leader.lacks_all(), TWO) == 0
+    assert leader.bytes_of(leader.lacks_all(TWO), TWO) == 0
     for number in range(5):
         entry = leader.raw.propose(EntryType.MESSAGES, b"live", 2000)
         sent = leader.work()
@@ -96,7 +69,7 @@ def test_live_entries_never_wait() -> None:
 def test_a_new_leader_takes_the_budget_over_and_a_follower_waits_for_nothing() -> None:
     leader = Leader()
     leader.raw.catch_up_budget = 0
-    leader.lacks_all()
+    leader.lacks_all(TWO)
     waits = [leader.raw.catch_up_waits]
     leader.raw.resign()
     leader.work()

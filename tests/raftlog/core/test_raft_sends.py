@@ -5,56 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.core.config import RaftConfig
-from raftlog.core.raw_node import RawNode
-from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, HeartbeatReply, RequestVoteReply
-from raftlog.types import NOBODY, EntryId, EntryType, HardState, NodeId, Role
-from tests.support.raft_group import Disk, chain, raw_of
+from raftlog.messages import AppendEntries, Heartbeat, HeartbeatReply
+from raftlog.types import EntryType, NodeId
+from tests.support.lone_leader import ONE, THREE, TWO, LoneLeader
 
-ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 OLD = 60
 LAST = OLD + 1
-NO_HINT = EntryId(0, -1)
 
 
-class Leader:
-    """Node 1 leads term 2. It has sent the no-op to nodes 2 and 3, and does not know what they have."""
+class Leader(LoneLeader):
+    """It does not know what nodes 2 and 3 have. Two of the longest entries are a message."""
 
     def __init__(self) -> None:
-        entries = chain([1] * OLD)
-        self.disk = Disk(entries, HardState(1, NOBODY, 0))
-        self.frame = entries[1].end_position - entries[1].position
-        """Bytes of the smallest entries; the last ones are a byte longer, and two of them are a message."""
-        config = RaftConfig(ONE, 1, append_bytes_max=2 * self.frame + 2, pre_vote=False, check_quorum=False)
-        self.raw: RawNode = raw_of(self.disk, config)
-        self.raw.campaign()
-        self.work()
-        for node in (ONE, TWO):
-            self.raw.step(RequestVoteReply(node, ONE, 2, True, False, 0))
-        assert self.raw.role is Role.LEADER
-        self.work()
-
-    def work(self) -> list[AppendEntries]:
-        """What the core wants sent, its own disk being quick."""
-        sent: list[AppendEntries] = []
-        while self.raw.has_ready():
-            ready = self.raw.ready()
-            if ready.entries:
-                self.disk.replace(ready.entries[0].index, ready.entries)
-                self.raw.persisted(ready.entries[-1].id)
-            if ready.committed_entries:
-                self.raw.applied(ready.committed_entries[-1].index)
-            sent += [m for m in ready.messages if isinstance(m, AppendEntries)]
-        return sent
-
-    def lacks_all(self, *nodes: NodeId) -> list[AppendEntries]:
-        """They refuse the no-op, for they have nothing."""
-        for node in nodes:
-            self.raw.step(AppendEntriesReply(node, ONE, 2, True, OLD, EntryId(0, 0)))
-        return self.work()
-
-    def accept(self, *nodes: NodeId, match: int) -> None:
-        for node in nodes:
-            self.raw.step(AppendEntriesReply(node, ONE, 2, False, match, NO_HINT))
+        super().__init__(
+            OLD,
+            lambda frame: RaftConfig(ONE, 1, append_bytes_max=2 * frame + 2, pre_vote=False, check_quorum=False),
+            voter=TWO,
+        )
 
     def begin_turn(self, frames: int) -> None:
         raft = self.raw.raft
