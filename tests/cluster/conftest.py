@@ -1,7 +1,8 @@
-"""What the tests of the server share: `live_cluster`."""
+"""What the tests of the server share: `live_cluster`, `listens`."""
 
 from __future__ import annotations
 
 from tests.support.live_nodes import live_cluster
+from tests.support.plain_server import listens
 
-__all__ = ["live_cluster"]
+__all__ = ["listens", "live_cluster"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -12,8 +10,10 @@ from cluster.members import http_probe
 from cluster.members.http_probe import ANSWER_BYTES_MAX, probe_http
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
+from tests.support.plain_server import Listen
 
 THREE = NodeId(3)
+ASKED = b"\r\n\r\n"
 
 
 def answer(body: object, status: str = "200 OK") -> bytes:
@@ -22,40 +22,6 @@ def answer(body: object, status: str = "200 OK") -> bytes:
 
 def status(**changes: object) -> dict[str, object]:
     return {"schema": 1, "node": 3, "cluster_id": "c", "uuid": "uuid-3", "links": []} | changes
-
-
-Listen = Callable[..., Awaitable[str]]
-
-
-@pytest.fixture
-async def listens() -> AsyncIterator[Listen]:
-    servers: list[asyncio.Server] = []
-    writers: list[asyncio.StreamWriter] = []
-
-    async def listen(*parts: bytes, hangs_up: bool = True) -> str:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            await reader.readuntil(b"\r\n\r\n")
-            try:
-                for part in parts:
-                    writer.write(part)
-                    await writer.drain()
-                if hangs_up:
-                    writer.close()
-                else:
-                    await reader.read()
-            except ConnectionError:
-                pass
-
-        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
-        return f"127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
-
-    yield listen
-    for writer in writers:
-        writer.transport.abort()
-    for server in servers:
-        server.close()
-    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +42,13 @@ async def listens() -> AsyncIterator[Listen]:
     ],
 )
 async def test_who_answers(listens: Listen, parts: list[bytes], why: str) -> None:
-    assert await probe_http(THREE, "uuid-3", "c", await listens(*parts)) == why
+    host, port = await listens(*parts, after=ASKED)
+    assert await probe_http(THREE, "uuid-3", "c", f"{host}:{port}") == why
 
 
 async def test_nobody_listens_or_nobody_answers(listens: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = f"127.0.0.1:{free_base_port(1)}"
     assert await probe_http(THREE, "uuid-3", "c", nobody) == "Connection refused"
     monkeypatch.setattr(http_probe, "PROBE_S", 0.05)
-    silent = await listens(hangs_up=False)
-    assert await probe_http(THREE, "uuid-3", "c", silent) == "no answer within 0.05 s"
+    host, port = await listens(after=ASKED, hangs_up=False)
+    assert await probe_http(THREE, "uuid-3", "c", f"{host}:{port}") == "no answer within 0.05 s"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from cluster.peer import probe as probes
 from cluster.peer.keyring import OPEN, Keyring
 from cluster.peer.probe import probe
-from cluster.peer.roster import Address, Membership
+from cluster.peer.roster import Membership
 from cluster.peer.transport import Handlers, PeerTransport
 from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.patience import until
+from tests.support.plain_server import Listen
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 KEY, OTHER = Keyring((b"n" * 32,), demanded=True), Keyring((b"x" * 32,), demanded=True)
@@ -47,34 +48,6 @@ async def made() -> AsyncIterator[Callable[..., object]]:
     yield make
     for node in nodes:
         await node.transport.close()
-    await asyncio.sleep(0.05)
-
-
-@pytest.fixture
-async def listens() -> AsyncIterator[Callable[..., Awaitable[Address]]]:
-    """Somebody who says something to everyone who connects, and hangs up or waits."""
-    servers: list[asyncio.Server] = []
-    writers: list[asyncio.StreamWriter] = []
-
-    async def listen(says: bytes, *, hangs_up: bool = True) -> Address:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            writer.write(says)
-            if hangs_up:
-                await writer.drain()
-                writer.close()
-            else:
-                await reader.read()
-
-        servers.append(await asyncio.start_server(answer, "127.0.0.1", 0))
-        host, port = servers[-1].sockets[0].getsockname()
-        return host, port
-
-    yield listen
-    for writer in writers:
-        writer.transport.abort()
-    for server in servers:
-        server.close()
     await asyncio.sleep(0.05)
 
 
@@ -139,15 +112,13 @@ async def test_nothing_is_left_of_the_question(made: Callable[..., Node]) -> Non
     ],
     ids=["HTTP", "hangs up", "no proof", "another key", "an earlier release", "no reason", "half a welcome"],
 )
-async def test_what_else_may_listen_there(
-    made: Callable[..., Node], listens: Callable[..., Awaitable[Address]], says: bytes, why: str
-) -> None:
+async def test_what_else_may_listen_there(made: Callable[..., Node], listens: Listen, says: bytes, why: str) -> None:
     found = await probe(made(ONE, KEY).transport, THREE, UUIDS[THREE], await listens(says))
     assert found.startswith(why)
 
 
 async def test_nobody_listens_or_nobody_answers(
-    made: Callable[..., Node], listens: Callable[..., Awaitable[Address]], monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Node], listens: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asker = made(ONE, KEY).transport
     assert await probe(asker, THREE, UUIDS[THREE], ("127.0.0.1", free_base_port(1))) == "Connection refused"

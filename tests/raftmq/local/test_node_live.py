@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,34 +16,14 @@ from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
-from tests.support.small_segments import small_segments
+from tests.support.node_commands import node_command
 
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path / "data")
-    with small_segments():
-        made.up(3, free_base_port(12))
-    yield made
-    made.down()
-
-
-def raftmq(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, object]:
-    """Runs the command with --json; its object, of the output or of the error."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAFTMQ_")}
-    command = [sys.executable, "-m", "raftmq.cli", "node", *arguments, "--data", str(cluster.data), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
-    assert done.returncode == code, (arguments, done.stdout, done.stderr)
-    told = json.loads(done.stdout)
-    assert isinstance(told, dict)
-    return told
-
-
 def hint(cluster: LocalCluster, *arguments: str, code: int = ExitCode.REFUSED) -> str:
     """What a refused command says to type."""
-    error = raftmq(cluster, *arguments, code=code)["error"]
+    error = node_command(cluster, *arguments, code=code)["error"]
     assert isinstance(error, dict)
     return str(error["type"])
 
@@ -59,14 +33,15 @@ def bodies_in(mq: Client, topic: str) -> list[bytes]:
         return [message.body for message in consumer]
 
 
-def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(cluster: LocalCluster) -> None:
+def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
     with connect(cluster.servers) as mq:
         mq.admin.create_topic("T", queues=1)
         sent = [b"%d" % number for number in range(50)]
         for body in sent:
             mq.send("T", body)
         leader = cluster.wait_leader()
-        told = raftmq(cluster, "replace", str(leader))
+        told = node_command(cluster, "replace", str(leader))
         assert (told["node"], told["role"], told["replaced"]) == (4, "voter", leader)
         assert str(told["folder"]).endswith(f"removed/n{leader}")
         assert told["voters"] == sorted({1, 2, 3, 4} - {leader})
@@ -76,27 +51,28 @@ def test_the_leader_is_replaced_by_a_node_with_an_empty_disk(cluster: LocalClust
 
 
 @pytest.mark.slow
-def test_nodes_come_and_go_as_the_operator_types(cluster: LocalCluster) -> None:
+def test_nodes_come_and_go_as_the_operator_types(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
     one, two, three = 1, 2, 3
-    raftmq(cluster, "transfer", str(one))
+    node_command(cluster, "transfer", str(one))
     assert "use one of 1, 2, 3" in hint(cluster, "remove", "9", code=ExitCode.FAILED)
     assert hint(cluster, "promote", str(two)) == "raftmq node list"
-    drained = raftmq(cluster, "drain", str(one))
+    drained = node_command(cluster, "drain", str(one))
     assert drained["leader"] in (two, three)
     assert str(({two, three} - {drained["leader"]}).pop()) in hint(cluster, "transfer", str(one))
-    raftmq(cluster, "drain", str(one), "--undo")
-    raftmq(cluster, "transfer", str(two))
+    node_command(cluster, "drain", str(one), "--undo")
+    node_command(cluster, "transfer", str(two))
     cluster.kill(three)
     deadline = time.monotonic() + 30
     while "raftmq restart 3" not in (said := hint(cluster, "remove", str(one))):
         assert time.monotonic() < deadline, said
     cluster.restart(three)
-    joined = raftmq(cluster, "add", "--learner")
+    joined = node_command(cluster, "add", "--learner")
     assert (joined["node"], joined["role"]) == (4, "learner")
-    assert raftmq(cluster, "promote", "4")["voters"] == [1, 2, 3, 4]
-    assert raftmq(cluster, "remove", str(one))["role"] == "removed"
+    assert node_command(cluster, "promote", "4")["voters"] == [1, 2, 3, 4]
+    assert node_command(cluster, "remove", str(one))["role"] == "removed"
     assert [node.id for node in cluster.nodes] == [2, 3, 4]
-    assert raftmq(cluster, "add")["node"] == 5
+    assert node_command(cluster, "add")["node"] == 5
     cluster.down()
     assert cluster.up(base_port=free_base_port(16)).ready
     place = {member["id"]: member["port"] for member in LocalMembers(cluster).members()["members"]}
@@ -143,8 +119,9 @@ class Load:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_with_an_empty_disk_replaces_a_dead_one_under_load_while_another_is_killed(
-    cluster: LocalCluster,
+    own_cluster: LocalCluster,
 ) -> None:
+    cluster = own_cluster
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
     with connect(cluster.servers) as mq:

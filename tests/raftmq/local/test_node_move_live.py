@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,30 +14,14 @@ from raftmq.client import connect
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from tests.support.node_commands import node_command
 from tests.support.patience import PATIENCE_S
-from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path / "data")
-    with small_segments():
-        made.up(3, free_base_port(12))
-    yield made
-    made.down()
-
-
 def move(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Runs the command with --json; its object, of the output or of the error."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAFTMQ_")}
-    command = [sys.executable, "-m", "raftmq.cli", "node", "move", *arguments, "--data", str(cluster.data), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
-    assert done.returncode == code, (arguments, done.stdout, done.stderr)
-    told = json.loads(done.stdout)
-    assert isinstance(told, dict)
-    return told
+    return node_command(cluster, "move", *arguments, code=code)
 
 
 def refused(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
@@ -72,7 +50,8 @@ def start_at(cluster: LocalCluster, node: int, port: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_member_moves_to_where_it_is_and_nowhere_else(cluster: LocalCluster) -> None:
+def test_a_member_moves_to_where_it_is_and_nowhere_else(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
     leader = cluster.wait_leader()
     first, second = sorted({1, 2, 3} - {leader})
     term, port = status(cluster, leader)["term"], free_base_port(3)

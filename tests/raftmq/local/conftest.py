@@ -1,0 +1,7 @@
+"""What the tests of local clusters share: `own_cluster`."""
+
+from __future__ import annotations
+
+from tests.support.node_commands import own_cluster
+
+__all__ = ["own_cluster"]
