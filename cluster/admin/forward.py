@@ -11,13 +11,13 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from cluster.admin.bounded_read import TooLongError, read_at_most
 from cluster.admin.cost import CONSTANT_BYTES_MAX
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route
 from cluster.admin.sending import in_pieces
+from cluster.runtime.bounded_read import TooLongError, read_at_most
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
@@ -108,7 +108,7 @@ class Forwarder:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=wait_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as answer:
-                parts = await read_at_most(answer, most)
+                parts = await read_at_most(answer.content, most)
             return await in_pieces(request, Pieces(parts), answer.status, answer.content_type)
         except TooLongError as error:
             if changes:

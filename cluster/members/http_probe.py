@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from cluster.config.config import split_address
-from cluster.peer.probe import PROBE_S, why_unreachable
+from cluster.peer.probe import PROBE_S, why_another, why_unreachable
+from cluster.runtime.bounded_read import TooLongError, read_at_most
 from raftlog.types import NodeId
-from raftlog.work import METER
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 _REQUEST: Final = b"GET /v1/status HTTP/1.0\r\nAccept: application/json\r\n\r\n"
@@ -35,23 +35,17 @@ async def probe_http(node: NodeId, node_uuid: str, cluster_uuid: str, address: s
         return f"no answer within {PROBE_S:g} s"
     except OSError as error:
         return why_unreachable(error)
-    except ValueError as error:
+    except (ValueError, TooLongError) as error:
         return str(error)
     return _judge(answer, node, node_uuid, cluster_uuid)
 
 
 async def _ask(host: str, port: int) -> bytes:
-    """Raises ValueError if more comes than can be an answer, OSError."""
+    """Raises TooLongError if more comes than can be an answer, OSError."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(_REQUEST)
-        answer = b""
-        while part := await reader.read(ANSWER_BYTES_MAX):
-            answer += part
-            METER.units += len(part) >> 10
-            if len(answer) > ANSWER_BYTES_MAX:
-                raise ValueError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
-        return answer
+        return b"".join(await read_at_most(reader, ANSWER_BYTES_MAX))
     finally:
         writer.transport.abort()
 
@@ -65,10 +59,4 @@ def _judge(answer: bytes, node: NodeId, node_uuid: str, cluster_uuid: str) -> st
         who = msgspec.json.decode(body, type=_Who)
     except (msgspec.DecodeError, ValueError):
         return f"what answers there is no node (HTTP status {status[1][:3].decode('latin-1') if status[1:] else '?'})"
-    if who.cluster_id != cluster_uuid:
-        return f"a node of another cluster answers there ({who.cluster_id[:36]})"
-    if who.node != node:
-        return f"node {who.node} answers there"
-    if who.uuid not in ("", node_uuid):
-        return f"node {node} with another disk answers there (uuid {who.uuid[:36]})"
-    return ""
+    return why_another([who.cluster_id, who.node, who.uuid or node_uuid], [cluster_uuid, node, node_uuid])

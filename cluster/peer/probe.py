@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from cluster.peer import handshake
@@ -62,6 +63,19 @@ def why_unreachable(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error.strerror or error)[:_SHOWN_MAX]
+
+
+def why_another(found: Sequence[object], wanted: Sequence[object]) -> str:
+    """Why who answers is not the wanted node, each as [uuid of the cluster, node id, uuid of the node]; "" if it is.
+    What was found may be anything: it is cut short."""
+    cluster, node, node_uuid = found
+    if cluster != wanted[0]:
+        return f"a node of another cluster answers there ({cluster!s:.36})"
+    if node != wanted[1]:
+        return f"node {node!s:.5} answers there"
+    if node_uuid != wanted[2]:
+        return f"node {node} with another disk answers there (uuid {node_uuid!s:.36})"
+    return ""
 
 
 class Probe(asyncio.Protocol):
@@ -131,14 +145,7 @@ class Probe(asyncio.Protocol):
                 return OTHER_SECRET
         elif self._asker.keyring.demanded:
             return "it does not prove the secret of the cluster"
-        cluster, node, node_uuid = who
-        if cluster != self._asker.roster.membership.cluster_uuid:
-            return f"a node of another cluster answers there ({cluster!s:.36})"
-        if node != self._node:
-            return f"node {node!s:.5} answers there"
-        if node_uuid != self._node_uuid:
-            return f"node {node} with another disk answers there (uuid {node_uuid!s:.36})"
-        return ""
+        return why_another(who, [self._asker.roster.membership.cluster_uuid, self._node, self._node_uuid])
 
     def _end(self, why: str) -> None:
         if not self.found.done():

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import aiohttp
 import msgspec
 
-from cluster.admin.bounded_read import TooLongError, read_at_most
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.toml_text import toml_value
+from cluster.runtime.bounded_read import TooLongError, read_at_most
 from raftlog.core.quorum import lower_median
 from raftlog.types import NodeId
 
@@ -139,7 +139,7 @@ class Around:
         began_s, before_ms = loop.time(), self._port.wall_ms()
         try:
             async with self._session.get(f"http://{address}{PATH}", allow_redirects=False) as answer:
-                body = b"".join(await read_at_most(answer, ANSWER_BYTES_MAX))
+                body = b"".join(await read_at_most(answer.content, ANSWER_BYTES_MAX))
             if answer.status != 200:
                 raise ValueError(f"it answers with status {answer.status}")
             view = msgspec.json.decode(body, type=FindingsView)
