@@ -14,6 +14,7 @@ from cluster.replication.outcome import Outcome
 from cluster.runtime.contained import contain
 
 if TYPE_CHECKING:
+    from cluster.broker.closings import Closings
     from cluster.replication.identity import RetryMemory
     from cluster.replication.message_batch import Built, Send
     from cluster.replication.outcome import ReplyTo
@@ -44,6 +45,7 @@ class SendFates:
         retries: RetryMemory,
         incarnation: bytes,
         answers: SendAnswers,
+        closings: Closings,
     ) -> None:
         """`incarnation` is the prefix of the producer ids that this node gave out."""
         self._clock = clock
@@ -51,13 +53,11 @@ class SendFates:
         self._retries = retries
         self._incarnation = incarnation
         self._answers = answers
-        self._closing: set[ReplyTo] = set()
-        """Closed; which of their sends were unanswered then is not looked up yet. One that is decided before that is
-        remembered then."""
+        self._closings = closings
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Committed and applied: the only place where a send is acknowledged."""
-        if self._closing:
+        if self._closings.waiting:
             self._remember_closing(sends, muted)
         count, after = len(sends), 0
         while (at := after if muted else self._answers.acknowledge_plain(sends, built, after)) < count:
@@ -108,7 +108,7 @@ class SendFates:
         if send.done is not None:
             send.done(Outcome.FAIL)
             return
-        if not settle(path, send.producer_id, send.sequence) and self._hears(path):
+        if not settle(path, send.producer_id, send.sequence) and self._closings.hears(path):
             self._remember(send)  # a refused retry says nothing about the first attempt
         self._answers.fail(send, refused)
 
@@ -118,28 +118,20 @@ class SendFates:
         if send.done is not None:
             send.done(Outcome.UNKNOWN)
             return
-        if self._hears(send.connection):
+        if self._closings.hears(send.connection):
             self._remember(send)
         self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
 
-    def closing(self, path: ReplyTo) -> None:
-        """The connection is closed; `connections_closed` follows in the next turn, or before the next request."""
-        self._closing.add(path)
-
     def connections_closed(self, unanswered: list[Send]) -> None:
         """The clients can no longer hear of these: each may come again, also before the log has decided."""
-        self._closing.clear()
         for send in unanswered:
             self._remember(send)
 
     def _remember_closing(self, sends: list[Send], muted: set[int]) -> None:
+        closed = self._closings.waiting
         for at, send in enumerate(sends):
-            if send.connection in self._closing and at not in muted:
+            if send.connection in closed and at not in muted:
                 self._remember(send)
-
-    def _hears(self, path: ReplyTo) -> bool:
-        """Whether what becomes of a send through `path` is yet to be remembered: else that was done when it closed."""
-        return not path.closed or path in self._closing
 
     def _remember(self, send: Send) -> None:
         """Keeps the identity of a foreign client's unanswered send."""

@@ -15,6 +15,7 @@ from cluster.backup.service import Backups
 from cluster.broker import client_relay
 from cluster.broker.check_back import CheckBack
 from cluster.broker.client_relay import ClientRelay
+from cluster.broker.closings import Closings
 from cluster.broker.command_levels import propose_bounded
 from cluster.broker.early_routes import EarlyRoutes
 from cluster.broker.group_members import Members
@@ -236,7 +237,8 @@ class Node:
         store_host = pack_host(*split_address(own_address(config)))
         self._retries = retries = RetryMemory()
         replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
-        fates = SendFates(self._clock, state, retries, incarnation, replies)
+        closings = Closings(context.loop.call_soon)
+        fates = SendFates(self._clock, state, retries, incarnation, replies, closings)
         self.proposals = proposals = Proposals(
             context,
             state,
@@ -257,6 +259,7 @@ class Node:
             proposals,
             known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
             soon=context.loop.call_soon,
+            closings=closings,
             turns=context.turns,
             fenced=services.fenced,
             log_begins=self.installs.log_begins,
@@ -332,6 +335,7 @@ class Node:
             local=self.router.as_leader,
             names=names,
             room=self.router.rooms.unsent,
+            closings=self.router.closings,
         )
 
     def _build_transactions(self) -> TransactionRequests:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cluster.broker.inflight import over_limit
@@ -31,8 +31,10 @@ from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
 
 if TYPE_CHECKING:
+    from cluster.broker.closings import Closings
     from cluster.config.config import Config
     from cluster.peer.transport import PeerTransport
+    from cluster.replication.outcome import ReplyTo
     from cluster.replication.slow_requests import SlowRequests
     from cluster.runtime.clock import Clock
 
@@ -184,6 +186,7 @@ class Forwarder:
         local: LocalRoute,
         names: NamesSends,
         room: Room,
+        closings: Closings,
     ) -> None:
         """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
         as the leader; `room`: for answers on their way to clients."""
@@ -196,6 +199,7 @@ class Forwarder:
         self._term = term
         self._local = local
         self._names = names
+        self._closings = closings
         self._own_id = config.node_id
         self._held: dict[int, Held] = {}
         self._works: Counter[Hashable] = Counter()
@@ -209,8 +213,6 @@ class Forwarder:
         self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
-        self._closing: set[ReplyPath] = set()
-        """Closed; which requests of theirs are held is not looked up yet."""
 
     def reload(self, config: Config) -> None:
         """Another configuration from now on."""
@@ -276,23 +278,12 @@ class Forwarder:
         self._early = waiting
         self._early_bytes = sum(len(frame) for _, _, frame in waiting)
 
-    def closing(self, path: ReplyPath) -> None:
-        """A client's connection closed; `clients_closed` follows in the next turn, or before the next request."""
-        self._closing.add(path)
-
-    def clients_closed(self) -> None:
-        """The sends of connections that closed stay in hand, and may come again: one look for all of them."""
-        closing, self._closing = self._closing, set()
-        if not closing:
-            return
+    def clients_closed(self, closed: Collection[ReplyTo]) -> None:
+        """Remembers the sends of connections that closed: they stay in hand, and may come again."""
         charge(1 + len(self._held) // _HELD_PER_UNIT)
         for held in self._held.values():
-            if held.frame.path in closing:
+            if held.frame.path in closed:
                 self._remember(held)
-
-    def _hears(self, path: ReplyPath) -> bool:
-        """Whether what becomes of a send through `path` is yet to be remembered: else that was done when it closed."""
-        return not path.closed or path in self._closing
 
     def peer_closed(self, peer: NodeId) -> None:
         """What that peer had in hand may have been lost with the connection; what it passed on comes again.
@@ -409,7 +400,7 @@ class Forwarder:
         _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _answer_unknown(self, held: Held, why: str) -> None:
-        if self._hears(held.frame.path):
+        if self._closings.hears(held.frame.path):
             self._remember(held)
         remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
         _answer(held.frame, ResponseCode.SYSTEM_ERROR, remark)
@@ -476,7 +467,7 @@ class Forwarder:
             return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
         self._drop(forward_id)
         if held.frame.path.closed or held.oneway:
-            if held.frame.path in self._closing:
+            if held.frame.path in self._closings.waiting:
                 self._remember(held)
             return
         if held.frame.identity is not None:
@@ -493,7 +484,7 @@ class Forwarder:
         frame = held.frame
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
-        if not stored and self._hears(frame.path):
+        if not stored and self._closings.hears(frame.path):
             self._remember(held)
 
     def _remember(self, held: Held) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
@@ -28,9 +28,11 @@ from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from cluster.broker.closings import Closings
     from cluster.broker.group_members import Members
     from cluster.broker.send_fates import SendFates
     from cluster.config.config import Config, LimitsSection
+    from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
     from cluster.runtime.work import Turns
     from statemachine.broker_state import BrokerState
@@ -86,6 +88,7 @@ class Router(Dispatch):
         *,
         known_topic: Callable[[str], bool],
         soon: Soon,
+        closings: Closings,
         turns: Turns,
         fenced: Callable[[], bool],
         log_begins: Callable[[], int],
@@ -111,9 +114,7 @@ class Router(Dispatch):
         self._refuse = refuse
         self.connections: dict[RemotingConnection, None] = {}
         """The open ones, oldest first."""
-        self._soon = soon
-        self._closed: list[RemotingConnection] = []
-        """Those that closed with sends unanswered, and for which `_settle_closed` is still to run."""
+        self.closings = closings
 
     def attach(
         self,
@@ -133,6 +134,8 @@ class Router(Dispatch):
         self._fates = fates
         self._forwarder = forwarder
         forwarder.watch(self._proposals.figures.slow)
+        self.closings.listen(forwarder.clients_closed)
+        self.closings.listen(self._on_closings)  # last: sessions end with it
         self._handlers = with_room(handlers, self._large_answers)
 
     def reload(self, limits: LimitsSection) -> None:
@@ -184,26 +187,16 @@ class Router(Dispatch):
         self.idle.closed(connection)
         self.patience.forget(connection)
         if connection.inflight_bytes:
-            if not self._closed:
-                self._soon(self._settle_closed)
-            self._closed.append(connection)
-            self._forwarder.closing(connection)
-            self._fates.closing(connection)
+            self.closings.add(connection)
         else:
             self._end_session(connection)
 
-    def _settle_closed(self) -> None:
-        """One look at all sends under way, however many connections closed since the last; before any request is taken,
-        as it may repeat one of these sends."""
-        closed, self._closed = self._closed, []
-        if not closed:
-            return
-        self._forwarder.clients_closed()
-        self._fates.connections_closed(self._proposals.unanswered_of(set(closed)))
+    def _on_closings(self, closed: Collection[ReplyTo]) -> None:
+        self._fates.connections_closed(self._proposals.unanswered_of(closed))
         for connection in closed:
             self._end_session(connection)
 
-    def _end_session(self, connection: RemotingConnection) -> None:
+    def _end_session(self, connection: ReplyTo) -> None:
         session = connection.session
         if session is not None and not session.pending:
             self._proposals.end_session(session.producer_id)
@@ -219,8 +212,8 @@ class Router(Dispatch):
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
         """See Dispatch. While earlier requests are held, later ones wait behind them."""
-        if self._closed:
-            self._settle_closed()
+        if self.closings.waiting:
+            self.closings.look()
         proposals, line = self._proposals, connection.line
         if not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
@@ -236,8 +229,8 @@ class Router(Dispatch):
 
     def as_leader(self, frame: Frame) -> None:
         """Handles a request; also one that was forwarded or held, now that this node leads."""
-        if self._closed:
-            self._settle_closed()
+        if self.closings.waiting:
+            self.closings.look()
         code = frame.header.code
         try:
             if code in SENDS and self._proposals.open:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.broker.closings import Closings
 from cluster.broker.refusal import Reason
 from cluster.broker.send_fates import SendFates
 from cluster.replication.identity import ConnectionSession, RetryMemory
@@ -36,7 +37,8 @@ class Fates:
             acknowledge_plain=lambda sends, built, at: at,
             fail=lambda send, refused: self.told.append(refused.reason),
         )
-        self.fates = SendFates(clock, state, self.memory, OURS[:8], answers)
+        self.closings = Closings(lambda look: None)
+        self.fates = SendFates(clock, state, self.memory, OURS[:8], answers, self.closings)
 
     def send(self, producer_id: bytes = OURS, session_of: bytes = OURS, **fields: Any) -> Any:
         """Sequence 1 of a session; the connection may be in a later one by now."""
@@ -133,7 +135,7 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
     run = Fates()
     send = run.send(session_of=LATER if decided == "refused retry" else OURS)
     send.connection.closed = True
-    run.fates.closing(send.connection)
+    run.closings.add(send.connection)
     if decided == "stored":
         store(run.fates, send)
     elif decided == "unknown":
@@ -141,6 +143,6 @@ def test_a_send_that_is_decided_before_its_closed_connection_is_looked_at_is_rem
     else:
         run.fates.refused(send, "why")
     assert run.memory.claim("T", "K", b"b", 0) == (OURS, 1, 1)
-    run.fates.connections_closed([])
+    run.closings.look()
     run.fates.unknown(send, "why")
     assert not len(run.memory), "once its connection was looked at, nothing more is remembered of it"

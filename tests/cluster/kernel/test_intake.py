@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster import kernel
+from cluster.broker.closings import Closings
 from cluster.broker.send_fates import SendFates
 from cluster.kernel import TWINS
 from cluster.remoting.frame import Frame
@@ -317,7 +318,7 @@ def test_entry_and_answers_are_those_of_the_twins(each: list[bytes]) -> None:
         if node is long:
             answers.acknowledge_plain = lambda _, __, at: at
         nothing: Any = None
-        fates = SendFates(nothing, nothing, node.retries, INCARNATION, answers)
+        fates = SendFates(nothing, nothing, node.retries, INCARNATION, answers, Closings(lambda look: None))
         fates.stored(some, built, set())
         written.append(b"".join(parts))
         assert node.path.inflight_bytes == sum(send.size for send in node.queue.waiting) - sum(s.size for s in some)

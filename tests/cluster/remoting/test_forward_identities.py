@@ -32,6 +32,7 @@ def test_a_refused_send_of_a_former_identity_can_be_retried(
         path=SimpleNamespace(session=current if session else None, closed=closed),
     )
     held: Any = SimpleNamespace(frame=frame)
-    forwarder: Any = SimpleNamespace(_hears=lambda path: not path.closed, _remember=lambda _: done.append("remembered"))
+    closings = SimpleNamespace(hears=lambda path: not path.closed)
+    forwarder: Any = SimpleNamespace(_closings=closings, _remember=lambda _: done.append("remembered"))
     Forwarder._settle(forwarder, held, stored=stored)
     assert done == ([expected] if expected else [])

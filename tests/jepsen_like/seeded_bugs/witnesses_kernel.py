@@ -9,6 +9,7 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
+from cluster.broker.closings import Closings
 from cluster.broker.send_fates import SendFates
 from cluster.remoting.send_reply import SendReplyWriter
 from cluster.replication import message_batch
@@ -46,7 +47,9 @@ def answers(node: Node, sends: list[Send], entry: Built) -> bytes:
     node.path.write = node.path.write_all = written.append
     nothing: Any = None
     writer = SendReplyWriter(STORE_HOST, "broker")
-    SendFates(nothing, nothing, node.retries, INCARNATION, writer).stored(sends, entry, set())
+    SendFates(nothing, nothing, node.retries, INCARNATION, writer, Closings(lambda look: None)).stored(
+        sends, entry, set()
+    )
     return b"".join(written)
 
 
