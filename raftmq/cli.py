@@ -216,23 +216,21 @@ def _show(error: LocalError, arguments: list[str]) -> int:
     return error.exit_code
 
 
+_CLIENT_ERRORS = {
+    ExitCode.UNKNOWN: "the outcome is unknown: it may have been carried out",
+    ExitCode.UNREACHABLE: "no server could be reached; nothing was carried out",
+    ExitCode.REFUSED: "the cluster refused it; nothing was carried out",
+    ExitCode.FAILED: "it was not carried out",
+}
+
+
 def _client_error(error: Any) -> LocalError:
     """What the client knows of the outcome decides the exit code."""
-    from cluster.wire.codes import ResponseCode
-    from raftmq.client import errors
-    from raftmq.commands.common import WHICH_CLUSTER
+    from raftmq.commands.common import WHICH_CLUSTER, exit_code_of
 
-    by_input = {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
-    if isinstance(error, errors.Unknown):
-        code, why = ExitCode.UNKNOWN, "the outcome is unknown: it may have been carried out"
-    elif isinstance(error, errors.Unreachable):
-        code, why = ExitCode.UNREACHABLE, "no server could be reached; nothing was carried out"
-    elif isinstance(error, errors.Refused) and error.code not in by_input:
-        code, why = ExitCode.REFUSED, "the cluster refused it; nothing was carried out"
-    else:
-        code, why = ExitCode.FAILED, "it was not carried out"
-    fix = WHICH_CLUSTER if isinstance(error, errors.Unreachable) else error.hint or "raftmq status"
-    return LocalError(str(error), why, fix, code)
+    code = exit_code_of(error)
+    fix = WHICH_CLUSTER if code is ExitCode.UNREACHABLE else error.hint or "raftmq status"
+    return LocalError(str(error), _CLIENT_ERRORS[code], fix, code)
 
 
 def _usage_error(error: click.UsageError) -> LocalError:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from raftmq.client import Client
+    from raftmq.client.errors import RaftMQError
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
 """What to type when no server can be reached."""
@@ -39,6 +40,21 @@ _DATA = "raftmq.data"
 _DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in this folder or above, else ./.raftmq)."
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def exit_code_of(error: RaftMQError) -> ExitCode:
+    """What a command ends with whose request the client could not have carried out."""
+    from cluster.wire.codes import ResponseCode
+    from raftmq.client import errors
+
+    by_input = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    if isinstance(error, errors.Unknown):
+        return ExitCode.UNKNOWN
+    if isinstance(error, errors.Unreachable):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, errors.NotFound) or (isinstance(error, errors.Refused) and error.code not in by_input):
+        return ExitCode.REFUSED
+    return ExitCode.FAILED
 
 
 def json_option(command: F) -> F:

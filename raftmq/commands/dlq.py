@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import LocalError
+from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import connect, json_option, print_json, print_table, servers_option, show
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def dead_letters(mq: Client, group: str, wanted: set[int] | None, most: int | No
                 f"there is no consumer group {group}",
                 "a group exists once a consumer has joined it",
                 "raftmq group list",
+                ExitCode.REFUSED,
             ) from None
         return [], 0
     found: list[Message] = []

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import WHICH_CLUSTER, connect, console, json_option, print_json, servers_option
+from raftmq.commands.common import WHICH_CLUSTER, connect, console, exit_code_of, json_option, print_json, servers_option
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -123,11 +123,8 @@ class Tally:
                 f"check before you send them again: raftmq consume {topic}",
                 ExitCode.UNKNOWN,
             )
-        from raftmq.client.errors import Unreachable
-
-        unreachable = isinstance(error, Unreachable)
-        code = ExitCode.UNREACHABLE if unreachable else ExitCode.FAILED
-        hint = WHICH_CLUSTER if unreachable else getattr(error, "hint", "") or "raftmq status"
+        code = exit_code_of(error)
+        hint = WHICH_CLUSTER if code is ExitCode.UNREACHABLE else getattr(error, "hint", "") or "raftmq status"
         raise LocalError(
             f"line {number}: {error}",
             f"{messages(self.failed)} {'was' if self.failed == 1 else 'were'} not stored",

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import click
 
-from cluster.errors import ExitCode, LocalError
+from cluster.errors import LocalError
 from cluster.replication.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show, size_of
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses, admin_option
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -78,8 +78,8 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
     """Those that the topic has: what is not named stays. A change names all of them, as it does over HTTP."""
     try:
         found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
-    except LocalError as error:
-        if error.exit_code is ExitCode.FAILED:  # no such topic: it is created
+    except ApiRefusal as error:
+        if error.code == "not_found":  # it is created
             return {}
         raise
     return found

@@ -25,7 +25,7 @@ ELSEWHERE = "raftmq status --admin HOST:PORT"
 _TIMEOUT_S = 10.0
 
 _EXIT_CODES = {
-    "not_found": ExitCode.FAILED,
+    "not_found": ExitCode.REFUSED,
     "exists": ExitCode.REFUSED,
     "refused": ExitCode.REFUSED,
     "unconfirmed": ExitCode.REFUSED,

@@ -38,6 +38,7 @@ def _oldest() -> tuple[str, str]:
 COMMANDS = {
     "cpp": [str(INSTALLED / "cpp" / "bin" / "python"), str(SCRIPTS / "cpp_client.py")],
     "js": ["node", str(SCRIPTS / "js_client.js")],
+    "go": [str(INSTALLED / "go" / "matrix")],
     "java": ["java", *_classes(JAVA), "ForeignClient"],
     "java-newest": ["java", *_classes(NEWEST), "ForeignClient"],
     "java-oldest": ["java", *_oldest(), "ForeignClient"],
@@ -171,6 +172,8 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
     def start(kind: str, what: str, topic: str, *arguments: str, servers: str = live.servers) -> ForeignClient:
         if kind.startswith("java") and not (INSTALLED / f"java-{JAVA}" / "lib").is_dir():
             lack("mvn", why="make test-compat builds the Java client with it")
+        if kind == "go" and not Path(COMMANDS[kind][0]).exists():
+            lack("go", why="make test-compat builds the Go client with it")
         client = ForeignClient(kind, tmp_path, what, servers, topic, *arguments)
         started.append(client)
         return client

@@ -1,4 +1,4 @@
-"""Orderly Java consumers of both lines while leaders are killed and come back: none loses its queues for long.
+"""Orderly consumers, Java of both lines and Go, while leaders are killed and come back: none loses its queues for long.
 
 What is measured is how long a message waits for its consumer; it is compared by hand with another version's figures.
 """
@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(900)]
 Start = Callable[..., Any]
 QUEUES, KILLS = 4, 10
 PATIENCE_S = 120.0
-KINDS = ("java-oldest", "java-newest")
 
 
 class Story:
@@ -63,27 +62,28 @@ def check_order(came: dict[str, float]) -> None:
         last[queue] = int(number)
 
 
+@pytest.mark.parametrize("kinds", [("java-oldest", "java-newest"), ("go",)], ids=["java", "go"])
 def test_orderly_consumers_keep_their_queues_while_leaders_are_killed(
-    live: LocalCluster, mq: raftmq.Client, start: Start, tell: Callable[[str], None]
+    live: LocalCluster, mq: raftmq.Client, start: Start, tell: Callable[[str], None], kinds: tuple[str, ...]
 ) -> None:
-    topic = "orderly-kills"
+    topic = f"orderly-kills-{kinds[0]}"
     mq.admin.create_topic(topic, QUEUES)
-    readers = {kind: [start(kind, "consume", topic, "--group", f"{kind}-kills", "--orderly")] for kind in KINDS}
+    readers = {kind: [start(kind, "consume", topic, "--group", f"{kind}-kills", "--orderly")] for kind in kinds}
     for (one,) in readers.values():
         one.wait("ready")
     story = Story(mq, topic)
     story.send_for(5)
     for kill in range(KILLS):
         if kill in (2, 5):  # the queues are divided anew right after a leader came back
-            for kind in KINDS:
+            for kind in kinds:
                 readers[kind].append(start(kind, "consume", topic, "--group", f"{kind}-kills", "--orderly"))
         if kill == 7:
-            for kind in KINDS:
+            for kind in kinds:
                 readers[kind][1].finish()
         with killed(live, live.wait_leader()):
             story.send_for(3)
         story.send_for(4)
-    for kind in KINDS:
+    for kind in kinds:
         came = story.wait_for(readers[kind])
         waits = sorted(came[key] - at for key, at in story.sent.items())
         most = waits[len(waits) * 99 // 100]

@@ -1,5 +1,6 @@
 // The Go client's side of the matrix (tests/compat/matrix): senders and readers of several features in one process.
-// Arguments and lines are those that tests/compat/matrix/programs.py describes.
+// Arguments and lines are those that tests/compat/matrix/programs.py describes. With "consume" it is one orderly
+// consumer, with those of cpp_client.py.
 package main
 
 import (
@@ -260,10 +261,43 @@ func leaveOrphans(count int) {
 	select {}
 }
 
+// consume reads one topic in order until its input ends.
+func consume(topic string, flags []string) {
+	if len(flags) != 3 || flags[0] != "--group" || flags[2] != "--orderly" {
+		check(fmt.Errorf("consume SERVERS TOPIC --group GROUP --orderly"))
+	}
+	push, err := rocketmq.NewPushConsumer(
+		consumer.WithNsResolver(resolver()),
+		consumer.WithGroupName(flags[1]),
+		consumer.WithInstance(strconv.Itoa(os.Getpid())),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumerOrder(true),
+	)
+	check(err)
+	check(push.Subscribe(topic, consumer.MessageSelector{},
+		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+			for _, message := range messages {
+				say("message", fields{"key": message.GetKeys(), "at": now(), "queue_id": message.Queue.QueueId,
+					"queue_offset": message.QueueOffset, "tried": message.ReconsumeTimes})
+			}
+			return consumer.ConsumeSuccess, nil
+		}))
+	check(push.Start())
+	say("ready", nil)
+	input := bufio.NewScanner(os.Stdin)
+	for input.Scan() {
+	}
+	check(push.Shutdown())
+}
+
 func main() {
 	rlog.SetLogLevel("error")
 	rlog.SetOutputPath(os.Getenv("HOME") + "/rocketmq-go.log")
 	servers = strings.Split(os.Args[2], ";")
+	if os.Args[1] == "consume" {
+		consume(os.Args[3], os.Args[4:])
+		return
+	}
 	prefix = os.Args[3]
 	var err error
 	rate, err = strconv.ParseFloat(os.Args[4], 64)

@@ -109,8 +109,10 @@ def test_from_up_to_down(shell: Shell) -> None:
     assert "\n  KEYS: k42\n" in shell("message", "--topic", "t", "--key", "k42")[0]
     assert "no message of t has the key k43" in shell("message", "--topic", "t", "--key", "k43", code=1)[1]
 
-    _, err = shell("consume", "nothing-here", code=1)
+    _, err = shell("consume", "nothing-here", code=5)
     assert "nothing-here" in err
+    assert "nothing-here" in shell("topic", "describe", "nothing-here", code=5)[1]
+    assert "nothing-here" in shell("dlq", "list", "nothing-here", code=5)[1]
 
 
 def test_kill_restart_and_a_second_start(shell: Shell) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.client.errors import RaftMQError, Refused, Unknown, Unreachable
+from raftmq.client.errors import NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import Message
 from raftmq.commands.consume import to_json
 from raftmq.commands.produce import Tally, read_lines
@@ -73,6 +73,8 @@ def outcome(error: Exception | None) -> Future[Any]:
     [
         ([None, None], (2, 0, 0), None, None),
         ([None, Refused("too large", code=13)], (1, 1, 0), ExitCode.FAILED, 2),
+        ([None, Refused("the disk is full", code=14)], (1, 1, 0), ExitCode.REFUSED, 2),
+        ([NotFound("no topic", code=17)], (0, 1, 0), ExitCode.REFUSED, 1),
         ([Unknown("timeout"), None], (1, 0, 1), ExitCode.UNKNOWN, 1),
         ([Refused("no"), Unknown("timeout")], (0, 1, 1), ExitCode.UNKNOWN, 1),
         ([Unreachable("nobody")], (0, 1, 0), ExitCode.UNREACHABLE, 1),

@@ -133,7 +133,7 @@ def test_a_cluster_that_is_down(nowhere: Path) -> None:
     assert run("topic", "list").exit_code == 4
     assert run("kill", "2").exit_code == 5
     assert "there is no node 7" in run("kill", "7").stderr
-    assert run("kill", "7").exit_code == 2
+    assert run("kill", "7").exit_code == 5
     down = run("down", "--json")
     assert (down.exit_code, json.loads(down.stdout)["stopped"]) == (0, [])
 
@@ -195,7 +195,7 @@ def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         (Refused("no leader", code=ResponseCode.SERVICE_NOT_AVAILABLE), 5),
         (Refused("busy", code=ResponseCode.SYSTEM_BUSY), 5),
         (Refused("too large", code=ResponseCode.MESSAGE_ILLEGAL), 1),
-        (NotFound("no such topic"), 1),
+        (NotFound("no such topic"), 5),
         (Failed("damaged"), 1),
     ],
 )

@@ -186,6 +186,7 @@ def test_every_error_of_the_api_has_an_exit_code(stub: Stub, name: str) -> None:
     expected = {
         "unknown_outcome": 3,
         "exists": 5,
+        "not_found": 5,
         "no_leader": 5,
         "not_leader": 5,
         "leader_unreachable": 5,
