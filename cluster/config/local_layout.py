@@ -75,7 +75,10 @@ class ClusterFile(msgspec.Struct, frozen=True):
                 return node
         known = ", ".join(str(node.id) for node in self.nodes)
         raise LocalError(
-            f"there is no node {node_id}", f"this cluster has the nodes {known}", f"use one of {known}", ExitCode.REFUSED
+            f"there is no node {node_id}",
+            f"this cluster has the nodes {known}",
+            f"use one of {known}",
+            ExitCode.REFUSED,
         )
 
     def without(self, node_id: int) -> ClusterFile:

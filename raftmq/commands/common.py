@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from raftmq.client import Client
-    from raftmq.client.errors import RaftMQError
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
 """What to type when no server can be reached."""
@@ -42,8 +41,8 @@ _DATA_HELP = "Data directory (default: RAFTMQ_DATA, else the nearest .raftmq in 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def exit_code_of(error: RaftMQError) -> ExitCode:
-    """What a command ends with whose request the client could not have carried out."""
+def exit_code_of(error: BaseException) -> ExitCode:
+    """What a command ends with, of an error that the client raised."""
     from cluster.wire.codes import ResponseCode
     from raftmq.client import errors
 

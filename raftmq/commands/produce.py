@@ -14,7 +14,15 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import WHICH_CLUSTER, connect, console, exit_code_of, json_option, print_json, servers_option
+from raftmq.commands.common import (
+    WHICH_CLUSTER,
+    connect,
+    console,
+    exit_code_of,
+    json_option,
+    print_json,
+    servers_option,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any, NamedTuple
 
@@ -240,6 +241,30 @@ async def test_what_a_cell_has_stays_together_on_a_telephone(cluster: LiveCluste
     await page.until("document.querySelector('#main td[data-field=topics]') !== null")
     children = "[...document.querySelectorAll('#main tbody td')].map((each) => each.childNodes.length)"
     assert max(await page.run(children)) == 1
+
+
+@pytest.mark.parametrize(
+    ("leader", "shown", "says"), [(1, "2 h 5 min", "the oldest message"), (2, DASH, "node 2, the leader")]
+)
+async def test_the_loss_window_of_the_tier_is_the_leaders(
+    cluster: LiveCluster, page: Page, leader: int, shown: str, says: str
+) -> None:
+    """The cluster has no tier, so the answer is put in place of the node's."""
+    answer = cluster.ask(1, "/v1/tier") | {"url": "s3://log", "leader": leader, "node": 1, "window_ms": 7_500_000}
+    tile = "'[data-tile=\"Loss window\"]'"
+    for width in WIDTHS:
+        await opened(page, cluster, "topics", width=width)
+        await page.run(
+            "(() => { const ask = window.fetch; window.fetch = (what, ...more) => String(what).includes('v1/tier')"
+            f" ? Promise.resolve(Response.json({json.dumps(answer)})) : ask(what, ...more);"
+            " location.hash = '#/tier'; })()"
+        )
+        await page.until(f"document.querySelector({tile}) !== null")
+        text = await page.run(f"document.querySelector({tile}).textContent")
+        assert shown in text
+        assert says in text
+        assert await page.run(TOO_WIDE) == [], width
+        assert await page.run("document.documentElement.scrollWidth") <= width
 
 
 async def test_a_runbook_is_shown_and_all_are_listed(cluster: LiveCluster, page: Page) -> None:

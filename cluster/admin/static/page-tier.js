@@ -18,11 +18,13 @@ function view(tier) {
     return [head("Tier", tier), panel("Tier", null, empty("Off: the log is only on the disks of the nodes. ", h("code", { class: "command" }, "tier.url"), " in every node's configuration turns it on."))];
   }
   const waits = tier.pending_bytes > 0;
+  const leads = tier.leader === tier.node;
   return [
     head("Tier", tier),
     h("div", { class: "tiles" },
       tile("In the tier", f.bytes(tier.stored_bytes), `${f.count(tier.segments.verified || 0)} verified segments`),
       tile("Not verified yet", f.bytes(tier.pending_bytes), waits ? `the oldest waits for ${f.span(tier.pending_age_ms)}` : "all sealed segments are there", tier.failing ? "warn" : ""),
+      tile("Loss window", leads ? f.span(tier.window_ms) : "–", leads ? "age of the oldest message that is not in the tier" : tier.leader ? `node ${tier.leader}, the leader, knows it` : "only a leader knows it"),
       tile("Manifest", tier.manifest_version === null ? "–" : f.count(tier.manifest_version), tier.manifest_version === null ? "none seen since this node leads" : "newest version"),
       tile("Uploads", tier.failing ? "failing" : "working", tier.failing ? `for ${f.span(tier.failing_ms)}, ${f.plural(tier.failures, "attempt")}` : `${f.plural(tier.failures, "attempt")} failed so far`, tier.failing ? "bad" : "")),
     tier.failing && h("div", { class: "problem", role: "alert" }, tier.failing),

@@ -185,6 +185,16 @@ def test_a_client_that_connects_anew_renews_what_it_holds(ordered: Any) -> None:
     assert lock(ordered, "b", 0, 1) == []
 
 
+def test_a_stranger_with_a_members_name_is_granted_nothing_that_the_member_does_not_hold(ordered: Any) -> None:
+    """Neither what another member holds, nor what is free, nor what the member held."""
+    lock(ordered, "b", 3)
+    ordered.advance(LOCK_TTL_MS)
+    lock(ordered, "a", 0)
+    lock(ordered, "b", 1)
+    assert lock(ordered, "b", 0, 1, 2, 3, connection=ordered.client()) == [1]
+    assert ordered.state.locks_of_group("g")[ordered.state.topics["T"].id, 0].client_id == "a"
+
+
 def test_an_old_connection_without_heartbeats_renews_nothing(ordered: Any) -> None:
     lock(ordered, "a", 0)
     assert lock(ordered, "a", 0, connection=ordered.client(OLD_S)) == []
