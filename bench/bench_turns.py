@@ -41,6 +41,7 @@ from tables import console
 
 from cluster.config.local_layout import NodeRecord
 from cluster.wire.codes import RequestCode
+from jepsen_like.hostile.turns import beat_of, pull_fields, topic_fields
 from jepsen_like.hostile.wire import Answer, Wire, ask_http, request
 from raftmq.commands.bench_load import batch_body, whole_frames
 from raftmq.local.cluster import LocalCluster
@@ -68,44 +69,14 @@ class Nodes(NamedTuple):
     leader: NodeRecord
 
 
-def topic_of(name: str, queues: int) -> dict[str, str]:
-    """Request 17's fields."""
-    return {
-        "topic": name,
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicSysFlag": "0",
-    }
-
-
 def pull_of(topic: str, offset: int, suspend_ms: int) -> dict[str, str]:
-    """Request 11's fields."""
-    return {
-        "consumerGroup": GROUP,
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "1",
-        "sysFlag": "6" if suspend_ms else "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(suspend_ms),
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    """Fields of request 11: one message."""
+    return pull_fields(topic, offset, "", suspend_ms) | {"maxMsgNums": "1", "consumerGroup": GROUP}
 
 
 def heartbeat_of(client: str) -> bytes:
     """Request 34's body: one consumer of GROUP."""
-    consumer = {
-        "groupName": GROUP,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
-    }
-    return json.dumps({"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}).encode()
+    return beat_of(client, [GROUP], [TOPIC])
 
 
 async def must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
@@ -138,7 +109,7 @@ def raftmq(nodes: Nodes, *words: str) -> float:
 async def fill(nodes: Nodes) -> None:
     """A topic of MESSAGES in 16 queues, and 50 groups that have read some of each."""
     async with await Wire.dial(nodes.leader.broker_port) as wire:
-        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_of(LARGE, LARGE_QUEUES))
+        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(LARGE, LARGE_QUEUES))
     each = 2000
     body = batch_body(LARGE_BODY, each)
     wires = [await Wire.dial(nodes.leader.broker_port) for _ in range(4)]
@@ -167,7 +138,7 @@ async def delete(nodes: Nodes) -> Notes:
         await must(wire, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": LARGE})
         notes["deleted after s"] = time.monotonic() - begun
         begun = time.monotonic()
-        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_of(LARGE, LARGE_QUEUES))
+        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(LARGE, LARGE_QUEUES))
         notes["made again after s"] = time.monotonic() - begun
         end = await must(wire, RequestCode.GET_MAX_OFFSET, {"topic": LARGE, "queueId": "0"})
         if end.ext.get("offset") != "0":
@@ -190,7 +161,7 @@ async def topics(nodes: Nodes) -> Notes:
 
         async def make(number: int) -> None:
             async with window:
-                await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_of(f"many-{number}", 1))
+                await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(f"many-{number}", 1))
 
         await asyncio.gather(*(make(number) for number in range(TOPICS)))
     notes = {"made after s": time.monotonic() - begun}
@@ -236,7 +207,7 @@ class Crowd(asyncio.Protocol):
 async def crowd_topic(nodes: Nodes) -> None:
     """A topic of one queue."""
     async with await Wire.dial(nodes.leader.broker_port) as wire:
-        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_of(CROWD, 1))
+        await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(CROWD, 1))
 
 
 async def wake(nodes: Nodes) -> Notes:
@@ -464,7 +435,7 @@ async def measured(name: str, data: Path, pool: ProcessPoolExecutor) -> dict[str
         nodes = Nodes(cluster, next(node for node in cluster.nodes if node.id == cluster.view().leader))
         loop = asyncio.get_running_loop()
         async with await Wire.dial(nodes.leader.broker_port) as wire:
-            await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_of(TOPIC, 4))
+            await must(wire, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(TOPIC, 4))
         await act.prepare(nodes)
         await asyncio.sleep(SETTLE_S)
         port = nodes.leader.broker_port
