@@ -2,7 +2,8 @@
 
 Tables are dicts of None, not sets: the longest wait is served first, and of several clients each in turn. Waking,
 looking again, and forgetting the pulls of a closed connection are cut into steps (`cluster.runtime.work`): a pull
-stays in the tables, and counts, until its turn comes. One timer for all of them, running only while somebody waits.
+stays in the tables, and counts, until its turn comes. In one step of a wake, pulls that want the same get the same
+answer: it is read and encoded once (`answers`). One timer for all of them, running only while somebody waits.
 The number that may wait is bounded, per connection and per node.
 """
 
@@ -19,7 +20,7 @@ from cluster.runtime.room import Room, Share
 from raftlog.work import ITEM_UNITS, METER, charge
 
 if TYPE_CHECKING:
-    from cluster.broker.pull import Pull
+    from cluster.broker.pull import Pull, PullAnswer
     from cluster.runtime.work import Steps
 
 TICK_MS = 100
@@ -29,7 +30,7 @@ USUAL_BYTES = 1024
 TAG_BYTES = 64
 FEW = 8
 """Pulls of a queue that are woken at once, as far as the turn has room."""
-WAKE_UNITS, FORGET_UNITS = 20, 2
+WAKE_UNITS, FORGET_UNITS = 15, 2
 """What attempting a pull costs, and taking it out of the tables (`raftlog.work`)."""
 STEP_UNITS = 250
 
@@ -38,6 +39,9 @@ Queue = tuple[int, int]
 Line = dict["Pull", None]
 """One client's pulls of one queue, the longest wait first."""
 Lines = dict[Client, Line]
+Wish = tuple[int, int, int, str, int, int]
+"""What a pull of all messages wants: topic id, queue id, offset, group, and how many messages and bytes at most."""
+Answers = dict[Wish, "PullAnswer"]
 
 
 class LongPolls:
@@ -58,6 +62,9 @@ class LongPolls:
         """They are being looked at."""
         self._ticking = False
         self._woken = _Woken()
+        self.answers: Answers | None = None
+        """With messages, given in this step of a wake; None outside of one. A step is too short for them to be old, and
+        what they hold is on its way to clients anyway."""
         self._leaving = False
         self.count = 0
         """How many pulls are parked."""
@@ -126,24 +133,28 @@ class LongPolls:
         self._slots.setdefault(pull.slot, {})[pull] = None
 
     def _unpark(self, pull: Pull) -> None:
+        self._leave_line(pull)
+        self._leave(pull)
+
+    def _leave(self, pull: Pull) -> None:
+        """Takes it out of all tables but the queue's."""
         pull.parked = False
         self.count -= 1
         if pull.kept is not None:
             pull.kept.hold(0)
             pull.kept = None
-        self._filters.remove(pull.wanted)
-        connection = pull.puller.client
-        self._leave_line(pull, connection)
+        if pull.wanted is not None:
+            self._filters.remove(pull.wanted)
         slot = self._slots[pull.slot]
         del slot[pull]
         if not slot:
             del self._slots[pull.slot]
-        mine = self._by_client.get(connection)
+        mine = self._by_client.get(pull.puller.client)
         if mine is not None:
             mine.pop(pull, None)
 
-    def _leave_line(self, pull: Pull, connection: Client) -> None:
-        queue = pull.topic_id, pull.queue_id
+    def _leave_line(self, pull: Pull) -> None:
+        queue, connection = (pull.topic_id, pull.queue_id), pull.puller.client
         lines = self._by_queue.get(queue)
         line = None if lines is None else lines.get(connection)
         if lines is None or line is None or pull not in line:
@@ -157,7 +168,11 @@ class LongPolls:
     def _try(self, pull: Pull) -> None:
         """Attempts a parked pull; it leaves the tables first, since the attempt itself may park it again."""
         charge(WAKE_UNITS)
-        self._unpark(pull)
+        self._leave_line(pull)
+        self._try_out_of_line(pull)
+
+    def _try_out_of_line(self, pull: Pull) -> None:
+        self._leave(pull)
         if not pull.puller.client.closed and not self._attempt(pull):
             self.park(pull)
 
@@ -182,14 +197,18 @@ class LongPolls:
 
     def _serve(self) -> Steps:
         woken, began = self._woken, METER.units
+        self.answers = {}
         try:
             for pull in woken:
                 if pull is not None:
-                    self._try(pull)
+                    charge(WAKE_UNITS)
+                    self._try_out_of_line(pull)  # `take` has emptied it
                 if METER.units - began >= STEP_UNITS:
+                    self.answers = None
                     yield
-                    began = METER.units
+                    self.answers, began = {}, METER.units
         finally:
+            self.answers = None
             woken.served = False
 
     # --- time passes -------------------------------------------------------------------------------------------------
@@ -309,6 +328,11 @@ class _Woken:
         else:
             del self._waiting[client]
         return None
+
+
+def wish_of(pull: Pull) -> Wish:
+    """What a pull without a filter wants."""
+    return pull.topic_id, pull.queue_id, pull.offset, pull.group, pull.messages_max, pull.bytes_max
 
 
 def _are_few(lines: Lines) -> bool:

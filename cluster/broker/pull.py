@@ -56,6 +56,20 @@ class PullOutcome(IntEnum):
     """This node does not serve the pull now; `remark` says why."""
 
 
+class ForMany:
+    """Of an answer that several pulls get: what a protocol has made of it for the first of them."""
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made: object = None
+        """None: nothing yet."""
+
+    def keep(self, made: object) -> None:
+        """For the others."""
+        self.made = made
+
+
 class PullAnswer(NamedTuple):
     """The answer to a pull."""
 
@@ -73,6 +87,8 @@ class PullAnswer(NamedTuple):
     """Stored messages, one behind the other."""
     messages: int = 0
     """How many these are; 0 also if damage has cut them short."""
+    for_many: ForMany | None = None
+    """None: one pull gets it."""
 
 
 class Puller(Protocol):

@@ -15,11 +15,11 @@ from cluster.broker.filtered_pulls import FilteredPulls
 from cluster.broker.group_members import Members
 from cluster.broker.known_filters import KnownFilters, Unknown
 from cluster.broker.log_reads import is_here
-from cluster.broker.long_poll import LongPolls
+from cluster.broker.long_poll import Answers, LongPolls, wish_of
 from cluster.broker.names import PERM_READ, no_topic
 from cluster.broker.offset_resets import OffsetResets
 from cluster.broker.old_pulls import OldMessages, OldPulls
-from cluster.broker.pull import Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
+from cluster.broker.pull import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
 from cluster.broker.pull_scan import NOTHING, Found, choose, read
 from cluster.broker.queue_locks import other_holder
 from cluster.broker.read_levels import ReadLevels
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 PULL_UNITS = 20
 """Of answering a pull (`raftlog.work`), besides what it reads."""
+ANSWER_UNITS = 15
+"""Of making the answer to a pull that was woken, besides what it reads; one that an equal pull gets, too, is there."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
 """How long a node that does not lead waits for a topic that it has not seen."""
 TRIM_RETRY_MS = 20
@@ -197,6 +199,8 @@ class Pulls:
     def _attempt(self, pull: Pull) -> bool:
         """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
         try:
+            if self.long_polls.answers is not None and pull.wanted is None:
+                return self._answer_woken(pull, self.long_polls.answers)
             return self._answer(pull)
         except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
             self._fail(pull, error)
@@ -208,6 +212,16 @@ class Pulls:
         else:
             logger.error("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset, exc_info=error)
             pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
+
+    def _answer_woken(self, pull: Pull, answers: Answers) -> bool:
+        """The same for one of many that are woken together. What an equal one has just been sent it is sent, too."""
+        answer = answers.get(wish_of(pull))
+        if answer is None:
+            charge(ANSWER_UNITS)
+            return self._answer(pull)
+        if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            pull.puller.answered(answer)
+        return True
 
     def _answer(self, pull: Pull) -> bool:
         state = self._services.state
@@ -387,6 +401,9 @@ class Pulls:
         else:
             first, high = self._old.first_offset(pull, bounds[0]), bounds[1]
         answer = PullAnswer(outcome, remark, next_offset, first, high, suggested, labels, found.body, found.messages)
+        if bounds is not None and pull.wanted is None and self.long_polls.answers is not None:
+            answer = answer._replace(for_many=ForMany())
+            self.long_polls.answers[wish_of(pull)] = answer
         pull.puller.answered(answer)
 
 

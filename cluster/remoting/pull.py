@@ -15,6 +15,7 @@ from cluster.broker.subscription import Expression
 from cluster.remoting.answers import refuse
 from cluster.remoting.fields import integer, integers, text
 from cluster.remoting.request import Connection, Handler, Request
+from cluster.remoting.shared_answer import SharedAnswer
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.untracked import Untracked
 from cluster.wire.codes import RequestCode, ResponseCode
@@ -123,14 +124,14 @@ class PullReply(Untracked):
 
     def answered(self, answer: PullAnswer) -> None:
         """Every answer to a pull carries all four numbers: Java clients unbox them unasked."""
-        ext = {
-            "suggestWhichBrokerId": answer.suggested,
-            "nextBeginOffset": str(answer.next_offset),
-            "minOffset": str(answer.min_offset),
-            "maxOffset": str(answer.max_offset),
-            **answer.labels,
-        }
-        self._request.reply(_CODES[answer.outcome], answer.remark, ext, answer.body)
+        if answer.for_many is None:
+            self._request.reply(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
+        else:
+            shared = answer.for_many.made
+            if not isinstance(shared, SharedAnswer):
+                shared = SharedAnswer(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
+                answer.for_many.keep(shared)
+            self._request.reply_shared(shared)
         if self._metrics is not None:
             self._metrics.pulled(_FIGURES[answer.outcome])
             if answer.messages:
@@ -139,6 +140,16 @@ class PullReply(Untracked):
     def refused(self, refused: Refused) -> None:
         """See `Puller`."""
         refuse(self._request, refused)
+
+
+def _ext_of(answer: PullAnswer) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": answer.suggested,
+        "nextBeginOffset": str(answer.next_offset),
+        "minOffset": str(answer.min_offset),
+        "maxOffset": str(answer.max_offset),
+        **answer.labels,
+    }
 
 
 class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):

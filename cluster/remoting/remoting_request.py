@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.remoting.frame import Frame
+from cluster.remoting.shared_answer import SharedAnswer
 from cluster.runtime.room import Share
 from cluster.runtime.untracked import Untracked
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, Header, encode_head, ext_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
 from cluster.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -113,15 +114,7 @@ class RemotingRequest(Untracked):
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
-        if self._promised is not None:
-            self._promised.hold(0)
-            self.connection.room_given_back()
-        if self._answered:
-            return
-        self._answered = True
-        if self._slow is not None:
-            self._slow.answered(self, code, self._arrived_s)
-        if self.flag & FLAG_ONEWAY:
+        if not self._may_answer(code):
             return
         try:
             head = self._encode(code, remark, ext, len(body))
@@ -135,6 +128,25 @@ class RemotingRequest(Untracked):
             self.connection.write_parts(head, body)
         else:
             self.connection.write(head)
+
+    def reply_shared(self, answer: SharedAnswer) -> None:
+        """See `services.Request`."""
+        if self._serialize_type != JSON:
+            self.reply(answer.code, answer.remark, answer.ext, answer.body)
+        elif self._may_answer(answer.code):
+            self.connection.write_parts(answer.heads.head(self.opaque), answer.body)
+
+    def _may_answer(self, code: int) -> bool:
+        """Once; its room is given back, and the request is counted. False for a oneway request as well."""
+        if self._promised is not None:
+            self._promised.hold(0)
+            self.connection.room_given_back()
+        if self._answered:
+            return False
+        self._answered = True
+        if self._slow is not None:
+            self._slow.answered(self, code, self._arrived_s)
+        return not self.flag & FLAG_ONEWAY
 
     def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
         return encode_head(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster.broker.services import Client
+from cluster.remoting.shared_answer import SharedAnswer
 
 
 class Connection(Client, Protocol):
@@ -59,6 +60,9 @@ class Request(Protocol):
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers in the request's own header form."""
+
+    def reply_shared(self, answer: SharedAnswer) -> None:
+        """The same with an answer that other requests get as well."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         """Whether an answer of about `size` bytes may be made now. If not, `again` is called once when it may, unless

@@ -238,6 +238,26 @@ def encode_head(
     return _PREFIX.pack(4 + len(header) + body_size, serialize_type << 24 | len(header)) + header
 
 
+class AlikeHeads:
+    """Heads of answers, in JSON, that differ in their opaque alone."""
+
+    __slots__ = ("_before", "_behind", "_body_size")
+
+    def __init__(self, code: int, body_size: int, *, ext: dict[str, str], remark: str | None) -> None:
+        """See `encode_head`."""
+        head = encode_head(code, 0, FLAG_RESPONSE, body_size, ext=ext, remark=remark, language="JAVA")
+        # In no text of the header is a quotation mark without a backslash before it, and ext fields are texts.
+        before, name, behind = head[HEADER_AT:].partition(b'"opaque":0')
+        self._before = before + name[:-1]
+        self._behind = behind
+        self._body_size = body_size
+
+    def head(self, opaque: int) -> bytes:
+        """That of the answer to the request `opaque`."""
+        header = b"%b%d%b" % (self._before, opaque, self._behind)
+        return _PREFIX.pack(4 + len(header) + self._body_size, len(header)) + header
+
+
 def _encode_binary(
     code: int, opaque: int, flag: int, ext: dict[str, str], remark: str | None, language: str, version: int
 ) -> bytes:

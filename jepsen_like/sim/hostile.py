@@ -32,7 +32,7 @@ FILTERS = (10, 60)
 """So many pulls with a filter of their own in one write,"""
 TERMS = (20, 120)
 """each of so many terms."""
-WAKES = (30, 120)
+WAKES = (60, 300)
 """So many pulls that wait for one message."""
 JOINS = (20, 120)
 """So many consumers that join one group from one connection."""

@@ -34,6 +34,7 @@ from cluster.remoting.query import QueryRequests
 from cluster.remoting.queue_locks import QueueLockRequests
 from cluster.remoting.recall import RecallRequests
 from cluster.remoting.replies import Replies
+from cluster.remoting.shared_answer import SharedAnswer
 from cluster.remoting.staging import StagedWriteHandlers
 from cluster.remoting.topics_admin import TopicsAdmin
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -129,6 +130,9 @@ class FakeRequest:
         self.replies.append(Reply(int(code), remark, ext or {}, body))
         assert len(self.replies) == 1, "answered twice"
         assert all(type(value) is str for value in self.replies[0].ext.values())
+
+    def reply_shared(self, answer: SharedAnswer) -> None:
+        self.reply(answer.code, answer.remark, answer.ext, answer.body)
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
         self.sizes_asked.append(size)

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import BINARY, JSON, LANGUAGES, CodecError, decode_header, encode_frame, ext_of, is_true
+from cluster.wire.codec import (
+    BINARY,
+    FLAG_RESPONSE,
+    JSON,
+    LANGUAGES,
+    AlikeHeads,
+    CodecError,
+    decode_header,
+    encode_frame,
+    encode_head,
+    ext_of,
+    is_true,
+)
 from cluster.wire.java_hash import java_hash
 
 VECTOR = bytes.fromhex(
@@ -162,6 +174,24 @@ def test_frames_round_trip(
         401,
         language,
     )
+
+
+@given(
+    st.integers(0, 32767),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4),
+    st.dictionaries(
+        st.one_of(texts, st.just("opaque")), st.one_of(texts, st.sampled_from(["0", '"opaque":0,'])), max_size=5
+    ),
+    st.one_of(texts, st.just('","opaque":0,"')),
+    st.integers(0, 1 << 24),
+)
+def test_alike_heads_are_those_of_single_answers(
+    code: int, opaques: list[int], ext: dict[str, str], remark: str, body_size: int
+) -> None:
+    heads = AlikeHeads(code, body_size, ext=ext, remark=remark)
+    for opaque in opaques:
+        expected = encode_head(code, opaque, FLAG_RESPONSE, body_size, ext=ext, remark=remark, language="JAVA")
+        assert heads.head(opaque) == expected
 
 
 @pytest.mark.parametrize("kind", [JSON, BINARY])
