@@ -10,7 +10,7 @@ grouped into runs. A TRIM makes a batch of its own: it walks rows as they lie in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -274,6 +274,18 @@ class BrokerState:
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """The session of a producer (16 bytes), None if it is unknown or expired."""
         return self._dedup.session(producer_id)
+
+    def max_sequence(self, producer_id: bytes) -> int:
+        """The highest sequence of a producer that is stored, 0 if it is unknown or expired."""
+        return self._dedup.max_sequence(producer_id)
+
+    def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
+        """As `session`. Raises SessionUnreadError if it is long and not in memory: then `read_session` comes first."""
+        return self._dedup.session_at_hand(producer_id)
+
+    def read_session(self, producer_id: bytes) -> Iterator[None]:
+        """Reads a long session in short steps, for `session_at_hand`; one reader of a producer at a time."""
+        return self._dedup.read_session(producer_id)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """Where a message with this key and body is stored, for topics with dedup=strict."""

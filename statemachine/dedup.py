@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
@@ -31,10 +32,22 @@ ENDED_PARTS_MAX = 64
 PIECE_MAX = 64
 """Parts that are copied together: an entry copies no more of a session's than that."""
 
+READ_PARTS = 64
+"""A session with more parts than this that is not in memory is read in steps of so many."""
+READ_SESSIONS_MAX = 4
+"""So many that were read in steps stay in memory: up to 16 MB each."""
+
+_PIECES_PER_UNIT = 8
+_PIECE_UNITS = 4
+"""One look through a piece."""
 _ROW_SIZE = SESSION_ROW.size
 
 Stored = tuple[int, int, int, int]
 """Where a sequence is stored: (topic_id, queue_id, queue_offset, position)."""
+
+
+class SessionUnreadError(Exception):
+    """The session has too many parts to be read in one step: `read_session` comes first."""
 
 
 class SessionPart(NamedTuple):
@@ -82,9 +95,13 @@ class ProducerSession(NamedTuple):
 
     def find(self, sequence: int) -> Stored | None:
         """Where the message with this sequence is stored; None if it was not stored, or is forgotten."""
+        if self.older:
+            charge(1 + len(self.older) // _PIECES_PER_UNIT)
         for piece in self.older:
-            if piece.low <= sequence <= piece.high and (found := _find(piece.parts, sequence)) is not None:
-                return found
+            if piece.low <= sequence <= piece.high:
+                charge(_PIECE_UNITS)
+                if (found := _find(piece.parts, sequence)) is not None:
+                    return found
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
@@ -126,19 +143,71 @@ class UniqueMessage(NamedTuple):
 
 
 class Dedup:
-    """All of it is in rows, and the sessions that were used lately are in memory too. `session` and `unique` may be
-    called on any thread."""
+    """All of it is in rows, and the sessions that were used lately are in memory too. Apply has one thread; `session`
+    and `unique` may be called on any, and what reads sessions in steps on one other."""
 
     def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
         self._kv = kv
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[bytes, ProducerSession] = OrderedDict()
         self._staged: dict[bytes, ProducerSession | None] = {}
+        self._read: dict[bytes, ProducerSession] = {}
+        """Sessions that were read in steps and not written since, the newest last."""
+        self._reading: set[bytes] = set()
+        """Those that are read now and were not written since that began."""
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """The producer as of the last applied run, None if it is unknown."""
         found = self._sessions.get(producer_id)
         return _read_session(self._kv, producer_id) if found is None else found
+
+    def max_sequence(self, producer_id: bytes) -> int:
+        """The producer's highest sequence as of the last applied run, 0 if it is unknown: one row at most is read."""
+        found = self._sessions.get(producer_id)
+        if found is not None:
+            return found.max_sequence
+        row = self._kv.get(DEDUP, keys.producer_key(producer_id))
+        return 0 if row is None else int(keys.PRODUCER.unpack(row)[1])
+
+    def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
+        """As `session`, in one short step. Raises SessionUnreadError if that takes `read_session`."""
+        found = self._sessions.get(producer_id) or self._read.get(producer_id)
+        return _read_session(self._kv, producer_id, READ_PARTS) if found is None else found
+
+    def read_session(self, producer_id: bytes) -> Iterator[None]:
+        """Reads a session for `session_at_hand`, READ_PARTS parts in each step. Ends at once when apply writes it, as
+        that brings it into memory."""
+        key = keys.producer_key(producer_id)
+        self._reading.add(producer_id)
+        try:
+            row = self._kv.get(DEDUP, key)
+            while row is not None:
+                parts: list[SessionPart] = []
+                pieces: list[Piece] = []
+                for name, rows in self._kv.scan(DEDUP, *keys.sessions_of(producer_id)):
+                    if len(parts) == READ_PARTS:
+                        pieces.append(_piece(tuple(parts)))
+                        parts = []
+                        yield
+                        if producer_id not in self._reading:
+                            return
+                    parts.append(_part(keys.parse_session_key(name)[1], rows))
+                again = self._kv.get(DEDUP, key)
+                if again == row:
+                    low, high, last_ms = keys.PRODUCER.unpack(row)
+                    self._keep_read(producer_id, ProducerSession(low, high, last_ms, tuple(parts), tuple(pieces)))
+                    return
+                row = again
+                yield
+        finally:
+            self._reading.discard(producer_id)
+
+    def _keep_read(self, producer_id: bytes, session: ProducerSession) -> None:
+        for name in list(self._read)[: 1 - READ_SESSIONS_MAX]:
+            self._read.pop(name, None)
+        self._read[producer_id] = session
+        if producer_id not in self._reading:  # looked at last: `publish` removes from it first
+            self._read.pop(producer_id, None)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
         """The row as of the last applied run."""
@@ -275,6 +344,8 @@ class Dedup:
             else:
                 self._sessions[producer_id] = session
                 self._sessions.move_to_end(producer_id)
+            self._reading.discard(producer_id)
+            self._read.pop(producer_id, None)
         self._staged = {}
         while len(self._sessions) > self._sessions_max:
             self._sessions.popitem(last=False)
@@ -323,13 +394,18 @@ def _expire_unique(stage: Stage, before: int) -> int:
     return expired
 
 
-def _read_session(kv: KV, producer_id: bytes) -> ProducerSession | None:
-    """The session as the store has it. Apply may write it meanwhile, in one batch: then it is read again."""
+def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:
+    """The session as the store has it. Apply may write it meanwhile, in one batch: then it is read again. Raises
+    SessionUnreadError if it has more than `parts_max` parts."""
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:
         stored = kv.scan(DEDUP, *keys.sessions_of(producer_id))
+        if parts_max is not None:
+            stored = islice(stored, parts_max + 1)
         parts = [_part(keys.parse_session_key(name)[1], rows) for name, rows in stored]
+        if parts_max is not None and len(parts) > parts_max:
+            raise SessionUnreadError
         again = kv.get(DEDUP, key)
         if again == row:
             low, high, last_ms = keys.PRODUCER.unpack(row)

@@ -19,6 +19,7 @@ from cluster.broker.plain_batches import PlainBatches
 from cluster.broker.refusal import NotTaken, Reason, Refused
 from cluster.broker.retry_send import redirected
 from cluster.broker.send_wish import Origin, SendPath, SendWish
+from cluster.broker.session_reads import SessionReads
 from cluster.broker.tags import CACHED_TAG_MAX, cached_tag_hash, tag_hash
 from cluster.replication.ack_levels import LevelError, ack_of
 from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
@@ -29,6 +30,7 @@ from cluster.replication.proposals import Proposals
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX
 from raftlog.crc import crc32
 from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
+from statemachine.dedup import SessionUnreadError
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class Sends(Generic[_Origin]):
         self._route = route
         self._refuse = refuse
         self._sessions = 0
+        self._session_reads = SessionReads(services)
         suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
         self.suffix = suffix.encode()
         """Properties that the broker adds to every message."""
@@ -179,7 +182,11 @@ class Sends(Generic[_Origin]):
             ack,
             schedule=schedule,
         )
-        if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(send)):
+        try:
+            if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(send)):
+                return
+        except SessionUnreadError:
+            self._wait_for_session(origin, send)
             return
         if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
             self._wait_for_first(origin, send)
@@ -231,10 +238,14 @@ class Sends(Generic[_Origin]):
                 return False
         if not producer_id:
             return False
-        session = self._state.session(producer_id)
-        highest = self._proposals.session_max.get(producer_id, session.max_sequence if session else 0)
-        if sequence > highest:
+        highest = self._proposals.session_max.get(producer_id)
+        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
             return False
+        try:
+            session = self._state.session_at_hand(producer_id)
+        except SessionUnreadError:  # held, it would need the room that is lacking
+            self._session_reads.read(producer_id, lambda _: None)
+            raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
         if session is not None and session.find(sequence) is not None:
             return True
         return self._proposals.find_inflight(producer_id, sequence) is not None
@@ -454,18 +465,15 @@ class Sends(Generic[_Origin]):
         return session
 
     def _known(self, send: Send) -> bool:
-        """True if the log or this node's own proposals already hold this send: it is answered like the first."""
+        """True if the log or this node's own proposals already hold this send: it is answered like the first. Raises
+        SessionUnreadError."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
-        session = None
-        if highest is None:
-            session = self._state.session(producer_id)
-            highest = session.max_sequence if session else 0
-        if sequence > highest:
+        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
             proposals.session_max[producer_id] = sequence
             return False
-        session = session or self._state.session(producer_id)
+        session = self._state.session_at_hand(producer_id)
         if session is not None:
             found = session.find(sequence)
             if found is not None:
@@ -498,6 +506,22 @@ class Sends(Generic[_Origin]):
             return False
         self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
         return True
+
+    def _wait_for_session(self, origin: _Origin, send: Send) -> None:
+        """It repeats one of very many sequences of its producer, and enters again once those are read."""
+        release = self._hold(origin)
+        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+
+        def again(done: bool) -> None:
+            if not release():
+                return
+            if done:
+                self._route(origin)
+            else:
+                remark = "what this node stored of its producer cannot be read"
+                self._refuse(origin, Refused(Reason.UNKNOWN, remark))
+
+        self._session_reads.read(send.producer_id, again)
 
     def _wait_for_first(self, origin: _Origin, send: Send) -> None:
         """dedup=strict: the same message is on its way; this request enters again once its fate is known."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
+from raftlog.work import METER
 from statemachine import dedup, payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import BOUNDED_LEVEL
@@ -157,6 +158,83 @@ def test_a_session_that_is_written_while_it_is_read_is_read_again(new_log: Calla
     assert dedup.session(P) == broker.state.session(P)
     broker.kv.then = lambda: broker.run(["end_sessions", [P]])
     assert dedup.session(P) is None
+
+
+def long_session(broker: Broker, parts: int) -> Dedup:
+    """A session of so many parts, and the rows as somebody sees them who has nothing in memory."""
+    for sequence in range(1, parts + 1):
+        broker.send(0, sequence)
+    return Dedup(broker.kv)
+
+
+def test_a_long_session_is_read_in_short_steps(broker: Broker) -> None:
+    """A producer may leave 65,536 sequences unsettled: in one go that takes 100 ms."""
+    anew, whole = long_session(broker, 1_000), broker.state.session(P)
+    assert anew.max_sequence(P) == 1_000
+    with pytest.raises(dedup.SessionUnreadError):
+        anew.session_at_hand(P)
+    steps, before = 0, METER.units
+    for _ in anew.read_session(P):
+        assert METER.units - before < 1_000
+        steps, before = steps + 1, METER.units
+    assert steps == 999 // dedup.READ_PARTS
+    session = anew.session_at_hand(P)
+    assert session is not None
+    assert whole is not None
+    assert session[:3] == whole[:3]
+    assert [session.find(each) for each in range(1_002)] == [whole.find(each) for each in range(1_002)]
+
+
+def test_a_short_session_needs_no_reading(broker: Broker) -> None:
+    anew = long_session(broker, dedup.READ_PARTS)
+    assert anew.session_at_hand(P) == broker.state.session(P)
+    assert anew.session_at_hand(b"\2" * 16) is None
+    assert (anew.max_sequence(P), anew.max_sequence(b"\2" * 16)) == (dedup.READ_PARTS, 0)
+
+
+@pytest.mark.parametrize("when", ["before the last step", "after the last step"])
+@pytest.mark.parametrize("change", ["send", "end"])
+def test_what_was_read_in_steps_goes_when_apply_writes_the_session(broker: Broker, when: str, change: str) -> None:
+    long_session(broker, 200)
+    broker.state._dedup._sessions.clear()
+    steps = broker.state.read_session(P)
+    next(steps)
+    if when == "after the last step":
+        assert list(steps)
+        assert broker.state.session_at_hand(P) is not None
+    if change == "send":
+        broker.send(190, 201)
+    else:
+        broker.run(["end_sessions", [P]])
+    assert list(steps) == []
+    broker.state._dedup._sessions.clear()
+    assert broker.state.session_at_hand(P) == BrokerState(broker.kv).session(P)
+
+
+def test_a_long_session_whose_rows_are_written_while_it_is_read_is_read_again(new_log: Callable[[], Any]) -> None:
+    """Rows can be read before apply publishes what it wrote."""
+    broker = Broker(new_log())
+    broker.kv = WrittenMeanwhile()
+    broker.state = BrokerState(broker.kv)
+    broker.state.apply(broker.log.entries)
+    anew = long_session(broker, 200)
+    broker.kv.then = lambda: broker.send(150, 201)
+    assert list(anew.read_session(P))
+    session = anew.session_at_hand(P)
+    assert session is not None
+    assert (session.forgotten(149), session.find(201) is not None) == (True, True)
+
+
+def test_few_long_sessions_that_were_read_stay_in_memory(broker: Broker) -> None:
+    producers = range(1, dedup.READ_SESSIONS_MAX + 3)
+    for producer in producers:
+        for sequence in range(1, dedup.READ_PARTS + 2):
+            broker.send(0, sequence, producer=producer)
+    anew = Dedup(broker.kv)
+    for producer in producers:
+        assert list(anew.read_session(bytes([producer]) * 16)) == [None]
+        assert anew.session_at_hand(bytes([producer]) * 16) is not None
+    assert len(anew._read) == dedup.READ_SESSIONS_MAX
 
 
 def test_sequences_are_found_also_out_of_order(broker: Broker) -> None:

@@ -226,6 +226,10 @@ def test_a_restored_cluster_is_read_with_the_objects_of_its_ancestor(left: Left,
         segment.write_bytes(bytes(segment.stat().st_size))
     with pytest.raises(CopyError, match=f"{old.name}/log/.* is damaged at position"):
         rows_of(ours, parts_of(ours, everything))
+    for index in old.glob("index/*"):
+        index.write_bytes(bytes(index.stat().st_size))
+    with pytest.raises(CopyError, match=f"{old.name}/index/.* is damaged"):
+        ranges_of(ours, ORDERS, Bounds(EARLIEST), Bounds(LATEST))
     shutil.move(old, tmp_path / "away")
     with pytest.raises(CopyError, match="lacks an object") as caught:
         ranges_of(ours, ORDERS, Bounds(EARLIEST), Bounds(LATEST))
