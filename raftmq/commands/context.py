@@ -6,7 +6,7 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import json_option, print_json, print_table, show
-from raftmq.local.admin_http import AdminApi, parse_addresses
+from raftmq.local.admin_http import cluster_at, parse_addresses
 from raftmq.local.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts
 
 
@@ -55,11 +55,7 @@ def _cluster_at(context: ClusterContext) -> str:
     """The id of the cluster that answers at the addresses; "" if nobody does. Raises LocalError for two clusters."""
     by_api = by_servers = ""
     if context.addresses:
-        try:
-            by_api = str(AdminApi(context.addresses).local("/v1/status")["cluster_id"])
-        except LocalError as error:
-            if error.exit_code is not ExitCode.UNREACHABLE:
-                raise
+        by_api = cluster_at(context.addresses)
     if context.servers:
         by_servers = cluster_of_clients(context.servers)
     if by_api and by_servers and by_api != by_servers:

@@ -85,14 +85,18 @@ def _of_context(name: str) -> list[str]:
     """The addresses of a context, which must lead to the cluster that it was added for. Raises LocalError."""
     context = find_context(name)
     if context.cluster_id:
-        try:
-            cluster_id = str(AdminApi(context.addresses).local("/v1/status")["cluster_id"])
-        except LocalError as error:
-            if error.exit_code is not ExitCode.UNREACHABLE:
-                raise
-            return context.addresses  # whoever is asked next says so
-        check_cluster(context, cluster_id)
+        check_cluster(context, cluster_at(context.addresses))
     return context.addresses
+
+
+def cluster_at(addresses: list[str]) -> str:
+    """The id of the cluster that answers at these addresses; "" if none can be reached. Raises LocalError."""
+    try:
+        return str(AdminApi(addresses).local("/v1/status")["cluster_id"])
+    except LocalError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        return ""  # whoever is asked next says so
 
 
 def parse_addresses(named: str) -> list[str]:

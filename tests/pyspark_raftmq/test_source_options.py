@@ -116,6 +116,8 @@ def test_the_columns_and_their_order_are_promised() -> None:
         ({**NEEDED, "startingTimestamp": "yesterday"}, "startingTimestamp is not understood", "+00:00"),
         ({**NEEDED, "readFrom": "anyone"}, "readFrom is anyone", "follower"),
         ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, "unknown option", 'write .option("servers"'),
+        ({"bootstrap.servers": "h:1", "topic": "t"}, "unknown option", 'write .option("servers"'),
+        ({**NEEDED, "kafka.group.id": "g"}, "unknown option", 'write .option("group"'),
         ({**NEEDED, "failOnDataLoss": "no"}, "failOnDataLoss is no", "true"),
         ({**NEEDED, "minPartitions": "0"}, "minPartitions is 0", "leave it out"),
         ({**NEEDED, "password": "x"}, "looks like a credential", "environment"),
