@@ -182,11 +182,7 @@ class Sends(Generic[_Origin]):
             ack,
             schedule=schedule,
         )
-        try:
-            if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(send)):
-                return
-        except SessionUnreadError:
-            self._wait_for_session(origin, send)
+        if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(origin, send)):
             return
         if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
             self._wait_for_first(origin, send)
@@ -464,16 +460,20 @@ class Sends(Generic[_Origin]):
             session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
         return session
 
-    def _known(self, send: Send) -> bool:
-        """True if the log or this node's own proposals already hold this send: it is answered like the first. Raises
-        SessionUnreadError."""
+    def _known(self, origin: _Origin, send: Send) -> bool:
+        """True if the log or this node's own proposals already hold this send, which is answered like the first, or if
+        that is still to be looked up."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
         if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
             proposals.session_max[producer_id] = sequence
             return False
-        session = self._state.session_at_hand(producer_id)
+        try:
+            session = self._state.session_at_hand(producer_id)
+        except SessionUnreadError:
+            self._wait_for_session(origin, send)
+            return True
         if session is not None:
             found = session.find(sequence)
             if found is not None:

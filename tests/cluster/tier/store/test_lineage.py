@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.node.tier_wiring import where_of
 from cluster.tier.store.errors import NotFound
 from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.memory import MemoryStore
@@ -60,6 +61,7 @@ async def test_an_object_is_named_where_it_lies() -> None:
     await inner.create("a/log/1", b"1")
     assert await store.get_range("c/log/1", 0, 1) == b"1"
     assert (store.where("c/log/1"), store.where("c/log/2")) == ("a/log/1", "c/log/2")
+    assert (where_of(store)("c/log/1"), where_of(inner)("c/log/1")) == ("a/log/1", "c/log/1")
     await inner.delete("a/log/1")
     with pytest.raises(NotFound, match="there is no c/log/1 and no b/log/1 and no a/log/1"):
         await store.get_range("c/log/1", 0, 1)
