@@ -13,7 +13,7 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -412,6 +412,10 @@ class Network:
             endpoint.forgotten = True
             if endpoint.own[0] == told:
                 endpoint.reset()
+
+    def forgets(self, hosts: Collection[str]) -> bool:
+        """True if a connection between two of `hosts` that one of them still holds has been forgotten."""
+        return any(one.forgotten and one.own[0] in hosts and one.other[0] in hosts for one in self.endpoints)
 
     def process_ended(self, process: Process, *, politely: bool) -> None:
         """Closes what the process had open."""

@@ -125,6 +125,7 @@ class Stalls:
         seconds, which = 0.1 * 50 ** self._rng.random(), self._rng.choice(("leader", "follower", "some", "all"))
         victims = self._victims(which, leader)
         before, handed = self._reigns(), self._handed()
+        deaf = world.nemesis.network.forgets({machine.host for machine in world.members()})
         for machine in victims:
             machine.stall(seconds)
         world.monitor.log(f"nodes {', '.join(str(each.node_id) for each in victims)} stand still for {seconds:.2f} s")
@@ -136,6 +137,8 @@ class Stalls:
         # A heartbeat may have been due when the leader stopped, and then the tick of a follower.
         is_short = seconds < patience_s - SLOW_LINK_S - 3 * world.options.tick_ms / 1000
         harmless = which in ("follower", "all") or (which == "leader" and is_short)
+        # A follower that the leader cannot hear does not count for its quorum, until the connection is found out.
+        harmless = harmless and not deaf
         if harmless and self._handed() == handed and self._reigns() != before:
             world.monitor.report("stall", f"{what}: leader and term were {before} and are {self._reigns()}")
         world.pass_time(2 * patience_s)

@@ -134,7 +134,10 @@ def test_a_cut_delays_and_never_loses(machines: Machines) -> None:
 
 def test_a_forgotten_connection_leads_nowhere_for_ever_and_a_new_one_works(machines: Machines) -> None:
     machines.connect()
+    assert not machines.network.forgets({"10.0.0.1", "10.0.0.2"})
     machines.network.forget(machines.network.dialled("10.0.0.2", "10.0.0.1"))
+    assert machines.network.forgets({"10.0.0.1", "10.0.0.2"})
+    assert not machines.network.forgets({"10.0.0.1", "10.0.0.3"})
     machines.dialled[0].write(b"into the void")
     machines.pass_time(1)
     machines.network.heal()
