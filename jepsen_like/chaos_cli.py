@@ -55,6 +55,11 @@ chaos.add_command(fuzz_command)
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed for the choice of faults; it is printed, so a run can be repeated."
 )
+@click.option(
+    "--beside",
+    metavar="A,B",
+    help="Hostile clients one by one, --time each, while this happens: nothing, snapshot, checkpoint, kills (or all).",
+)
 @click.option("--rate", type=click.IntRange(min=1), help="Sends per second (raftmq 2000, pysyncobj 6000).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -65,6 +70,7 @@ def run_command(
     time_s: float,
     scale: float | None,
     seed: int | None,
+    beside: str | None,
     rate: int | None,
     out: Path | None,
     as_json: bool,
@@ -83,6 +89,8 @@ def run_command(
             click.echo(text)
 
     wish = _wish(scenario, nemesis, subject, time_s, scale, seed, rate)
+    if beside is not None:
+        wish = _beside(wish, beside)
     if wish.scenario is not None and (why := _unsupported(wish)):
         tell(f"{Conclusion.UNSUPPORTED.value}: {why}")
         if as_json:
@@ -143,6 +151,32 @@ def _wish(
         )
     seed = secrets.randbelow(2**31) if seed is None else seed
     return Wish(subject, named, chosen, time_s, seed, rate, 1.0 if scale is None else scale)
+
+
+def _beside(wish: Wish, names: str) -> Wish:
+    """The same attacks, each by itself beside what is named. Raises LocalError."""
+    from cluster.config.source import nearest
+    from cluster.errors import ExitCode, LocalError
+    from jepsen_like.live.beside import BESIDE
+    from jepsen_like.live.plan import all_hostile
+
+    if wish.scenario is not None or not all_hostile(wish.nemeses):
+        raise LocalError(
+            "--beside is for hostile clients",
+            "each of them is played by itself",
+            "raftmq chaos run --nemesis turns --beside all --time 20",
+            ExitCode.USAGE,
+        )
+    chosen = tuple(BESIDE) if names == "all" else tuple(name.strip() for name in names.split(","))
+    for name in chosen:
+        if name not in BESIDE:
+            raise LocalError(
+                f"there is no {name!r} to play beside",
+                f"there are {', '.join(BESIDE)}, and all",
+                f"raftmq chaos run --nemesis turns --beside {nearest(name, tuple(BESIDE)) or 'all'}",
+                ExitCode.USAGE,
+            )
+    return wish._replace(beside=chosen)
 
 
 def _unsupported(wish: Wish) -> str | None:

@@ -17,6 +17,8 @@ HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
 HOSTILE = "hostile"
 """The story of faults that are all hostile clients."""
+ONE_BY_ONE = "one-by-one"
+"""The story of the same faults, each by itself beside something else (`Plan.beside`)."""
 QUIET_S = 1.0
 """Before the first fault."""
 AGAIN_MAX, AGAIN_AFTER = 4, 3
@@ -39,6 +41,8 @@ class Plan(NamedTuple):
     """Of a scripted scenario, and of what hostile clients send: 1 as it is meant, less for a rehearsal."""
     rate_given: bool = False
     """The user named the rate."""
+    beside: tuple[str, ...] = ()
+    """What happens to the nodes while each hostile client is played by itself; (): all are played together."""
 
     @property
     def is_scripted(self) -> bool:
@@ -50,12 +54,12 @@ class Plan(NamedTuple):
         """The name of what is played instead of faults dealt at random (`jepsen_like.live.stories`)."""
         if self.scenario is not None and self.scenario.is_scripted:
             return self.scenario.name
-        return HOSTILE if all_hostile(self.nemeses) else None
+        return story_of(self.nemeses, self.beside)
 
     @property
     def gates_count(self) -> bool:
         """Whether a missed gate ends the run with a code of its own: it was long enough, and at full scale."""
-        return self.scale >= 1 and (self.is_scripted or self.time_s >= FULL_S)
+        return self.scale >= 1 and (self.is_scripted or bool(self.beside) or self.time_s >= FULL_S)
 
     @property
     def command(self) -> str:
@@ -67,6 +71,8 @@ class Plan(NamedTuple):
             words.append(f"--scenario {self.scenario.name}")
         elif self.chosen:
             words.append(f"--nemesis {','.join(nemesis.name for nemesis in self.nemeses)}")
+        if self.beside:
+            words.append(f"--beside {','.join(self.beside)}")
         if self.story is not None:
             words.append(f"--scale {self.scale:g}")
         return " ".join(words)
@@ -75,6 +81,13 @@ class Plan(NamedTuple):
 def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
     """Whether there are any, and each is what a client does."""
     return bool(nemeses) and all(nemesis.is_hostile for nemesis in nemeses or ())
+
+
+def story_of(nemeses: tuple[Nemesis, ...] | None, beside: tuple[str, ...]) -> str | None:
+    """What is played instead of these faults dealt at random."""
+    if not all_hostile(nemeses):
+        return None
+    return ONE_BY_ONE if beside else HOSTILE
 
 
 class Choice(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cluster.config.source import nearest
 from cluster.errors import ExitCode, LocalError
+from jepsen_like.hostile import drawn, turns
 from jepsen_like.live import (
     nemesis_disk,
     nemesis_hostile,
@@ -32,6 +33,7 @@ NEMESES: dict[str, Nemesis] = {
 FAMILIES: dict[str, tuple[str, ...]] = {
     "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
     "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
+    "turns": tuple(attack.name for attack in (*turns.ATTACKS, *drawn.ATTACKS)),
 }
 """Names for several faults at once."""
 _MEMBERS = FAMILIES["membership"]

@@ -15,7 +15,7 @@ from jepsen_like.live.gates import FULL_S
 from jepsen_like.live.nemesis_seam import Nemesis
 from jepsen_like.live.outcome import Outcome, write_outcome
 from jepsen_like.live.owned import Owned, state_folder, sweep
-from jepsen_like.live.plan import HOSTILE, Plan, all_hostile, choose
+from jepsen_like.live.plan import Plan, all_hostile, choose, story_of
 from jepsen_like.live.power import ShimError
 from jepsen_like.live.processes import Processes
 from jepsen_like.live.run import Run, Tools
@@ -44,13 +44,16 @@ class Wish(NamedTuple):
     """None: what suits the subject."""
     scale: float = 1.0
     """Of a scripted scenario, and of what hostile clients send."""
+    beside: tuple[str, ...] = ()
+    """See Plan."""
 
     @property
     def story(self) -> Story | None:
         """What is played instead of faults dealt at random."""
         if self.scenario is not None and self.scenario.is_scripted:
             return STORIES[self.scenario.name]
-        return STORIES[HOSTILE] if all_hostile(self.nemeses) else None
+        name = story_of(self.nemeses, self.beside)
+        return STORIES[name] if name is not None else None
 
 
 def check_space(folder: Path, free_bytes: int | None = None, needed: int = FREE_BYTES_MIN) -> None:
@@ -125,6 +128,7 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
                 wish.nemeses is not None,
                 wish.scale,
                 wish.rate is not None,
+                wish.beside,
             )
             tell(f"seed {plan.seed}    (again: {plan.command})")
             for name, why in choice.skipped.items():

@@ -6,11 +6,12 @@ from jepsen_like.live import (
     story_bitflip,
     story_failover,
     story_hostile,
+    story_one_by_one,
     story_report_000,
     story_report_001,
     story_report_002,
 )
-from jepsen_like.live.plan import HOSTILE
+from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE
 from jepsen_like.live.story import Story
 
 STORIES: dict[str, Story] = {
@@ -23,5 +24,6 @@ STORIES: dict[str, Story] = {
     "isolated-leader": story_failover.ISOLATED,
     "graceful": story_failover.GRACEFUL,
     HOSTILE: story_hostile.HOSTILE,
+    ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
 }
-"""Every scenario that is scripted, and what is played when all faults are hostile clients."""
+"""Every scenario that is scripted, and what is played when all faults are hostile clients: together, or one by one."""

@@ -56,6 +56,8 @@ class Scene:
         """Sends per second that the user asked for."""
         self.attacks = [nemesis.name for nemesis in plan.nemeses] if plan is not None else []
         """What hostile clients are to do."""
+        self.beside = plan.beside if plan is not None else ()
+        """What happens to the nodes meanwhile, one after the other."""
         self.played: list[Played] = []
         """Rounds of faults that the story dealt itself."""
         self.broken: list[str] = []

@@ -38,3 +38,7 @@ def witness_U07() -> None:
 
 def witness_U08() -> None:
     holds("U08")
+
+
+def witness_U09() -> None:
+    holds("U09")
