@@ -20,7 +20,7 @@ MIDDLE_S: Final = 5.0
 """A kill waits so long for the work that it is to interrupt."""
 INTO_S: Final = 0.2
 """And comes at a drawn moment so soon after it has begun."""
-COPY_S: Final = 30.0
+COPY_S: Final = 60.0
 _POLL_S: Final = 0.01
 _BACKUPS: Final = "backups"
 

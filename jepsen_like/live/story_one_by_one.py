@@ -23,7 +23,7 @@ from jepsen_like.live.watch import Change, Watch
 
 REQUESTS: Final = 5_000
 """Of each cell at full scale."""
-LONGER_MAX: Final = 2.0
+LONGER_MAX: Final = 1.5
 """A cell that has not sent them by then ends after so many times the time that it was to last."""
 ROUNDS: Final = 6
 """Of an attack, within that time."""
@@ -64,6 +64,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
             span = start_ns, time.monotonic_ns()
         scene.wait_well()
         turns = {node.id: asyncio.run(ask_turns(node.admin_port)) for node in subject.nodes}
+        told += [f"node {node}: {each}" for node, each in turns.items()]
     cell = _judged(scene, attack, beside, rounds, watch, resting, span, turns)
     scene.played.append(Played(attack, Effect(cell["requests"] > 0, ""), 0.0, (span[1] - span[0]) / 1e9, 0.0))
     if assault.died:
@@ -90,7 +91,8 @@ def _judged(
     seen, lost = seen_in(scene.history.ops, [span]), 0
     if beside.is_steady:
         changes = [each.what for each in watch.changes if beside.is_whole or _is_reign(each)]
-        lost = sum(seen.unanswered.values())
+        # Registers are changed and read through one node's HTTP port: while that node is down, nobody answers there.
+        lost = sum(seen.unanswered.values()) if beside.is_whole else seen.unanswered["send"]
         scene.demand(not changes, f"{where}: {'; '.join(changes[:_SHOWN])}")
         scene.demand(lost == 0, f"{where}: {lost} honest requests were not answered, the first: {seen.first}")
         scene.demand(seen.p99_ms() <= P99_MAX_MS, f"{where}: the p99 of honest sends is {seen.p99_ms():.0f} ms")
@@ -98,8 +100,8 @@ def _judged(
     scene.demand(not wrong, f"{where}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
     grown = max(watch.peak[node] - resting.get(node, watch.peak[node]) for node in watch.peak)
     scene.demand(grown <= MEMORY_MAX, f"{where}: a node grew by {grown // _MIB} MiB")
-    longest = max(turns.values(), key=lambda told: told.longest_s)
-    scene.demand(longest.longest_s <= TURN_MAX_S, f"{where}: a turn took {longest}")
+    node, longest = max(turns.items(), key=lambda each: each[1].longest_s)
+    scene.demand(longest.longest_s <= TURN_MAX_S, f"{where}: a turn of node {node} took {longest}")
     return {
         "attack": attack,
         "beside": beside.name,
@@ -108,6 +110,7 @@ def _judged(
         "sends": seen.count(),
         "p99_ms": round(seen.p99_ms(), 1),
         "longest_turn": str(longest),
+        "longest_turn_node": node,
         "memory_mib": max(watch.peak.values()) // _MIB,
         "memory_grown_mib": grown // _MIB,
         "unanswered": lost,
