@@ -118,6 +118,7 @@ class RetentionLane:
         self._checkpoints = checkpoints
         self._rules = rules
         self._tier = tier
+        self._longer = topic_ages.KeptLonger(state)
         self._earlier_at: topic_ages.Place | None = None
         """Where the next look for what goes earlier than the rest begins."""
         self._verified = ""
@@ -207,8 +208,8 @@ class RetentionLane:
             disk=disk,
             floors=floors,
             asked=job.asked,
-            kept_longer=topic_ages.kept_longer(state, rules.keep_ms, job.now_ms),
         )
+        facts = self._with_longer(facts)
         queues, self._earlier_at = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
         free = self._with_consumers(job, facts, queues, found)
         wanted = free.decision
@@ -219,6 +220,16 @@ class RetentionLane:
         waiting = state.timers.counts.pending_bytes + state.halves.pending.bytes + state.writes.left_bytes
         held = Held(wanted.position, below, waiting * 2 > facts.end - state.trim_position, wanted.reason)
         return self._with_consumers(job, facts, queues, found)._replace(held=held)
+
+    def _with_longer(self, facts: Facts) -> Facts:
+        """Topics that keep messages longer are asked only where age would take some: it costs a seek or two per queue
+        of each."""
+        decision = decide(facts, self._rules)
+        if "age" not in decision.reason:
+            return facts
+        first_end = facts.segments[0].end
+        longer = self._longer.floor(self._rules.keep_ms, facts.now_ms, first_end, decision.position)
+        return facts._replace(kept_longer=longer)
 
     def _with_consumers(self, job: Ask, facts: Facts, queues: list[QueueMin], found: Survey) -> Survey:
         """Asked only where a rule depends on consumption: it costs a seek per queue of each group."""

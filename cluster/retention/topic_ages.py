@@ -34,16 +34,40 @@ class Earlier(NamedTuple):
     """Where the next look begins; None: at the first topic."""
 
 
-def kept_longer(state: BrokerState, keep_ms: int, now_ms: int) -> Floor | None:
-    """The first message that a topic keeps although others of its age go; None if there is none."""
-    floors = [
-        Floor(position, f"topic {topic.name} (retention.ms {topic.retention_ms})")
-        for topic in state.topics.values()
-        if _longer(topic, keep_ms)
-        for queue_id in range(topic.queues)
-        if (position := _first_kept(state, topic, queue_id, now_ms)) is not None
-    ]
-    return min(floors, default=None)
+class KeptLonger:
+    """What topics with a longer time hold back. One lane.
+
+    A look asks for a row or two of each of their queues. So it remembers which topic held the log last: as long as that
+    one does, no other is asked."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._holder = ""
+
+    def floor(self, keep_ms: int, now_ms: int, first_end: int, end: int) -> Floor | None:
+        """The first message below `end` that a topic keeps although others of its age go; None if there is none. The
+        search ends at one below `first_end`, where the first segment ends that would go: then none goes."""
+        lowest: Floor | None = None
+        for topic in self._topics():
+            if not _longer(topic, keep_ms):
+                continue
+            for queue_id in range(topic.queues):
+                position = _first_kept(self._state, topic, queue_id, now_ms, end)
+                if position is None or (lowest is not None and lowest.position <= position):
+                    continue
+                self._holder = topic.name
+                lowest = Floor(position, f"topic {topic.name} (retention.ms {topic.retention_ms})")
+                if position < first_end:
+                    return lowest
+        return lowest
+
+    def _topics(self) -> Iterator[TopicConfig]:
+        """The last holder first, and again in its place."""
+        topics = self._state.topics
+        holder = topics.get(self._holder)
+        if holder is not None:
+            yield holder
+        yield from topics.values()
 
 
 def _longer(topic: TopicConfig, keep_ms: int) -> bool:
@@ -51,13 +75,15 @@ def _longer(topic: TopicConfig, keep_ms: int) -> bool:
     return own is not None and bool(keep_ms) and (own == 0 or own > keep_ms)
 
 
-def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: int) -> int | None:
-    """Position of the queue's first message that is younger than its topic's time."""
+def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: int, end: int) -> int | None:
+    """Position of the queue's first message that is younger than its topic's time; None if it is not below `end`."""
     offset = state.min_offset(topic.id, queue_id)
-    if topic.retention_ms:
-        offset = max(offset, state.offset_by_time(topic.id, queue_id, now_ms - topic.retention_ms + 1, False))
     items = state.fetch(topic.id, queue_id, offset, 1)
-    return items[0].position if items else None
+    if topic.retention_ms and not (items and items[0].position >= end):
+        young = state.offset_by_time(topic.id, queue_id, now_ms - topic.retention_ms + 1, False)
+        if young > offset:
+            items = state.fetch(topic.id, queue_id, young, 1)
+    return items[0].position if items and items[0].position < end else None
 
 
 def gone_earlier(state: BrokerState, keep_ms: int, now_ms: int, at: Place | None = None) -> Earlier:

@@ -218,6 +218,22 @@ async def test_topics_with_a_time_of_their_own_take_turns(
     assert node.storage.state.min_offset(topics["u"].id, 0) == 3
 
 
+async def test_topics_that_keep_longer_are_asked_only_where_age_takes_something(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(topic_ages.KeptLonger, "floor", lambda self, *window: asked.append(window[-1]))
+    node = make()
+    node.store(300)
+    node.checkpoint()
+    node.pass_ms(500)
+    assert not asked, "nothing is a second old"
+    node.store(10)
+    node.checkpoint()
+    node.pass_ms(800)
+    assert node.storage.state.trim_position in asked
+
+
 def knows_slices(node: Node) -> list[int]:
     """Has every member know slices; returns the formats of the TRIMs that are proposed from now on."""
     state = node.storage.state

@@ -12,10 +12,11 @@ from cluster.config.config import RetentionSection
 from cluster.retention import consumers, topic_ages
 from cluster.retention.consumers import Behind
 from cluster.retention.policy import Floor
-from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, Place, gone_earlier, kept_longer
+from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, KeptLonger, Place, gone_earlier
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
+from raftlog.work import METER
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.topics import TopicConfig
@@ -75,19 +76,46 @@ def test_a_topic_keeps_messages_for_a_whole_number_of_milliseconds(text: str) ->
     assert TopicConfig(9, "old", attributes={"retention.ms": text}).retention_ms is None, "of a row from before"
 
 
+EVERYWHERE = 1 << 40
+
+
 def test_what_a_topic_keeps_longer_holds_the_log_from_its_first_young_message_on() -> None:
     leader = Leader(a=str(100 * HOUR), b="0", c=str(HOUR))
+
+    def kept(keep_ms: int, now_ms: int, end: int = EVERYWHERE) -> Floor | None:
+        return KeptLonger(leader.state).floor(keep_ms, now_ms, 0, end)
+
     leader.store("c", 1 * HOUR)
-    assert kept_longer(leader.state, 72 * HOUR, 1 * HOUR) is None, "no messages, or a shorter time"
+    assert kept(72 * HOUR, 1 * HOUR) is None, "no messages, or a shorter time"
     old = leader.store("a", 10 * HOUR)
     young = leader.store("a", 50 * HOUR)
-    assert kept_longer(leader.state, 72 * HOUR, 109 * HOUR) == Floor(old, "topic a (retention.ms 360000000)")
-    assert kept_longer(leader.state, 72 * HOUR, 110 * HOUR) == Floor(young, "topic a (retention.ms 360000000)")
-    assert kept_longer(leader.state, 72 * HOUR, 150 * HOUR) is None
-    assert kept_longer(leader.state, 200 * HOUR, 109 * HOUR) is None, "the others are kept longer still"
-    assert kept_longer(leader.state, 0, 109 * HOUR) is None, "everything is kept for ever"
+    assert kept(72 * HOUR, 109 * HOUR) == Floor(old, "topic a (retention.ms 360000000)")
+    assert kept(72 * HOUR, 109 * HOUR, old) is None, "nothing from there on would go"
+    assert kept(72 * HOUR, 110 * HOUR) == Floor(young, "topic a (retention.ms 360000000)")
+    assert kept(72 * HOUR, 110 * HOUR, young) is None
+    assert kept(72 * HOUR, 150 * HOUR) is None
+    assert kept(200 * HOUR, 109 * HOUR) is None, "the others are kept longer still"
+    assert kept(0, 109 * HOUR) is None, "everything is kept for ever"
     for_ever = leader.store("b", 50 * HOUR)
-    assert kept_longer(leader.state, 72 * HOUR, 9999 * HOUR) == Floor(for_ever, "topic b (retention.ms 0)")
+    assert kept(72 * HOUR, 9999 * HOUR) == Floor(for_ever, "topic b (retention.ms 0)")
+
+
+def test_while_a_topic_holds_the_first_segment_no_other_topic_is_asked() -> None:
+    leader = Leader(**{f"t{number:03}": "0" for number in range(200)})
+    names = sorted(leader.ids, reverse=True)
+    positions = [leader.store(name, HOUR) for name in names]
+    first_end = positions[2]
+    longer = KeptLonger(leader.state)
+
+    def look() -> int:
+        """Units of one that finds something."""
+        before = METER.units
+        assert longer.floor(HOUR, 9 * HOUR, first_end, EVERYWHERE) is not None
+        return METER.units - before
+
+    assert look() > 20 * look()
+    leader.run(["delete_topic", names[1]])
+    assert look() > 20 * look(), "another one is remembered"
 
 
 def test_what_a_topic_keeps_shorter_goes_when_it_is_worth_an_entry() -> None:
