@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.topic_sizes import FRESH_MS, LARGEST_MAX, TopicSize, TopicSizes, measure
+from cluster.broker.topic_sizes import FRESH_MS, LARGEST_MAX, REST, TopicSize, TopicSizes, measure
 from statemachine.consume_queue import BLOCK
 from statemachine.payload import ITEM
 
@@ -75,6 +75,21 @@ async def test_askers_share_one_look_for_a_while() -> None:
     now[0] += 1
     state.rows[1][0].append(5)
     assert (await known.all()).sizes == {1: TopicSize(15, True)}
+
+
+async def test_a_look_that_takes_long_is_not_soon_repeated() -> None:
+    state, now = FakeState({1: [[10]]}), [0]
+    known = TopicSizes(state, lambda: now[0])  # type: ignore[arg-type]
+    looks = asyncio.ensure_future(known.all())
+    await asyncio.sleep(0)
+    now[0] += FRESH_MS
+    await looks
+    now[0] += REST * FRESH_MS - 1
+    await known.all()
+    assert state.reads == 1
+    now[0] += 1
+    await known.all()
+    assert state.reads == 2
 
 
 async def test_the_largest_are_picked_where_they_are_measured() -> None:
