@@ -1,7 +1,8 @@
 """`--beside`: each attack by itself, under one condition after the other, and what it costs honest clients.
 
 A cell of the table is one attack under one condition. It begins with nodes that have just been started, so that the
-longest turn and the memory are its own. It lasts for the time that the user named, and longer until REQUESTS are sent.
+longest turn and the memory are its own. It lasts for the time that the user named, and longer until a round is over and
+REQUESTS are sent.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ REQUESTS: Final = 5_000
 """Of each cell at full scale."""
 LONGER_MAX: Final = 1.5
 """A cell that has not sent them by then ends after so many times the time that it was to last."""
+ROUND_MAX: Final = 4.0
+"""So many times, if no round is over."""
 ROUNDS: Final = 6
 """Of an attack, within that time."""
 P99_MAX_MS: Final = 250.0
@@ -59,7 +62,7 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
         with Assault(subject.processes, orders, rounds.append) as assault:
             begun, start_ns = time.monotonic(), time.monotonic_ns()
             told += beside.play(scene, attack, begun + scene.time_s)
-            while _sent(rounds) < scene.count(REQUESTS) and time.monotonic() < begun + LONGER_MAX * scene.time_s:
+            while _goes_on(rounds, scene.count(REQUESTS), (time.monotonic() - begun) / scene.time_s):
                 told += beside.play(scene, attack, time.monotonic() + scene.time_s / ROUNDS)
             span = start_ns, time.monotonic_ns()
         scene.wait_well()
@@ -70,6 +73,13 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
     if assault.died:
         scene.doubts.append(f"{attack}: the attacker ended by itself: {' | '.join(assault.noise)}")
     return cell
+
+
+def _goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
+    """Whether a cell lasts longer than the time that it was to last; it has taken so many times as long."""
+    if not any(each.is_over for each in rounds):
+        return times < ROUND_MAX
+    return _sent(rounds) < wanted and times < LONGER_MAX
 
 
 def _sent(rounds: list[Round]) -> int:
