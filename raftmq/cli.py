@@ -207,9 +207,11 @@ def _explain(error: Exception) -> LocalError | None:
 
 
 def _show(error: LocalError, arguments: list[str]) -> int:
+    from raftmq.commands.common import plain
+
     lines = (("", error.what, "red"), ("because: ", error.why, None), ("type:    ", error.fix, "green"))
     for label, text, colour in lines:
-        click.secho(label + " ".join(text.split("\n")), fg=colour, err=True)
+        click.secho(label + " ".join(plain(text).split("\n")), fg=colour, err=True)
     if "--json" in arguments:
         told = {"what": error.what, "why": error.why, "type": error.fix, "exit_code": int(error.exit_code)}
         click.echo(json.dumps({"schema": 1, "error": told}))

@@ -341,10 +341,14 @@ def _refused(error: LocalError) -> ApiError:
     return ApiError("refused", f"{error.what}: {error.why}", error.fix)
 
 
+ID_DIGITS = 5
+"""Of the greatest id; Python does not turn very many into a number."""
+
+
 def member_id(text: str) -> NodeId:
     """The node id in a path. Raises ApiError if it is not valid."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):
-        raise ApiError("bad_field", f"{text} is not the id of a node", "GET /v1/members lists them")
+    if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS and 1 <= int(text) <= 65535):
+        raise ApiError("bad_field", f"{text[:64]} is not the id of a node", "GET /v1/members lists them")
     return NodeId(int(text))
 
 

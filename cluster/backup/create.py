@@ -7,6 +7,7 @@ bytes never change again: segment files can be linked or copied while the node a
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -159,6 +160,13 @@ def _make_target(target: Path, data: Path | None) -> None:
             f"raftmq backup create --to {data.parent / 'backups'}    (better: a directory on another disk)",
             ExitCode.REFUSED,
         )
+    if data is not None and (other := _other_node(target, data)) is not None:
+        raise LocalError(
+            f"{target} cannot be a backup target",
+            f"it lies in the directory {other} of another node",
+            f"raftmq backup create --to {data.parent / 'backups'}    (better: a directory on another disk)",
+            ExitCode.REFUSED,
+        )
     try:
         target.mkdir(exist_ok=True)  # its parent must be there: one that is not may be a mount that is missing
         files.sync_file(target)
@@ -169,6 +177,22 @@ def _make_target(target: Path, data: Path | None) -> None:
             f"mkdir -p {target.parent}    (and check that the disk is mounted), or: raftmq backup create --to DIR",
             ExitCode.REFUSED,
         ) from error
+
+
+MADE_BY_UP = ("raftmq.toml", f"data/{layout.IDENTITY}")
+"""What the folder has in which `raftmq up` keeps a node."""
+
+
+def _other_node(path: Path, data: Path) -> Path | None:
+    """The data directory that the path lies in or is, or the folder with one that `raftmq up` made; None if there is
+    none but the node's own `data`."""
+    resolved = path.resolve()
+    for folder in (resolved, *resolved.parents):
+        if os.path.lexists(folder / layout.IDENTITY):
+            return folder
+        if folder != data.resolve().parent and all(os.path.lexists(folder / name) for name in MADE_BY_UP):
+            return folder
+    return None
 
 
 class _Work:

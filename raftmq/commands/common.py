@@ -7,6 +7,7 @@ import getpass
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -115,11 +116,20 @@ def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool 
     if as_json:
         print_json({"schema": 1, **answer})
         return
-    for line in lines:
+    for line in map(plain, lines):
         if markup:
             console().print(line)
         else:
             click.echo(line)
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """The text as a terminal may have it: a character that it would obey and not show is escaped, as Python writes it.
+    Names of clients and the like come from anybody. Line feeds and tabs stay."""
+    return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def told_in_lines(what: str, why: str, fix: str) -> LocalError:
@@ -208,7 +218,9 @@ def table_of(titles: Sequence[str], rows: Sequence[Sequence[object]], left: Coll
     for title in titles:
         table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(each if isinstance(each, Text) else Text("-" if each is None else str(each)) for each in row))
+        table.add_row(
+            *(each if isinstance(each, Text) else Text("-" if each is None else plain(str(each))) for each in row)
+        )
     return table
 
 

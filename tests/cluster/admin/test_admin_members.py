@@ -376,6 +376,12 @@ async def test_health_says_that_no_failure_is_survived(client: Any, node: Any) -
     assert quorum.finding.startswith("no failure is survived: both voters, 1, 2, are needed")
 
 
+@pytest.mark.parametrize("wrong", ["0", "65536", "9" * 5000, "x", "-1", "\u0663"])
+async def test_what_is_no_id_of_a_node_is_refused(client: Any, wrong: str) -> None:
+    answer = await client.get(f"/v1/members/{wrong}/status")
+    assert (await error_of(answer))[:2] == (400, "bad_field")
+
+
 @pytest.mark.parametrize(
     ("lag", "stopped", "allowed", "passes"),
     [

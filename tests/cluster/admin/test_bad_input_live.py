@@ -62,8 +62,16 @@ BAD: list[Row] = [
     ("GET", "/v1/events?limit=100000", None, 400, "limit cannot be 100000"),
     # changes that would stop the cluster, or contradict themselves
     ("PUT", "/v1/config", {"values": {"limits.connections_max": 0}}, 400, "limits.connections_max"),
-    ("PUT", "/v1/config", {"values": {"limits.frame_bytes_max": 1}}, 409, "too small for limits.message_bytes_max"),
-    ("PUT", "/v1/config", {"values": {"send.deadline_ms": 5, "send.leader_wait_ms": 5}}, 409, "unknown outcome"),
+    ("PUT", "/v1/config", {"values": {"limits.frame_bytes_max": 1}}, 409, "with 131072 to 50331648"),
+    (
+        "PUT",
+        "/v1/config",
+        {"values": {"limits.frame_bytes_max": 131072}},
+        409,
+        "too small for limits.message_bytes_max",
+    ),
+    ("PUT", "/v1/config", {"values": {"send.deadline_ms": 5}}, 409, "with 100 to 600000"),
+    ("GET", f"/v1/members/{'9' * 5000}/status", None, 400, "is not the id of a node"),
     (
         "PUT",
         "/v1/config",
@@ -176,13 +184,13 @@ def test_a_change_counts_on_every_node_without_a_restart(ready: LiveCluster) -> 
     before = {row["key"]: row["value"] for row in ready.ask(1, "/v1/config")["settings"]}
     key = "limits.message_bytes_max"
     try:
-        changed = ready.ask(ready.leader(), "/v1/config", "PUT", {"values": {key: 1000}, "author": "test"})
-        assert changed["changes"] == [{"key": key, "before": before[key], "after": 1000}]
+        changed = ready.ask(ready.leader(), "/v1/config", "PUT", {"values": {key: 1024}, "author": "test"})
+        assert changed["changes"] == [{"key": key, "before": before[key], "after": 1024}]
         ready.wait_equal()
         for node in ready.nodes:
-            assert ready.ask(node.id, "/v1/status")["limits"]["message_bytes_max"] == 1000
+            assert ready.ask(node.id, "/v1/status")["limits"]["message_bytes_max"] == 1024
             with connect(f"127.0.0.1:{node.broker_port}") as mq, pytest.raises(RaftMQError, match="message_bytes_max"):
-                mq.send(TOPIC, b"x" * 1001)
+                mq.send(TOPIC, b"x" * 1025)
     finally:
         ready.ask(ready.leader(), "/v1/config", "PUT", {"values": {key: before[key]}})
     assert {node.id: node.pid for node in ready.nodes} == pids

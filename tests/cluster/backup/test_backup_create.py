@@ -289,6 +289,23 @@ def test_a_target_that_vanishes(stopped: Any, tmp_path: Path, monkeypatch: Any) 
         create(stopped.request(stopped.data / "backups"))
 
 
+@pytest.mark.parametrize("place", ["n2", "n2/backups", "n2/data", "n2/data/log/x", "elsewhere/x"])
+def test_nothing_is_written_into_the_directory_of_another_node(stopped: Any, tmp_path: Path, place: str) -> None:
+    for name in ("n2/data", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "IDENTITY").touch()
+    (tmp_path / "n2" / "raftmq.toml").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LocalError, match=r"(?s)cannot be a backup target.*of another node"):
+        create(stopped.request(tmp_path / place))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_folder_of_the_node_itself_may_have_its_backups(stopped: Any, tmp_path: Path) -> None:
+    (stopped.data.parent / "raftmq.toml").touch()
+    create(stopped.request(stopped.data.parent / "backups"))
+
+
 def test_what_an_earlier_attempt_left_is_removed_and_told(stopped: Any, tmp_path: Path) -> None:
     target = tmp_path / "to"
     mine = target / f"20200101T000000Z-{stopped.expected['cluster_uuid'][:8]}-n1-i5.partial"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -55,6 +56,10 @@ def test_a_second_node_is_not_stopped(live_cluster: LiveCluster, capsys: pytest.
     gone, other = [node.id for node in cluster.nodes if node.id != leader]
     cluster.kill(gone)
     try:
+        deadline = time.monotonic() + 30
+        while cluster.ask(leader, f"/v1/members/{other}/can-stop")["allowed"]:
+            assert time.monotonic() < deadline, "the leader does not miss the node"
+            time.sleep(0.05)
         for command in (["restart", str(other)], ["rolling-restart", "--node", str(other)]):
             assert run([*command, "--data", data]) == 5
             assert f"node {other} must not be stopped now" in capsys.readouterr().err

@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 
 from cluster.admin.findings.catalogue import CODES
 from cluster.config.local_layout import NodeRecord, locked
-from cluster.errors import LocalError
+from cluster.errors import ExitCode, LocalError
 from raftmq.cli import _client_error, cli
+from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
-from raftmq.commands import produce, up
+from raftmq.commands import common, produce, up
 from raftmq.commands.status import finding_lines, with_admin
 from raftmq.local import status as local_status
 from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
@@ -228,3 +229,27 @@ def test_where_no_server_is_reached_the_command_says_where_it_looked() -> None:
     with pytest.raises(LocalError) as caught:
         tally.raise_first("t")
     assert (caught.value.why, caught.value.fix) == ("1 message was not stored", error.fix)
+
+
+EVIL = "a\x1b]0;x\x07b\x9b2J\u202ec\r"
+SHOWN = r"a\x1b]0;x\x07b\x9b2J\u202ec\r"
+
+
+@pytest.mark.parametrize("markup", [False, True])
+def test_what_others_named_does_not_command_the_terminal(markup: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client chooses its id, and `raftmq group describe` prints it."""
+    common.show(False, {}, f"members: {EVIL}\n\tnext: \u00e9", markup=markup)
+    common.print_table(["member"], [[EVIL]])
+    told = capsys.readouterr().out
+    assert told.count(SHOWN) == 2
+    assert "\n\tnext: \u00e9" in told or markup
+    assert not set(told) & set(EVIL) - set("abc2J0;x]")
+
+
+def test_an_error_does_not_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise LocalError(EVIL, EVIL, EVIL)
+
+    monkeypatch.setattr("raftmq.commands.topic.AdminApi", fail)
+    assert run_line(["topic", "describe", "t", "--admin", ADDRESS]) == ExitCode.FAILED
+    assert capsys.readouterr().err.count(SHOWN) == 3
