@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show
+from raftmq.commands.common import data_option, json_option, plain, print_json, print_pages, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
 
@@ -146,7 +146,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
         print_json({"schema": 1, **answer})
         return
     members = ", ".join(member["client_id"] for member in answer["members"]) or "none connected"
-    click.echo(f"{name}: lag {answer['lag']}; members: {members}")
+    click.echo(plain(f"{name}: lag {answer['lag']}; members: {members}"))
     print_table(
         ["topic", "queue", "committed", "min offset", "max offset", "lag", "lag s", "last commit s ago", "owner"],
         [

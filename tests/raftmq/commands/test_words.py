@@ -253,3 +253,10 @@ def test_an_error_does_not_either(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr("raftmq.commands.topic.AdminApi", fail)
     assert run_line(["topic", "describe", "t", "--admin", ADDRESS]) == ExitCode.FAILED
     assert capsys.readouterr().err.count(SHOWN) == 3
+
+
+def test_ids_of_members_are_shown_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    group = {"members": [{"client_id": EVIL}], "offsets": [], "lag": 0}
+    monkeypatch.setattr(AdminApi, "whole", lambda *_: group)
+    assert run_line(["group", "describe", "g", "--admin", ADDRESS]) == 0
+    assert f"members: {SHOWN}\n" in capsys.readouterr().out
