@@ -71,7 +71,6 @@ _._removal  # cluster/repair/installs.py: the task of a thread
 
 # Of tests: a fixture that is asked for its effect, and a field that a failed assertion prints.
 _.all_released, _.after_s
-_.l  # bench/receive/shapes.py: an ext field, decoded as the product does
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py
 _.pending_upload_bytes  # cluster/members/stopping.py: a field of an answer

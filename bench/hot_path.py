@@ -91,15 +91,6 @@ class Driver:
         if self._lone.loop.errors:
             raise SystemExit(f"the node raised: {self._lone.loop.errors}")
 
-    def pass_time(self, seconds: float) -> None:
-        """Lets the node do what it does."""
-        self._lone.pass_time(seconds)
-
-    def staged_left(self) -> int:
-        """Messages of staged writes that are neither copied nor removed."""
-        node = self._lone.machine.node
-        return 0 if node is None else node.storage.state.writes.left
-
     def send(self, in_flight: int, batch: int, rounds: int) -> None:
         """Sends `in_flight` requests at a time."""
         body = batch_body(BODY_BYTES, batch) if batch > 1 else bytes(BODY_BYTES)
