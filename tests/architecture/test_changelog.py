@@ -26,9 +26,25 @@ def problem(name: str, text: str) -> str:
     return ""
 
 
+def problems(folder: Path) -> list[str]:
+    """What is wrong with the folder's fragments."""
+    fragments = sorted(path for path in folder.iterdir() if path.name != "README.md")
+    return [what for path in fragments if (what := problem(path.name, path.read_text()))]
+
+
 def test_every_fragment_has_a_valid_name_and_a_sentence() -> None:
-    fragments = [path for path in FOLDER.iterdir() if path.name != "README.md"]
-    assert [what for path in fragments if (what := problem(path.name, path.read_text()))] == []
+    assert problems(FOLDER) == []
+
+
+def test_the_example_of_the_page_is_valid_and_a_wrong_one_beside_it_is_named(tmp_path: Path) -> None:
+    page = (FOLDER / "README.md").read_text()
+    [example] = re.findall(r"^changelog\.d/(\S+)$", page, re.MULTILINE)
+    (tmp_path / "README.md").write_text(page)
+    (tmp_path / example).write_text("A slow disk raises an alarm.\n")
+    assert problems(tmp_path) == []
+    (tmp_path / "+slow-disk.feature.md").write_text("A slow disk raises an alarm.\n")
+    [found] = problems(tmp_path)
+    assert "+slow-disk.feature.md" in found
 
 
 @pytest.mark.parametrize(
