@@ -39,7 +39,7 @@ _.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
 # Read by name: configuration keys, tables that become a page of docs/, and methods that a table of names calls.
 _.topics_max, _.groups_max  # cluster/replication/names.py
 _.safe  # raftlog/storage/recovery_table.py, printed in docs/disk-format.md
-_.pedigree  # of a planted bug, printed in docs/internals/robustness.md
+_.pedigree  # of a planted bug: for the readers of its file
 _._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py
 _._loss, _._duplicate, _._slow_link, _._slow_disk, _._clock, _._transfer, _._campaign, _._closed
 _._figure_8, _._stale_vote, _._stale_ack  # jepsen_like/core_sim/plays.py
