@@ -26,6 +26,8 @@ from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolati
 from raftlog.frame import check_follows, tail_after
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
+READ_ENTRIES, READ_BYTES = 1024, 1 << 20
+"""Of entries on disk that one call reads, on the thread that calls: each takes some microseconds besides its bytes."""
 _ROLLS_KEPT = 64
 
 
@@ -152,11 +154,13 @@ class RaftLog:
         return EntryId(found_term, found_index) if found_index > self.previous.index else self.previous.id
 
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high) from memory, or their persisted beginning from disk; at least one."""
+        """Entries [low, high) from memory, or their persisted beginning from disk, of which READ_ENTRIES and READ_BYTES
+        at most; at least one."""
         first_cached = self.cache.first_index
         if low >= first_cached:
             return self.cache.slice_bytes(low, high, bytes_max)
-        return self.reader.read_entries(low, min(high, first_cached), bytes_max)
+        high = min(high, first_cached, low + READ_ENTRIES)
+        return self.reader.read_entries(low, high, min(bytes_max, READ_BYTES))
 
     def entry(self, index: int) -> Entry:
         """The entry at `index`, which the caller knows to be in the log."""

@@ -37,6 +37,10 @@ from raftlog.membership import Membership
 from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, ReadState, Role, SoftState
 
+READS_AHEAD = 2
+"""Runs of committed entries that were read from disk and are not applied yet: one is applied, the next one waits. A
+node that starts with a long log to apply again would otherwise read all that it may hold in one turn."""
+
 
 class Ready(NamedTuple):
     """Everything that the caller has to do next. The caller's duties:
@@ -328,6 +332,8 @@ class RawNode:
     def _can_apply(self) -> bool:
         log = self.raft.log
         if self._apply_waits:
+            return False
+        if log.applying_index + 1 < log.cache.first_index and len(self._applying) >= READS_AHEAD:
             return False
         return log.applying_index < log.applicable_index and self._applying_bytes < self.raft.config.applying_bytes_max
 

@@ -8,6 +8,9 @@ from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.messages import AppendEntries, Heartbeat, InstallSnapshot
 from raftlog.types import EntryId, NodeId
 
+ENTRY_BYTES = 512
+"""Of what a turn may send, for an entry at least: many short ones take longer than as many bytes of long ones."""
+
 
 def broadcast(raft: Raft) -> None:
     """Sends every follower what it lacks, as far as its window allows."""
@@ -93,7 +96,7 @@ def _send(raft: Raft, node: NodeId, progress: Progress, *, with_entries: bool) -
     size = entries[-1].end_position - entries[0].position if entries else 0
     if raft.catch_up_budget is not None and next_index < log.cache.first_index:
         raft.catch_up_budget -= size
-    raft.send_budget -= size
+    raft.send_budget -= max(size, ENTRY_BYTES * len(entries))
     raft.send(AppendEntries(raft.id, node, raft.term, EntryId(prev_term, next_index - 1), log.commit_index, entries))
     progress.sent(last_index, size)
     progress.sent_commit = max(progress.sent_commit, min(log.commit_index, last_index))

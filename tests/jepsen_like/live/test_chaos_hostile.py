@@ -16,12 +16,13 @@ import pytest
 
 from jepsen_like.history import Op
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live import story_hostile
+from jepsen_like.live import story_hostile, story_one_by_one
 from jepsen_like.live.assault import Round
+from jepsen_like.live.beside import BESIDE, WAVES
 from jepsen_like.live.honest import seen_in
 from jepsen_like.live.long_turns import TURN_MAX_S, Turns
 from jepsen_like.live.owned import FOLDER_VARIABLE
-from jepsen_like.live.plan import HOSTILE, Plan
+from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Plan
 from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.session import Wish, space_needed
 from jepsen_like.live.stories import STORIES
@@ -60,6 +61,88 @@ def test_hostile_clients_alone_are_a_story_and_among_others_are_dealt() -> None:
 def test_scale_is_for_hostile_clients_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chaos", "run", "--nemesis", "kill-leader", "--scale", "0.5"]) == 2
     assert "hostile clients" in capsys.readouterr().err
+
+
+def test_beside_something_each_attack_is_played_by_itself() -> None:
+    plan = plan_of("turns", 20)._replace(beside=("nothing", "kills"))
+    assert plan.story == ONE_BY_ONE
+    assert plan.gates_count
+    assert plan.command.endswith("--beside nothing,kills --scale 1")
+    wish = Wish("raftmq", None, plan.nemeses, 20, 1, None, beside=plan.beside)
+    assert wish.story is STORIES[ONE_BY_ONE]
+    assert set(FAMILIES["turns"]) < set(FAMILIES["hostile"])
+    assert set(FAMILIES["turns"]) > WAVES.keys()
+
+
+@pytest.mark.parametrize("chosen", [["--nemesis", "kill-leader"], ["--scenario", "hostile-few-files"], []])
+def test_beside_is_for_hostile_clients(chosen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", *chosen, "--beside", "kills"]) == 2
+    assert "--beside is for hostile clients" in capsys.readouterr().err
+
+
+def test_what_is_unknown_beside_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chaos", "run", "--nemesis", "turns", "--beside", "nothing,kill"]) == 2
+    told = capsys.readouterr().err
+    assert "there is no 'kill'" in told
+    assert "--beside kills" in told
+
+
+def test_every_wave_is_told_by_a_metric() -> None:
+    known = Path("docs/metrics.md").read_text()
+    assert all(f"| `{metric}` | gauge |" in known for metric, _ in WAVES.values())
+
+
+def judged(
+    tmp_path: Path, beside: str, change: str = "", p99_ms: int = 1, turn_s: float = 0.0, grown: int = 0, wrong: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    scene = scene_of(tmp_path)
+    scene.history = SimpleNamespace(ops=[op(1, "invoke", "send", 10), op(1, "ok", "send", 10 + 1000 * p99_ms)])  # type: ignore[assignment]
+    watch: Any = SimpleNamespace(changes=[Change(1.0, change)] if change else [], peak={1: 50 + grown})
+    rounds = [Round("crowd", 1, 0, sent=7, took_s=1.0, wrong=[wrong] if wrong else []), Round("crowd", 1, 1, sent=9)]
+    cell = story_one_by_one._judged(
+        scene, "crowd", BESIDE[beside], rounds, watch, {1: 50}, (0, 10**9), {2: Turns(turn_s, "a", {})}
+    )
+    return cell, scene.broken
+
+
+def test_a_cell_of_the_table_tells_what_was_sent_and_met(tmp_path: Path) -> None:
+    cell, broken = judged(tmp_path, "nothing", turn_s=0.03)
+    assert not broken
+    assert (cell["requests"], cell["leader_changes"], cell["p99_ms"]) == (7, 0, 1.0)
+    head, _, row = story_one_by_one.table([cell])
+    assert head.count("|") == row.count("|")
+    assert row.startswith("| crowd | nothing | 7 | 0 | 1 ms | 30 ms of CPU in a |")
+
+
+@pytest.mark.parametrize(
+    ("beside", "met", "says"),
+    [
+        ("nothing", {"change": "node 2 leads term 4, after node 1 in term 3"}, "leads term 4"),
+        ("checkpoint", {"change": "node 2 ended by itself"}, "ended by itself"),
+        ("snapshot", {"change": "node 2 ended by itself"}, ""),
+        ("snapshot", {"change": "node 2 leads term 4, after node 1 in term 3"}, "leads term 4"),
+        ("kills", {"change": "node 2 leads term 4, after node 1 in term 3", "p99_ms": 251}, ""),
+        ("snapshot", {"p99_ms": 251}, "the p99 of honest sends is 251 ms"),
+        ("kills", {"turn_s": TURN_MAX_S + 0.001}, "a turn of node 2 took 251 ms"),
+        ("kills", {"grown": story_hostile.MEMORY_MAX + 1}, "a node grew"),
+        ("kills", {"wrong": "a pull was never answered"}, "never answered"),
+    ],
+)
+def test_what_breaks_a_promise_depends_on_what_happens_meanwhile(
+    tmp_path: Path, beside: str, met: dict[str, Any], says: str
+) -> None:
+    _, broken = judged(tmp_path, beside, **met)
+    assert len(broken) == bool(says), broken
+    assert all(f"crowd beside {beside}" in told and says in told for told in broken)
+
+
+def test_a_cell_lasts_until_a_round_is_over_and_enough_was_sent() -> None:
+    under_way, over = Round("crowd", 1, 0), Round("crowd", 1, 0, sent=5, took_s=1.0)
+    assert story_one_by_one._goes_on([under_way], 5, 3.9)
+    assert not story_one_by_one._goes_on([under_way], 5, 4.0)
+    assert story_one_by_one._goes_on([under_way, over], 6, 1.4)
+    assert not story_one_by_one._goes_on([under_way, over], 6, 1.5)
+    assert not story_one_by_one._goes_on([over], 5, 1.0)
 
 
 def op(process: int, kind: Any, f: str, time_us: int, **value: Any) -> Op:
@@ -186,6 +269,21 @@ def test_a_rehearsal_of_all_attacks_hurts_nobody(tmp_path: Path) -> None:
     outcome = json.loads(told.splitlines()[-1])
     assert outcome["verdict"] == "valid"
     assert all(each["played"] >= 1 for each in outcome["faults"].values())
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rehearsal_of_attacks_one_by_one(tmp_path: Path) -> None:
+    names = ("--nemesis", "large-topic,drawn-joins", "--beside", "all")
+    few = ("--time", "4", "--scale", "0.02", "--rate", "200", "--seed", "1")
+    code, told = _chaos(tmp_path, "run", *names, *few, "--out", "run", "--json")
+    assert code == 0, told
+    cells = json.loads(told.splitlines()[-1])["measured"]["cells"]
+    assert [(cell["attack"], cell["beside"]) for cell in cells] == [
+        (name, each) for name in ("large-topic", "drawn-joins") for each in BESIDE
+    ]
+    assert all(cell["leader_changes"] for cell in cells if cell["beside"] == "kills")
 
 
 @pytest.mark.live

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.core.config import RaftConfig
 from raftlog.core.entry_cache import EntryCache
-from raftlog.core.log import RaftLog
+from raftlog.core.log import READ_BYTES, READ_ENTRIES, RaftLog
 from raftlog.core.terms import TermRanges
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry, tail_after
-from raftlog.types import FLAG_ROLL, HardState, LogTail, NodeId
-from tests.support.raft_group import GENESIS, Disk, chain
+from raftlog.types import FLAG_ROLL, NOBODY, HardState, LogTail, NodeId
+from tests.support.raft_group import GENESIS, Disk, chain, raw_of
 
 ascending_terms = st.lists(st.integers(0, 5), max_size=20).map(sorted)
 
@@ -75,6 +76,41 @@ def test_what_only_memory_holds_is_kept_whatever_its_size() -> None:
     assert log.persisted_index == 30
     assert log.cache.first_index == 31
     assert len(log.read(31, 51, 1 << 30)) == 20
+
+
+def test_one_read_of_the_disk_is_bounded_in_bytes_and_entries() -> None:
+    log = open_log(Disk(chain([1] * (READ_ENTRIES + 5))), cache_bytes_max=1)
+    assert len(log.read(1, log.tail.index + 1, 1 << 30)) == READ_ENTRIES
+    assert len(log.read(READ_ENTRIES, log.tail.index + 1, 1 << 30)) == 6
+    disk = Disk()
+    log = open_log(disk, cache_bytes_max=1)
+    for _ in range(20):
+        propose(log, READ_BYTES // 8)
+        persist(log, disk)
+    assert len(log.read(1, log.tail.index + 1, 1 << 30)) == 7
+
+
+def test_a_node_that_has_much_to_apply_again_reads_two_runs_ahead() -> None:
+    last = 5 * READ_ENTRIES
+    raw = raw_of(Disk(chain([1] * last), HardState(1, NOBODY, last)), RaftConfig(NodeId(1), 1))
+    given: list[int] = []
+
+    def take() -> None:
+        while raw.has_ready():
+            given.extend(entry.index for entry in raw.ready().committed_entries)
+
+    take()
+    assert len(given) == 2 * READ_ENTRIES
+    raw.applied(given[0])
+    take()
+    assert len(given) == 2 * READ_ENTRIES, "a part of a run is none"
+    raw.applied(READ_ENTRIES)
+    take()
+    assert len(given) == 3 * READ_ENTRIES
+    while given[-1] < last:
+        raw.applied(given[-1])
+        take()
+    assert given == list(range(1, last + 1))
 
 
 def test_reads_are_bounded_and_hold_at_least_one() -> None:

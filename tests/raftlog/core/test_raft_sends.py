@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.core.config import RaftConfig
+from raftlog.core.replication import ENTRY_BYTES
 from raftlog.messages import AppendEntries, Heartbeat, HeartbeatReply
 from raftlog.types import EntryType, NodeId
 from tests.support.lone_leader import ONE, THREE, TWO, LoneLeader
@@ -25,7 +26,7 @@ class Leader(LoneLeader):
 
     def begin_turn(self, frames: int) -> None:
         raft = self.raw.raft
-        raft.config = replace(raft.config, turn_bytes_max=frames * self.frame)
+        raft.config = replace(raft.config, turn_bytes_max=frames * max(self.frame, ENTRY_BYTES))
         self.raw.set_clock(0, 0)
 
     def turn(self, frames: int) -> dict[NodeId, int]:
