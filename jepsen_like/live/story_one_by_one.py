@@ -46,8 +46,8 @@ def play(scene: Scene) -> None:
         for name in scene.beside:
             cells.append(_cell(scene, attack, BESIDE[name]))
             scene.measured["cells"] = cells
-    for line in table(cells):
-        scene.tell(line)
+            for line in table(cells)[0 if len(cells) == 1 else -1 :]:
+                scene.tell(line)
 
 
 def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
