@@ -1,148 +1,149 @@
-"""`make mutants`: draws mutants, judges them, lists the survivors; goes on where the last run ended."""
+"""`make mutants`: a seed draws mutants, Cosmic Ray tries each in a clone; goes on where the last run ended."""
 
 from __future__ import annotations
 
-import hashlib
-import queue
+import json
+import os
+import random
+import resource
 import subprocess
-import tempfile
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
+from cosmic_ray.work_db import use_db
 
-from jepsen_like.mutants import records
-from jepsen_like.mutants.drawing import drawn
-from jepsen_like.mutants.judging import judge, measure
-from jepsen_like.mutants.reach import Reach
-from jepsen_like.mutants.records import COUNTED, DRAWN, KILLED, SURVIVED, TIMED_OUT, Row
-from jepsen_like.mutants.workshop import Workshop
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT
+from jepsen_like.seeded_bugs.unit_tests import requested_of
 
-DRAW = 2
-"""So many times as many as must count are drawn: of three, one does not type-check."""
+CONFIG = Path(__file__).with_name("cosmic-ray.toml")
+HARMLESS = Path(__file__).with_name("harmless.toml")
+TYPES = ("-m", "mypy", "--no-error-summary", "-p", "raftlog", "-p", "statemachine", "-p", "cluster")
+SEARCH = {"schedules": [], "first_seed": 900_000, "kills_enough": 1, "checkers": [], "black_box": False}
+ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/replication/": "tests/cluster/replication"}
+"""Mutated files -> tests beside those of a planted bug of the same layer."""
+MEMORY_MAX = 6 << 30
+"""Address space of a process that runs a mutant, bytes: an endless loop may fill a list."""
 
 
-REACH = SOURCE_ROOT / "build" / "mutants"
-"""What runs where, a file for each record: git knows nothing of it."""
+def draw(items: Iterable[Any], seed: int, count: int) -> list[Any]:
+    """`count` places in an order that depends on the seed, each with one of its changes.
+
+    Places are drawn, not mutants: a comparison has nine changes and would come nine times as often.
+    """
+    places: dict[tuple[str, tuple[int, int]], list[Any]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: str(item.mutations[0])):
+        places[str(item.mutations[0].module_path), item.mutations[0].start_pos].append(item)
+    chance = random.Random(seed)
+    return [chance.choice(places[place]) for place in chance.sample(sorted(places), min(count, len(places)))]
 
 
-class Campaign:
-    """One run: workshops, and the record that it goes on with."""
+def requests_of(file: str, root: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Who judges a mutant in `file`: modules of `jepsen_like.seeded_bugs`, and what each is asked, in this order."""
+    tests = requested_of([file], root, searches=True)
+    own = [folder for source, folder in ALSO.items() if file.startswith(source)]
+    # A thread ends the process: a node may take an exception for its own failure. No test takes more than 10 s.
+    limits = {"failures_max": 1, "test_timeout_s": 60, "timeout_method": "thread"}
+    core = [("worker", SEARCH | {"engine": "core", "seeds": 150})] if file.startswith("raftlog/") else []
+    full = ("worker", SEARCH | {"engine": "full", "seeds": 20})
+    return [("unit_tests", tests | {"paths": own + tests["paths"]} | limits), *core, full]
 
-    def __init__(self, out: Path, rows: dict[records.Key, Row], jobs: int, folder: Path) -> None:
-        self._out = out
-        self._reach = Reach(REACH / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}.json")
-        self._jobs = jobs
-        self.rows = rows
-        self._commit = _commit()
-        self._workshops: queue.Queue[Workshop] = queue.Queue()
-        for job in range(jobs):
-            root = folder / str(job)
-            root.mkdir()
-            self._workshops.put(Workshop(root))
 
-    def measure(self) -> None:
-        """Finds out which tests and seeds can notice a mutant. Of all rows: what is known holds for the next run."""
-        measure([row for row in self.rows.values() if _is_there(row)], self._workshops.queue[0], self._reach)
-
-    def run(self, rows: list[Row]) -> None:
-        """Judges these."""
-        with ThreadPoolExecutor(self._jobs) as pool:
-            for row in pool.map(self._judge, rows):
-                self.rows[row.key] = row
-                records.save(self._out, self.rows.values())
-                click.echo(f"{row.status:<12} {row.seconds:>6.1f} s  {row.name}  {row.by}")
-
-    def _judge(self, row: Row) -> Row:
-        workshop = self._workshops.get()
+def verdict(file: str, root: Path) -> str:
+    """What becomes of the mutant in `file`; "" if it survives."""
+    module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    for what, arguments in (("import", ("-c", f"import {module}")), ("types", TYPES)):
+        done = _run(*arguments)
+        if done.returncode:
+            return f"not counted: {what}: {((done.stdout + done.stderr).splitlines() or ['?'])[-1]}"
+    for judge, request in requests_of(file, root):
+        done = _run("-m", f"jepsen_like.seeded_bugs.{judge}", str(root), json.dumps(request))
+        if "+ Timeout +" in done.stdout:  # pytest prints this before it ends the process
+            return f"timed out: {judge}"
         try:
-            return judge(row, workshop, self._reach)._replace(commit=self._commit)
-        finally:
-            self._workshops.put(workshop)
+            found = json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            return f"killed: {judge}: crash: {(done.stderr.splitlines() or ['no output'])[-1]}"
+        if noticed := found.get("failed") or found.get("note") or found.get("search", {}).get("others"):
+            return f"killed: {judge}: {request.get('engine', '')} {noticed}"
+    return ""
 
 
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=SOURCE_ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
-def _is_there(row: Row) -> bool:
-    path = SOURCE_ROOT / row.file
-    return path.exists() and row.applied(path.read_text()) is not None
+def judge_here() -> None:
+    """The test command, in the clone: exit code 0 if the mutant survives. The last line says what became of it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    changed = subprocess.run(["git", "diff", "--name-only"], capture_output=True, text=True, check=True).stdout.split()
+    for path in changed:  # mypy believes size and time: without this it tells of a mutant that is gone
+        os.utime(path, (time.time() - 1e6, time.time() - 1e6))
+    said = verdict(changed[0], Path.cwd()) if changed else "not counted: no change"
+    click.echo(said or "survived")
+    raise SystemExit(1 if said else 0)
 
 
-def _draw(seed: str, count: int, only: tuple[str, ...]) -> dict[records.Key, Row]:
-    found: dict[records.Key, Row] = {}
-    for mutant in islice(drawn(SOURCE_ROOT, int(seed, 16), only), DRAW * count):
-        text = (SOURCE_ROOT / mutant.site.file).read_text()
-        try:
-            row = records.row_of(mutant.site.file, mutant.name, text, mutant.applied(text))
-        except ValueError:
-            continue  # an operator that finds nothing to change
-        found[row.key] = row
-    return found
-
-
-def _is_due(row: Row, *, again: bool) -> bool:
-    if row.status == DRAWN:
-        return True
-    unanswered = row.status in (SURVIVED, TIMED_OUT) and (row.file, row.change) not in records.reasons()
-    return again and unanswered
+def summary(judged: Iterable[tuple[Any, Any]], left: int) -> tuple[list[str], bool]:
+    """Lines for people: every mutant that lived or timed out, then the figures; and whether enough were killed."""
+    known = {(row["file"], tuple(row["change"])): row["why"] for row in tomllib.loads(HARMLESS.read_text())["mutant"]}
+    lines, counts = [], Counter[str]()
+    for item, result in judged:
+        said = ((result.output or "").strip().splitlines() or [result.worker_outcome.value])[-1]
+        kind = next((word for word in ("survived", "killed", "timed out") if said.startswith(word)), "not counted")
+        kind = "timed out" if said == "timeout" else kind  # Cosmic Ray ended it
+        counts[kind] += 1
+        if kind in ("survived", "timed out"):
+            file = str(item.mutations[0].module_path)
+            diff = [
+                line for line in result.diff.splitlines() if line[:1] in ("-", "+") and line[1:3] not in ("--", "++")
+            ]
+            change = tuple(f"{line[0]} {line[1:].strip()}" for line in diff)
+            lines += [f"{said}: {file}:{item.mutations[0].start_pos[0]} {known.get((file, change), '')}", *change]
+    figures = ", ".join(f"{counts[kind]} {kind}" for kind in ("killed", "survived", "timed out", "not counted"))
+    enough = counts["killed"] >= 0.85 * (counts["killed"] + counts["survived"])
+    return [*lines, f"{figures}, {left} left"], enough
 
 
 @click.command()
 @click.option("--seed", default="6a2b3fae", show_default=True, help="Hexadecimal; the first digits of a commit.")
-@click.option("--count", default=200, show_default=True, type=click.IntRange(min=1), help="Mutants that count.")
-@click.option("--file", "only", multiple=True, help="Draw from these files alone (repeatable).")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Stop after about this long; the next run goes on.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64))
-@click.option(
-    "--out",
-    default=records.RECORD,
-    type=click.Path(path_type=Path),
-    help="The record, which holds the draw; if there is none, SEED draws.  [default: that of the repository]",
-)
-@click.option("--again", is_flag=True, help="Judge survivors and time-outs without a reason anew: tests may have come.")
-def main(
-    seed: str, count: int, only: tuple[str, ...], minutes: float | None, jobs: int, out: Path, *, again: bool
-) -> None:
-    """Draw mutants, judge each by the unit tests of its layer and by the simulator, list the survivors.
+@click.option("--count", default=200, show_default=True, type=click.IntRange(min=1), help="Mutants that are drawn.")
+@click.option("--judge", is_flag=True, help="Judge the mutant in this folder: Cosmic Ray's test command.")
+def main(seed: str, count: int, *, judge: bool) -> None:
+    """Draw mutants of the last commit, judge each by unit tests and simulator, list the survivors.
 
-    Exit code: 0 if 85 % of those that count were killed, 1 if not, 3 if fewer than COUNT were judged.
+    What was drawn and judged stays in build/mutants/SEED-COUNT, and the next run goes on there. Remove the folder to
+    begin anew. Exit code: 0 if 85 % of those that count were killed, 1 if not.
     """
-    try:
-        int(seed, 16)
-    except ValueError:
-        raise click.BadParameter("not a hexadecimal number", param_hint="--seed") from None
-    end = None if minutes is None else time.monotonic() + 60 * minutes
-    rows = records.load(out) or _draw(seed, count, only)
-    records.save(out, rows.values())
-    waiting = [row for row in rows.values() if _is_due(row, again=again) and _is_there(row)]
-    waiting.sort(key=lambda row: row.status == DRAWN)
-    with tempfile.TemporaryDirectory(prefix="raftmq-mutants-") as name:
-        campaign = Campaign(out, rows, jobs, Path(name)) if waiting else None
-        if campaign:
-            campaign.measure()
-        while campaign and waiting and (end is None or time.monotonic() < end):
-            if waiting[0].status == DRAWN and _counted(rows) >= count:
-                break
-            campaign.run(waiting[:jobs])
-            del waiting[:jobs]
-    for line in records.summary(list(rows.values()), SOURCE_ROOT):
-        click.echo(line)
-    if _counted(rows) < count and not only:
-        raise SystemExit(3)
-    killed = sum(row.status == KILLED for row in rows.values())
-    raise SystemExit(0 if killed >= 0.85 * _counted(rows) else 1)
-
-
-def _counted(rows: dict[records.Key, Row]) -> int:
-    return sum(row.status in COUNTED for row in rows.values())
+    if judge:
+        judge_here()
+    if set(seed) - set("0123456789abcdef"):
+        raise click.BadParameter("not a hexadecimal number", param_hint="--seed")
+    folder = SOURCE_ROOT / "build" / "mutants" / f"{seed}-{count}"
+    clone, session, made = folder / "clone", folder / "session.sqlite", folder / "made.sqlite"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = os.environ | {"PYTHONPATH": str(clone), "PATH": path}
+    if not clone.exists():  # without the native kernel, which would run in place of what is mutated
+        subprocess.run(["git", "clone", "-q", "--shared", str(SOURCE_ROOT), str(clone)], check=True)
+    subprocess.run(["git", "checkout", "-q", "."], cwd=clone, check=True)  # a run that was killed leaves its mutant
+    if not session.exists():
+        for command in ((sys.executable, *TYPES), ("cosmic-ray", "init", "--force", str(CONFIG), str(made))):
+            subprocess.run(command, cwd=clone, env=environment, check=True)
+        with use_db(str(made)) as database:
+            drawn = draw(list(database.work_items), int(seed, 16), count)
+            database.clear()
+            database.add_work_items(drawn)
+        made.rename(session)
+    subprocess.run(["cosmic-ray", "exec", str(CONFIG), str(session)], cwd=clone, env=environment, check=True)
+    with use_db(str(session)) as database:
+        lines, enough = summary(database.completed_work_items, len(list(database.pending_work_items)))
+    click.echo("\n".join(lines))
+    raise SystemExit(0 if enough else 1)
 
 
 if __name__ == "__main__":

@@ -1,241 +1,223 @@
-"""Drawing, trying and noting mutants."""
+"""Drawing, judging and listing mutants."""
 
 from __future__ import annotations
 
-import ast
+import resource
 import subprocess
-from itertools import islice
+import time
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from cosmic_ray.commands import init
+from cosmic_ray.work_db import use_db
+from cosmic_ray.work_item import TestOutcome as Outcome
+from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
-from jepsen_like.mutants import __main__ as campaigns
-from jepsen_like.mutants import records
-from jepsen_like.mutants.__main__ import main
-from jepsen_like.mutants.drawing import REPLICATION, Mutant, Site, drawn, files
-from jepsen_like.mutants.judging import ALSO, judges_of
-from jepsen_like.mutants.operators import operators
-from jepsen_like.mutants.records import DRAWN, KILLED, SURVIVED, TIMED_OUT, Row, row_of
-from jepsen_like.mutants.workshop import Workshop
-from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT
+from jepsen_like.mutants import __main__ as mutants
+from jepsen_like.mutants.__main__ import CONFIG, HARMLESS, draw, judge_here, main, requests_of, summary, verdict
+from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, make_copy
 
 FILE = "raftlog/core/quorum.py"
-TEXT = '''"""Words."""
-
-def f(self, xs: list[int]) -> int:
-    """More words."""
-    self.n = 1
+TEXT = """def f(xs: list[int]) -> int:
     total = 0
     for x in xs:
         if x > 3:
             total += x
-    self.close()
     return total
-'''
+"""
+ENDLESS = "def test_it():\n    while True:\n        pass\n"
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for file in files(SOURCE_ROOT):
-        path = tmp_path / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    (tmp_path / FILE).write_text(TEXT)
-    return tmp_path
+def items(folder: Path, *texts: str) -> list[Any]:
+    """What Cosmic Ray finds in files of these texts."""
+    paths = [folder / f"{place}.py" for place in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    with use_db(str(folder / "session.sqlite")) as database:
+        init(paths, database, {})
+        return list(database.work_items)
+
+
+def result(said: str, *, lived: bool = False, diff: str = "") -> WorkResult:
+    outcome = Outcome.SURVIVED if lived else Outcome.KILLED
+    return WorkResult(WorkerOutcome.NORMAL, output=f"noise\n{said}\n", test_outcome=outcome, diff=diff)
 
 
 def test_what_is_mutated_exists() -> None:
-    found = files(SOURCE_ROOT)
-    assert len(found) > 100
-    assert all((SOURCE_ROOT / file).is_file() for file in found)
-    assert all((SOURCE_ROOT / name).exists() for name in REPLICATION)
+    config = tomllib.loads(CONFIG.read_text())["cosmic-ray"]
+    assert len(config["module-path"]) > 5
+    assert [name for name in config["module-path"] if not (SOURCE_ROOT / name).exists()] == []
+    assert config["test-command"] == "python -m jepsen_like.mutants --judge"
 
 
-def test_every_mutant_is_another_program_and_changes_one_place(tree: Path) -> None:
-    found = list(drawn(tree, 7))
-    texts = [mutant.applied(TEXT) for mutant in found]
-    assert len(found) == len({mutant.site for mutant in found}) >= 8
-    assert len(set(texts)) == len(texts)
-    for text in texts:
-        ast.parse(text)
-        assert len(row_of(FILE, "", TEXT, text).old) == 1
+def test_a_seed_draws_the_same_places_again_each_once_and_another_seed_others(tmp_path: Path) -> None:
+    found = items(tmp_path, TEXT, TEXT.replace("x > 3", "x < 3"))
+    places = {(item.mutations[0].module_path, item.mutations[0].start_pos) for item in found}
+    assert len(found) > len(places) > 8
+    drawn = draw(found, 7, 8)
+    assert draw(reversed(found), 7, 8) == drawn
+    assert draw(found, 8, 8) != drawn
+    assert len({(item.mutations[0].module_path, item.mutations[0].start_pos) for item in drawn}) == 8
+    assert len(draw(found, 7, 1000)) == len(places)
 
 
-def test_a_seed_draws_the_same_mutants_again_and_another_one_others(tree: Path) -> None:
-    assert list(drawn(tree, 7)) == list(drawn(tree, 7))
-    assert list(drawn(tree, 7)) != list(drawn(tree, 8))
-    assert list(islice(drawn(tree, 7, ["raftlog/frame.py"]), 1)) == []
-
-
-def test_statements_are_left_out_and_docstrings_and_new_names_are_not() -> None:
-    operator = operators()["LeaveOut"]
-    left_out = []
-    for occurrence in range(3):
-        try:
-            after = Mutant(Site("x", 1, 1), "LeaveOut", occurrence).applied(TEXT)
-            left_out.append(row_of(FILE, "", TEXT, after).change[0])
-        except ValueError:
-            break
-    assert left_out == ["- self.n = 1", "- self.close()"]
-    assert [example.post_mutation_code for example in operator.examples()] == ["pass\n", "pass\n"]
-
-
-def test_a_mutant_of_another_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="changes nothing"):
-        Mutant(Site("x", 1, 1), "LeaveOut", 99).applied(TEXT)
-
-
-def test_mutants_of_a_folder_are_judged_by_its_own_tests_too() -> None:
-    assert judges_of("cluster/peer/links.py", ["tests/x"]) == ["tests/cluster/peer", "tests/x"]
-    assert judges_of("cluster/replication/early_answers.py", ["tests/x"]) == ["tests/cluster/replication", "tests/x"]
-    assert judges_of("raftlog/frame.py", ["tests/x"]) == ["tests/x"]
-    assert all((SOURCE_ROOT / tests).is_dir() for tests in ALSO.values())
-
-
-def test_no_two_texts_of_a_file_share_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mypy believes size and second: it told of a mutant that was gone, and those that followed did not count."""
-    monkeypatch.setattr(Workshop, "type_errors", lambda _: "")
-    workshop = Workshop(tmp_path)
-    path, seconds = tmp_path / FILE, []
-    for text in ("a = 1\n", "a = 2\n", "a = 3\n"):
-        with workshop.holding(FILE, text):
-            assert path.read_text() == text
-            seconds.append(int(path.stat().st_mtime))
-        seconds.append(int(path.stat().st_mtime))
-    assert sorted(set(seconds)) == seconds
-
-
-def test_a_test_that_pytest_ended_is_a_timeout_and_not_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Workshop, "type_errors", lambda _: "")
-    workshop = Workshop(tmp_path)
-    (tmp_path / "tests" / "test_endless.py").write_text("def test_it():\n    while True:\n        pass\n")
-    request = {
-        "paths": ["tests/test_endless.py"],
-        "ignored": [],
-        "failures_max": 1,
-        "test_timeout_s": 0.5,
-        "timeout_method": "thread",
-    }
-    with pytest.raises(subprocess.TimeoutExpired):
-        workshop.call("jepsen_like.seeded_bugs.unit_tests", request, 60)
-
-
-def row(name: str, status: str = DRAWN, by: str = "", old: str = "    total = 0", new: str = "    total = 1") -> Row:
-    return Row(FILE, name, ("    self.n = 1",), (old,), (new,), ("    for x in xs:",), status, by, 1.0, "abc")
-
-
-def test_a_mutant_is_found_by_its_lines_wherever_they_are_now() -> None:
-    found = row("x").applied(TEXT)
-    assert found == TEXT.replace("total = 0", "total = 1")
-    more = '"""Words."""\n\nimport sys\n' + TEXT
-    assert row("x").applied(more) == more.replace("total = 0", "total = 1")
-    assert row("x").applied(TEXT.replace("total = 0", "total = 2")) is None
-    assert row("x").applied(TEXT.replace("for x in xs", "for x in list(xs)")) is None
-
-
-def test_whole_statements_are_told_apart_from_what_surrounds_them() -> None:
-    before = "a\nb\nf(\n  1,\n)\nc\nd\ne\n"
-    after = "a\nb\npass\nc\nd\ne\n"
-    found = row_of(FILE, "x", before, after)
-    assert (found.above, found.old, found.new, found.below) == (("a", "b"), ("f(", "  1,", ")"), ("pass",), ("c", "d"))
-    assert found.applied(before) == after
-    assert row_of(FILE, "x", "a\na\na\n", "a\na\n").applied("a\na\na\n") == "a\na\n"
-    assert found.change == ("- f(", "- 1,", "- )", "+ pass")
-
-
-def test_a_record_is_read_back_in_its_order(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "mutants.jsonl"
-    assert records.load(path) == {}
-    rows = [row("one", KILLED, "test_x", new="    pass"), row("two")]
-    records.save(path, rows)
-    assert list(records.load(path).values()) == rows
-    assert [each.name for each in path.parent.iterdir()] == ["mutants.jsonl"]
-
-
-def test_the_summary_names_survivors_and_counts_what_lived_without_a_reason(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("file", "first", "engines"),
+    [
+        ("cluster/peer/links.py", "tests/cluster/peer", ["full"]),
+        ("cluster/replication/early_answers.py", "tests/cluster/replication", ["full"]),
+        ("raftlog/core/quorum.py", "tests/raftlog/core", ["core", "full"]),
+        ("statemachine/kv.py", "tests/statemachine", ["full"]),
+    ],
+)
+def test_a_mutant_is_judged_by_the_tests_of_its_folder_then_by_the_simulator(
+    file: str, first: str, engines: list[str]
 ) -> None:
-    lived = row("a", SURVIVED)
-    monkeypatch.setattr(records, "reasons", lambda: {(FILE, lived.change): "a log line"})
-    lines = records.summary(
-        [
-            row("k", KILLED, "unit tests: test_x"),
-            row("s", KILLED, "full simulator: seed 1: log"),
-            lived,
-            row("b", SURVIVED, new="    total = 2"),
-            row("c", SURVIVED, old="    gone = 0"),
-            row("t", TIMED_OUT, new="x"),
-            row("d"),
-        ],
-        tree,
-    )
-    assert [line for line in lines if line.startswith(("survived", "timed out"))] == [
-        "survived: a",
-        "survived: b",
-        "survived: c",
-        "timed out: t",
+    (judge, tests), *searches = requests_of(file, SOURCE_ROOT)
+    assert (judge, tests["paths"][0]) == ("unit_tests", first)
+    assert all((SOURCE_ROOT / path).exists() for path in tests["paths"])
+    assert [(judge, request["engine"]) for judge, request in searches] == [("worker", each) for each in engines]
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the packages, in which `verdict` runs without looking at the types of all of it."""
+    root = tmp_path / "copy"
+    make_copy(root, None, native=False)
+    (root / "tests").mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.setattr(mutants, "TYPES", ("-c", "pass"))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("def test_it():\n    pass\n", ""),
+        ("def test_it():\n    assert False\n", "killed: unit_tests:  ['test_one.py::test_it']"),
+        (ENDLESS, "timed out: unit_tests"),
+        ("import os\n\ndef test_it():\n    os._exit(7)\n", "killed: unit_tests: crash: "),
+    ],
+)
+def test_what_becomes_of_a_mutant(copy: Path, monkeypatch: pytest.MonkeyPatch, test: str, said: str) -> None:
+    (copy / "tests" / "test_one.py").write_text(test)
+    request = {"paths": ["tests/test_one.py"], "ignored": [], "failures_max": 1}
+    limits = {"test_timeout_s": 0.5, "timeout_method": "thread"}
+    monkeypatch.setattr(mutants, "requests_of", lambda *_: [("unit_tests", request | limits)])
+    found = verdict(FILE, copy)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_one_that_does_not_import_or_type_check_does_not_count(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutants, "requests_of", lambda *_: [])
+    monkeypatch.setattr(mutants, "TYPES", ("-c", "raise SystemExit('an error')"))
+    assert verdict(FILE, copy) == "not counted: types: an error"
+    (copy / FILE).write_text("import no_such_module\n")
+    assert verdict(FILE, copy).startswith("not counted: import: ModuleNotFoundError")
+
+
+def test_the_changed_file_is_judged_and_mypy_never_takes_it_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mypy believes size and time: it told of a mutant that was gone, and those that followed did not count."""
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("a = 1\n")
+    (tmp_path / "b.py").write_text("b = 1\n")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@localhost")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "all")):
+        subprocess.run([*git, *command], check=True)
+    asked: list[str] = []
+    monkeypatch.setattr(mutants, "verdict", lambda file, _: asked.append(file) or "killed: a test")
+    with pytest.raises(SystemExit, match="1"):
+        judge_here()
+    assert capsys.readouterr().out == "not counted: no change\n"
+    (tmp_path / "b.py").write_text("b = 2\n")
+    with pytest.raises(SystemExit, match="1"):
+        judge_here()
+    assert (asked, capsys.readouterr().out) == (["b.py"], "killed: a test\n")
+    assert Path("b.py").stat().st_mtime < time.time() - 1e5
+    monkeypatch.setattr(mutants, "verdict", lambda *_: "")
+    with pytest.raises(SystemExit, match="0"):
+        judge_here()
+    assert capsys.readouterr().out == "survived\n"
+
+
+def test_the_summary_names_survivors_with_their_reason_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmless = tmp_path / "harmless.toml"
+    one, two, three, four, five, six = items(tmp_path, TEXT)[:6]
+    file = str(one.mutations[0].module_path)
+    harmless.write_text(f'[[mutant]]\nfile = "{file}"\nchange = ["- total = 0", "+ total = 1"]\nwhy = "a log line"\n')
+    monkeypatch.setattr(mutants, "HARMLESS", harmless)
+    diff = "--- mutation diff ---\n--- a/f.py\n+++ b/f.py\n@@ -1 +1 @@\n def f():\n-    total = 0\n+    total = 1\n"
+    judged = [
+        (one, result("survived", lived=True, diff=diff)),
+        (two, result("survived", lived=True, diff=diff.replace("1\n", "2\n"))),
+        (three, result("killed: unit_tests:  ['test_x']")),
+        (four, WorkResult(WorkerOutcome.NORMAL, output="timeout", test_outcome=Outcome.KILLED, diff=diff)),
+        (five, result("not counted: types: no")),
+        (six, WorkResult(WorkerOutcome.NO_TEST)),
     ]
-    assert "    harmless: a log line" in lines
-    assert "    its lines are no longer there" in lines
-    assert lines[-1].startswith("5 judged, 2 killed (40 %; 1 by the simulator alone), 3 survived (1 without a reason)")
-    assert lines[-1].endswith("1 left")
+    lines, enough = summary(judged, 3)
+    assert lines[-1] == "1 killed, 2 survived, 1 timed out, 2 not counted, 3 left"
+    assert [line.partition(":")[0] for line in lines if not line.startswith(("-", "+"))][:-1] == ["survived"] * 2 + [
+        "timeout"
+    ]
+    assert [line.endswith("a log line") for line in lines if line.startswith("survived")] == [True, False]
+    assert lines[1:3] == ["- total = 0", "+ total = 1"]
+    assert not enough
+    assert summary(judged[2:3], 0)[1]
 
 
-def test_what_is_on_record_is_not_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what nobody judged is, where its lines still are; survivors only when asked to, without a reason."""
-    text = (SOURCE_ROOT / FILE).read_text()
-    old = next(line for line in text.split("\n") if line.startswith("def "))
-    here = [row_of(FILE, name, text, text.replace(old, f"{old}  # {name}")) for name in "abcd"]
-    statuses = {"a": KILLED, "b": SURVIVED, "c": DRAWN, "d": SURVIVED}
-    rows = [each._replace(status=statuses[each.name]) for each in here]
-    out = tmp_path / "mutants.jsonl"
-    records.save(out, [*rows, row("gone", old="no such line")])
-    monkeypatch.setattr(records, "reasons", lambda: {(FILE, rows[3].change): "a comment"})
-    monkeypatch.setattr(campaigns, "Workshop", lambda root: root)
-    monkeypatch.setattr(campaigns, "measure", lambda *_: None)
-    monkeypatch.setattr(campaigns, "judge", lambda each, *_: each._replace(status=KILLED, by="now"))
-    assert CliRunner().invoke(main, ["--out", str(out), "--count", "5"]).exit_code == 3
-    judged = {each.name: (each.status, each.by) for each in records.load(out).values()}
-    assert judged == {
-        "a": (KILLED, ""),
-        "b": (SURVIVED, ""),
-        "c": (KILLED, "now"),
-        "d": (SURVIVED, ""),
-        "gone": (DRAWN, ""),
-    }
-    CliRunner().invoke(main, ["--out", str(out), "--count", "4", "--again"])
-    assert records.load(out)[rows[1].key].by == "now"
-    assert records.load(out)[rows[3].key].status == SURVIVED
-
-
-def test_the_record_says_where_each_was_judged_and_leaves_no_survivor_without_a_reason() -> None:
-    rows = list(records.load(records.RECORD).values())
-    assert len(rows) > 300
-    known = records.reasons()
-    for row in rows:
-        assert (row.status == DRAWN) == (row.commit == "")
-        assert row.status != KILLED or row.by
-        assert row.status != SURVIVED or records.answer(row, SOURCE_ROOT, known), row.name
+def test_a_run_goes_on_with_what_was_drawn_and_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "build" / "mutants" / "abc-2"
+    (folder / "clone").mkdir(parents=True)
+    first, second = items(folder, TEXT)[:2]
+    with use_db(str(folder / "session.sqlite")) as database:
+        database.clear()
+        database.add_work_items([first, second])
+        database.set_result(first.job_id, result("killed: a test"))
+    ran: list[list[str]] = []
+    monkeypatch.setattr(mutants, "SOURCE_ROOT", tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: ran.append(list(command[:2])))
+    done = CliRunner().invoke(main, ["--seed", "abc", "--count", "2"])
+    assert ran == [["git", "checkout"], ["cosmic-ray", "exec"]]
+    assert done.output == "1 killed, 0 survived, 0 timed out, 0 not counted, 1 left\n"
+    assert done.exit_code == 0
 
 
 def test_the_reasons_on_record_belong_to_lines_that_exist() -> None:
-    for (file, lines), why in records.reasons().items():
-        assert why
-        text = (SOURCE_ROOT / file).read_text()
-        for line in lines:
-            assert line[0] == "+" or line[2:] in text, f"{file}: {line}: the line has changed, judge its mutant again"
+    rows = tomllib.loads(HARMLESS.read_text())["mutant"]
+    assert len(rows) > 5
+    for row in rows:
+        assert row["why"]
+        text = (SOURCE_ROOT / row["file"]).read_text()
+        for line in row["change"]:
+            assert line[0] == "+" or line[2:] in text, (
+                f"{row['file']}: {line}: the line has changed, judge its mutant again"
+            )
 
 
 def test_a_seed_that_is_no_number_is_refused() -> None:
-    result = CliRunner().invoke(main, ["--seed", "xyz"])
-    assert result.exit_code == 2
-    assert "not a hexadecimal number" in result.output
+    done = CliRunner().invoke(main, ["--seed", "xyz"])
+    assert done.exit_code == 2
+    assert "not a hexadecimal number" in done.output
 
 
 @pytest.mark.slow
-def test_a_mutant_that_matters_is_killed(tmp_path: Path) -> None:
-    out = tmp_path / "mutants.jsonl"
-    result = CliRunner().invoke(main, ["--file", FILE, "--count", "2", "--out", str(out)])
-    assert "killed" in result.output
-    assert KILLED in {row.status for row in records.load(out).values()}
+def test_a_mutant_that_matters_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--shared", str(SOURCE_ROOT), str(clone)], check=True)
+    monkeypatch.chdir(clone)
+    monkeypatch.setenv("PYTHONPATH", str(clone))
+    text = (clone / FILE).read_text()
+    assert text.count("// 2 + 1") == 1
+    (clone / FILE).write_text(text.replace("// 2 + 1", "// 2 + 2"))
+    assert verdict(FILE, clone).startswith("killed: unit_tests: ")
