@@ -1,7 +1,7 @@
 """Keeps the HTTP API within its limits of descriptors and memory.
 
-- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.node.descriptors`). From 80 % on a
-  client of another address takes the place of an idle one (`cluster.runtime.places`).
+- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.runtime.descriptors`). From 80 %
+  on a client of another address takes the place of an idle one (`cluster.runtime.places`).
 - When all are taken, SPARE_MAX more may ask whether this node lives and is ready, for SPARE_S each: who probes a node
   must not take it for dead because others keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
@@ -216,7 +216,7 @@ class Guard:
         finally:
             waiter.leave()
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Closes connections past their time limit; runs until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)

@@ -199,7 +199,7 @@ class Figures(Protocol):
 
 
 class Clients(Protocol):
-    """The connections of clients to this node (`cluster.node.client_list`)."""
+    """The connections of clients to this node (`cluster.admin.client_list`)."""
 
     def view(self) -> Generator[None, None, tuple[int, list[ClientView]]]:
         """(how many there are, the busiest of them), in steps."""

@@ -62,7 +62,7 @@ class AdminServer:
         assert self._runner.server is not None
         self._acceptor = Acceptor(loop, guarded(guard, self._runner.server), guard.room)
         self._tasks = [
-            loop.create_task(guard.watch(), name="admin-guard"),
+            loop.create_task(guard.run(), name="admin-guard"),
             loop.create_task(watch.run(), name="findings-watch"),
             loop.create_task(Sampler(self._port).run(), name="admin-history"),
         ]

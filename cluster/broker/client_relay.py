@@ -25,6 +25,7 @@ from cluster.broker.relay_frame import (
     names_fit,
 )
 from cluster.peer.wire import Kind
+from cluster.runtime.parts import Part
 from raftlog.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ class ClientRelay:
         asked.stop_deadline()
         if self._asked.pop(asked.relayed.relay_id, None) is not None:
             asked.done(outcome)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="relay",
+            peer_closed=self.peer_closed,
+            frames=dict.fromkeys(KINDS, self.on_frame),
+        )
 
     def peer_closed(self, peer: NodeId) -> None:
         """Its answers will not come: another is asked, if the client was not asked yet."""

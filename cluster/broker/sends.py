@@ -494,7 +494,7 @@ class Sends(Generic[_Origin]):
         if isinstance(first, Send):
             proposals.replace_queued(first, send, room=room)
         else:
-            proposals.attach(*first, send, room=room)
+            proposals.share(*first, send, room=room)
         return True
 
     def _known_unique(self, send: Send) -> bool:

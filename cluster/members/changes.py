@@ -5,7 +5,7 @@ One change at a time; each is a MEMBERSHIP entry, and the request is answered wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from uuid import UUID
 
@@ -20,9 +20,10 @@ from cluster.members.service import MembersService
 from cluster.peer.reach import DRAINED, MAINTAINED
 from cluster.peer.slow_turns import SlowTurns
 from cluster.runtime.context import NodeContext
+from cluster.runtime.parts import AppliedRun, Part
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
-from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role, Voter
+from raftlog.types import NOBODY, EntryId, NodeId, Role, Voter
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,16 @@ class Ending(Enum):
 class MemberChanges:
     """See the module. Event loop only; every method that changes something works on the leader alone."""
 
-    def __init__(self, context: NodeContext, service: MembersService, *, transfer: Callable[[NodeId], None]) -> None:
-        """`transfer`: hands leadership over."""
+    def __init__(
+        self,
+        context: NodeContext,
+        service: MembersService,
+        *,
+        transfer: Callable[[NodeId], None],
+        slow_turns: SlowTurns | None = None,
+    ) -> None:
+        """`transfer`: hands leadership over. `slow_turns`: leadership does not go back by preference to where turns are
+        long, nor soon after it left for that."""
         raft = context.config.raft
         self._raw = context.raw
         self._service = service
@@ -49,12 +58,21 @@ class MemberChanges:
         self._caught_up: set[NodeId] = set()
         self._preference = Preference(service.own_id, raft.preferred_leaders, raft.preferred_lag_entries)
         self._waiting: dict[int, list[tuple[int, Callable[[Ending], None]]]] = {}
-        self._slow_turns: SlowTurns | None = None
+        self._slow_turns = slow_turns
         self._drain_due = False
         self.drained = False
         """This node is drained: it must not lead."""
         self.maintained = False
         """It is in maintenance, by the word of the log: it must not lead either."""
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="changes",
+            tick=self.tick,
+            applied=self.on_applied,
+            reload=lambda config: self.reload(config.raft.preferred_leaders, config.raft.preferred_lag_entries),
+        )
 
     def reload(self, preferred: str, lag_max: int) -> None:
         """Other nodes should lead from now on; the times of the last election and transfer count on."""
@@ -173,11 +191,11 @@ class MemberChanges:
 
     # --- as time goes on ---------------------------------------------------------------------------------------------
 
-    def on_applied(self, entries: Iterable[Entry]) -> None:
+    def on_applied(self, applied: AppliedRun) -> None:
         """Answers the waiters whose index is now final."""
         if not self._waiting:
             return
-        for entry in entries:
+        for entry in applied.entries:
             for term, done in self._waiting.pop(entry.index, ()):
                 done(Ending.DONE if entry.term == term else Ending.REPLACED)
 
@@ -196,10 +214,6 @@ class MemberChanges:
         if to != NOBODY and not (self.drained or self.maintained) and self._may_go_to(to):
             logger.info("node %d is preferred and near: it should lead", to)
             self._try(lambda: self._transfer(to))
-
-    def watch_slow_turns(self, slow: SlowTurns) -> None:
-        """Leadership does not go back by preference to where turns are long, nor soon after it left for that."""
-        self._slow_turns = slow
 
     def _may_go_to(self, node: NodeId) -> bool:
         slow = self._slow_turns

@@ -13,9 +13,9 @@ from uuid import UUID
 from cluster.errors import ExitCode, LocalError
 from cluster.members.addresses import MemberAddresses
 from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
+from cluster.runtime.succession import best
 from raftlog.core.quorum import majority
 from raftlog.core.status import PeerStatus
-from raftlog.core.successor import successor as best_successor
 from raftlog.membership import Membership
 from raftlog.types import NOBODY, NodeId
 
@@ -220,7 +220,7 @@ def transfer(group: Group, node: NodeId) -> None:
 
 def successor(group: Group) -> NodeId:
     """The voter that should lead when the leader must not. Raises LocalError if nobody can."""
-    to = best_successor(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id))
+    to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id))
     if to != NOBODY:
         return to
     others = [voter for voter in group.voters if voter != group.leader]

@@ -7,8 +7,9 @@ only once their removal is committed: a truncated entry has removed no node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
 from cluster.members.events import EVENT
@@ -16,6 +17,7 @@ from cluster.members.membership_metrics import MembersMetrics
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from cluster.runtime.context import NodeContext
+from cluster.runtime.signal import Signal
 from raftlog.membership import Membership
 from raftlog.storage.identity import Identity
 from raftlog.types import NodeId
@@ -24,16 +26,6 @@ logger = logging.getLogger(__name__)
 
 ALARM = "removed"
 HOLD = "removed"
-
-
-class Transport(Protocol):
-    """The part of PeerTransport that follows the members."""
-
-    def set_members(self, membership: Handshake, addresses: Addresses) -> None:
-        """See PeerTransport."""
-
-    def level_of(self, peer: NodeId) -> int:
-        """See PeerTransport."""
 
 
 class MembersService:
@@ -45,8 +37,9 @@ class MembersService:
         identity: Identity,
         metrics: MembersMetrics,
         first_ids: Iterable[NodeId] = (),
+        levels: Mapping[NodeId, int] = MappingProxyType({}),
     ) -> None:
-        """`first_ids`: the voters of GENESIS."""
+        """`first_ids`: the voters of GENESIS. `levels`: see PeerTransport."""
         self._config = context.config
         self.identity = identity
         """Of this node's directory."""
@@ -55,21 +48,16 @@ class MembersService:
         self._wake = context.wake
         self._metrics = metrics
         self._first_ids = frozenset(first_ids)
-        self._transport: Transport | None = None
+        self._levels = levels
         self._addresses: dict[NodeId, MemberAddresses] = {}
         self._seen = (-1, False)
-        self._on_removed: Callable[[], object] = lambda: None
+        self.changed: Signal[[Handshake, Addresses]] = Signal()
+        """Sent with the members in force whenever others are, or the same ones are committed."""
+        self.removed: Signal[[]] = Signal()
+        """Sent when this node learns that it was removed."""
         self.removed_since: int | None = None
         """Index of the entry that removed this node; None while it belongs to the cluster, or never has yet."""
         self._look()
-
-    def attach(self, transport: Transport) -> None:
-        """Names the transport that follows the members from now on."""
-        self._transport = transport
-
-    def watch_removal(self, told: Callable[[], object]) -> None:
-        """`told` is called when this node learns that it was removed."""
-        self._on_removed = told
 
     # --- who and where -----------------------------------------------------------------------------------------------
 
@@ -80,9 +68,9 @@ class MembersService:
 
     def below(self, level: int) -> NodeId | None:
         """A member that has not announced that it can apply commands of that level; None if all others have."""
-        transport, own = self._transport, self.own_id
+        own = self.own_id
         others = (node for node in self.in_force.node_uuids if node != own)
-        return next((node for node in others if transport is None or transport.level_of(node) < level), None)
+        return next((node for node in others if self._levels.get(node, 0) < level), None)
 
     @property
     def is_committed(self) -> bool:
@@ -186,8 +174,7 @@ class MembersService:
                 members.learner_ids,
                 f" ({members.detail})" if members.detail else "",
             )
-        if self._transport is not None:
-            self._transport.set_members(self.handshake(), self.peer_addresses())
+        self.changed(self.handshake(), self.peer_addresses())
 
     def _look(self) -> None:
         members, own = self.in_force, self.own_id
@@ -217,7 +204,7 @@ class MembersService:
             "it. To use the machine again, give it an empty data directory, then: raftmq node add",
             stops_service=True,
         )
-        self._on_removed()
+        self.removed()
         self._wake()
 
     def _back(self) -> None:

@@ -18,8 +18,8 @@ from cluster.config.config import Config
 from cluster.config.loading import load, written_keys
 from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
-from cluster.node.descriptors import fit
 from cluster.runtime import logs
+from cluster.runtime.descriptors import fit
 from cluster.runtime.garbage import Collector
 from cluster.runtime.ports import clash
 from raftlog.errors import RaftLogError

@@ -6,16 +6,16 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cluster.admin.client_list import ClientList
 from cluster.admin.port import AdminPort
+from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, disk_busy_s
 from cluster.broker.names import PERM_READ, PERM_WRITE
 from cluster.broker.topic_sizes import TopicSizes
 from cluster.node import node_view
-from cluster.node.broker_metrics import BrokerLook, ConnectionCounts, disk_busy_s
-from cluster.node.client_list import ClientList
 
 if TYPE_CHECKING:
     from cluster.admin.server import AdminServer
-    from cluster.node.own_port import OwnPort
+    from cluster.node.assembly import Assembly
 
 
 async def admin_of(port: AdminPort) -> AdminServer:
@@ -29,10 +29,10 @@ def _server() -> type[AdminServer]:
     return AdminServer
 
 
-def port_of(node: OwnPort) -> AdminPort:
+def port_of(node: Assembly) -> AdminPort:
     """What the HTTP API sees of the node."""
     counts = ConnectionCounts(node.clients, node.services.turns)
-    node.metrics.brokers.watch(partial(_look_at, node, counts))
+    BrokerMetrics(node.metrics.registry, partial(_look_at, node, counts))
     return AdminPort(
         current_config=lambda: node.config,
         state=node.state,
@@ -61,7 +61,7 @@ def port_of(node: OwnPort) -> AdminPort:
         status=lambda: node_view.status(node),
         connected=node.transport.connected,
         genesis_payload=lambda: node.storage.directory.log.genesis.entry().payload,
-        transfer=node.driver.transfer,
+        transfer=node.succession.transfer,
         overruled=node.layers.overruled,
         held=lambda: node.layers.held,
         reload=node.reload,
@@ -70,7 +70,7 @@ def port_of(node: OwnPort) -> AdminPort:
     )
 
 
-def _look_at(node: OwnPort, counts: ConnectionCounts) -> BrokerLook:
+def _look_at(node: Assembly, counts: ConnectionCounts) -> BrokerLook:
     """What RocketMQ's metrics say of the node now."""
     counts.count()
     uncompared_ms = node.consistency.uncompared_ms()

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING
 
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.reload import differences
-from cluster.node.reloading import put_in_force
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.parts import Part
 from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cluster.node.own_port import OwnPort
+    from cluster.members.changes import MemberChanges
+    from cluster.members.reloading import Reloading
+    from cluster.members.service import MembersService
+    from cluster.node.services import NodeServices
+    from cluster.runtime.context import NodeContext
+    from statemachine.broker_state import BrokerState
     from statemachine.settings import Maintenance
 
 logger = logging.getLogger(__name__)
@@ -31,18 +36,40 @@ AGAIN_MS = 1_000
 class ClusterConfig:
     """Event loop only."""
 
-    def __init__(self, node: OwnPort) -> None:
-        self._node = node
-        self._version = node.state.settings.version
-        self._complete = not node.environment.gives_config
-        self._maintenance = node.state.settings.maintenance
-        node.changes.maintain(self._maintained())
+    def __init__(
+        self,
+        context: NodeContext,
+        state: BrokerState,
+        changes: MemberChanges,
+        membership: MembersService,
+        services: NodeServices,
+        reloading: Reloading,
+    ) -> None:
+        self._node_id = context.config.node.id
+        self._events = context.events
+        self._state = state
+        self._changes = changes
+        self._membership = membership
+        self._services = services
+        self._reloading = reloading
+        self._version = state.settings.version
+        self._complete = not context.environment.gives_config
+        self._maintenance = state.settings.maintenance
+        changes.maintain(self._maintained())
         self._due_ms = 0
         self._proposed = False
 
-    def on_applied(self) -> None:
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="configuration",
+            tick=self.tick,
+            applied=self.on_applied,
+        )
+
+    def on_applied(self, _: object) -> None:
         """A run of entries is applied: two comparisons while no configuration is in it."""
-        settings = self._node.state.settings
+        settings = self._state.settings
         if settings.version != self._version:
             self._version = settings.version
             self._follow()
@@ -51,48 +78,54 @@ class ClusterConfig:
             self._maintain(before, settings.maintenance)
 
     def _maintain(self, before: Mapping[int, Maintenance], now: Mapping[int, Maintenance]) -> None:
-        node = self._node
         for each in sorted(before.keys() ^ now.keys()):
             row = now.get(each)
             says = "maintenance has ended" if row is None else f"maintenance begins ({row.author}): {row.reason}"
             logger.info("node %d: %s", each, says)
-            node.events.note("members", f"node {each}", says)
-        node.changes.maintain(self._maintained())
+            self._events.note("members", f"node {each}", says)
+        self._changes.maintain(self._maintained())
 
     def _maintained(self) -> bool:
         """Whether this node must not lead for its maintenance. The only voter leads all the same: there is nobody else
         who could, or who could end the maintenance (a survivor of `raftmq unsafe-recover`)."""
-        node = self._node
-        return node.node_id in self._maintenance and set(node.membership.in_force.voter_ids) != {node.node_id}
+        own = self._node_id
+        return own in self._maintenance and set(self._membership.in_force.voter_ids) != {own}
 
     def _follow(self) -> None:
-        node, config = self._node, self._node.layers.in_force()
-        newest = next(node.state.settings.changes(before=self._version + 1, limit=1), None)
+        reloading = self._reloading
+        config = reloading.layers.in_force()
+        newest = next(self._state.settings.changes(before=self._version + 1, limit=1), None)
         who = f"version {self._version}, {newest.author}" if newest is not None else f"version {self._version}"
-        for change in differences(node.config, config):
+        for change in differences(reloading.config, config):
             says = f"{change.key} is {change.after} now, it was {change.before} ({who})"
             logger.info("configuration: %s", says)
-            node.events.note("configuration", "cluster", says)
-        put_in_force(node, config)
+            self._events.note("configuration", "cluster", says)
+        reloading.put_in_force(config)
 
     def tick(self, now_ms: int) -> None:
         """Several times a second: cheap. The leader gives the cluster the keys that it has no value for."""
-        self._node.changes.maintain(self._maintained())
-        if self._complete or self._proposed or now_ms < self._due_ms or not self._node.services.writes_open():
+        self._changes.maintain(self._maintained())
+        if self._complete or self._proposed or now_ms < self._due_ms or not self._services.writes_open():
             return
-        node, settings = self._node, self._node.state.settings
-        missing = {key: value for key, value in cluster_values(node.layers.own).items() if key not in settings.by_key}
+        settings = self._state.settings
+        missing = {
+            key: value
+            for key, value in cluster_values(self._reloading.layers.own).items()
+            if key not in settings.by_key
+        }
         if not missing:
             self._complete = True
             return
         self._due_ms = now_ms + AGAIN_MS
-        before = node.services.raising(SETTINGS_LEVEL)
+        before = self._services.raising(SETTINGS_LEVEL)
         if not isinstance(before, list):
             return
         reason = "keys that this release knows" if settings.version else "the first configuration"
-        author, log_ms = f"raftmq.toml of node {node.node_id}", node.services.log_time_ms()
+        author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
         self._proposed = True
-        node.services.propose([*before, [SET_CONFIG, settings.version, log_ms, author, reason, missing]], self._decided)
+        self._services.propose(
+            [*before, [SET_CONFIG, settings.version, log_ms, author, reason, missing]], self._decided
+        )
 
     def _decided(self, result: ProposeResult) -> None:
         self._proposed = False

@@ -14,8 +14,13 @@ from cluster.runtime.turn_watch import LongTurn
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.config.reload import ReloadView
-    from cluster.node.own_port import OwnPort
+    from cluster.members.service import MembersService
+    from cluster.peer.transport import PeerTransport
+    from cluster.repair.installs import Installs
+    from cluster.state.node_storage import NodeStorage
     from raftlog.core.raw_node import RawNode
 
 logger = logging.getLogger(__name__)
@@ -46,22 +51,38 @@ def reason_of(why: str) -> str:
 class EventWatch:
     """Event loop only."""
 
-    def __init__(self, node: OwnPort, events: EventLog) -> None:
-        self._node = node
+    def __init__(
+        self,
+        events: EventLog,
+        node_id: NodeId,
+        storage: NodeStorage,
+        transport: PeerTransport,
+        membership: MembersService,
+        installs: Installs,
+        *,
+        elected: Callable[[str], object],
+    ) -> None:
+        """`elected` is told the reason when this node is elected."""
         self._events = events
+        self._node_id = node_id
+        self._storage = storage
+        self._transport = transport
+        self._membership = membership
+        self._installs = installs
+        self._elected = elected
         self._looked_ms: int | None = None
         self._flush_due_ms = 0
         self._flushing: asyncio.Future[None] | None = None
         self._long_turn_ms: int | None = None
         self._led: tuple[int, int] = (0, 0)
         self._connected: dict[NodeId, bool] = {}
-        self._members = node.membership.in_force.index
+        self._members = membership.in_force.index
         self._damaged = 0
         self._install = "none"
 
     def started(self) -> None:
         """The node serves."""
-        previous = self._node.storage.recovery.status(self._node.storage.checkpointer.run).previous
+        previous = self._storage.recovery.status(self._storage.checkpointer.run).previous
         ended = previous.ended if previous is not None else "unknown"
         says = {
             "orderly": "the node started; the run before ended in order",
@@ -76,7 +97,7 @@ class EventWatch:
         if raw.role is Role.LEADER:
             self._events.note("election", "cluster", f"node {raw.raft.id} leads term {raw.term}: {raw.why}")
             self._led = (raw.term, raw.raft.id)
-            self._node.metrics.elected(reason_of(raw.why))
+            self._elected(reason_of(raw.why))
         elif raw.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
             self._events.note("election", self._me, f"node {raw.raft.id} is {raw.role.name.lower()}: {raw.why}")
         elif raw.leader_id and self._led != (raw.term, raw.leader_id):
@@ -114,9 +135,8 @@ class EventWatch:
                 loop = asyncio.get_running_loop()
                 self._flushing = loop.run_in_executor(None, self._events.flush, unwritten)
 
-    async def close(self) -> None:
-        """The node ends: the last events are written."""
-        failure = self._node.failure
+    async def close(self, failure: BaseException | None) -> None:
+        """The node ends, by a failure or not: the last events are written."""
         says = "the node stops" if failure is None else f"the node stops: {failure}"
         self._events.note("stop", self._me, says, "info" if failure is None else "critical")
         if self._flushing is not None:
@@ -125,10 +145,10 @@ class EventWatch:
 
     @property
     def _me(self) -> str:
-        return f"node {self._node.node_id}"
+        return f"node {self._node_id}"
 
     def _look_at_peers(self) -> None:
-        own, transport = self._node.node_id, self._node.transport
+        own, transport = self._node_id, self._transport
         seen = {peer: transport.connected(peer) for peer in transport.roster.peers()}
         for peer, connected in seen.items():
             if connected != self._connected.get(peer, False):
@@ -138,20 +158,20 @@ class EventWatch:
         self._connected = seen
 
     def _look_at_members(self) -> None:
-        members = self._node.membership.in_force
+        members = self._membership.in_force
         if members.index != self._members:
             self._members = members.index
             self._events.note("members", "cluster", f"entry {members.index}: {members.detail or members.reason}")
 
     def _look_at_repairs(self) -> None:
-        damaged = len(self._node.storage.directory.log.damage.ranges)
+        damaged = len(self._storage.directory.log.damage.ranges)
         if damaged > self._damaged:
             self._events.note("repair", self._me, f"{damaged} ranges of the log are damaged", "warning")
         elif damaged < self._damaged:
             left = f"{damaged} damaged ranges are left" if damaged else "the log is whole again"
             self._events.note("repair", self._me, f"a damaged range was mended: {left}")
         self._damaged = damaged
-        stage = self._node.installs.view().stage
+        stage = self._installs.view().stage
         if stage != self._install:
             self._install = stage
             says = "the install has ended" if stage == "none" else f"the node fetches what it lacks: {stage}"

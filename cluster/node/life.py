@@ -63,7 +63,6 @@ class NodeLife:
             self._started(node)
             if self._ended():
                 node.stop()
-            assert node.finished is not None
             await node.finished
             await node.close()
             self._config, self._rules = node.layers.own, node.config.retention  # as they were last read

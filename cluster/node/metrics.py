@@ -7,7 +7,6 @@ compares); a metric that RocketMQ has keeps RocketMQ's name and meaning.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import Final
@@ -24,28 +23,26 @@ from prometheus_client.metrics_core import Metric
 
 from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
+from cluster.broker.dead_letter_metrics import DeadLetterMetrics
 from cluster.broker.group_lag import LagMetrics
 from cluster.broker.relay_metrics import RelayMetrics
 from cluster.broker.staged_metrics import StagedMetrics
 from cluster.broker.timer_metrics import TimerMetrics
 from cluster.broker.transaction_metrics import TransactionMetrics
 from cluster.members.membership_metrics import MembersMetrics
-from cluster.node.append_metrics import AppendMetrics
-from cluster.node.broker_metrics import BrokerMetrics
-from cluster.node.dead_letter_metrics import DeadLetterMetrics
-from cluster.node.ha_metrics import HaMetrics
-from cluster.node.request_metrics import RequestMetrics
-from cluster.node.tallies import Spread, Tallies, Tally
-from cluster.node.turn_metrics import TurnMetrics
 from cluster.peer.link_metrics import LinkMetrics
+from cluster.remoting.request_metrics import RequestMetrics
 from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.metrics import RepairMetrics
+from cluster.replication.append_metrics import AppendMetrics
+from cluster.replication.ha_metrics import HaMetrics
 from cluster.replication.mode_metrics import ModeMetrics
 from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
+from cluster.runtime.tallies import Spread, Tallies, Tally
+from cluster.runtime.turn_metrics import TurnMetrics
 from cluster.runtime.versions import versions
 from cluster.state.recovery_metrics import RecoveryMetrics
-from cluster.tier.fetch.read_metrics import ReadMetrics
 from cluster.tier.index_file.index_metrics import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
@@ -81,7 +78,6 @@ class NodeMetrics:
         self.retention: Final = RetentionMetrics(self.registry)
         self.index_files: Final = IndexMetrics(self.registry)
         self.tier: Final = TierMetrics(self.registry)
-        self.tier_reads: Final = ReadMetrics(self.registry)
         self.recovery: Final = RecoveryMetrics(self.registry)
         self.install: Final = InstallMetrics(self.registry)
         self.modes: Final = ModeMetrics(self.registry)
@@ -91,7 +87,6 @@ class NodeMetrics:
         self.transactions: Final = TransactionMetrics(self.registry)
         self.staged: Final = StagedMetrics(self.registry)
         self.timers: Final = TimerMetrics(self.registry)
-        self.brokers: Final = BrokerMetrics(self.registry)
         self.dead_letters: Final = DeadLetterMetrics(self.registry, self._stored_in)
         self.requests: Final = RequestMetrics(self.registry)
         self.relay: Final = RelayMetrics(self.registry)
@@ -242,7 +237,7 @@ class NodeMetrics:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """See LoopLagSampler."""
+        """See `cluster.runtime.loop_lag`."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 
@@ -425,36 +420,3 @@ class _Alone:
 def _add(counts: dict[str, int], sizes: dict[str, int], topic: str, messages: int, size_bytes: int) -> None:
     counts[topic] = counts.get(topic, 0) + messages
     sizes[topic] = sizes.get(topic, 0) + size_bytes
-
-
-class LoopLagSampler:
-    """Schedules itself on the loop and reports its largest delay in the last 10 s."""
-
-    INTERVAL_S: Final = 0.25
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: NodeMetrics) -> None:
-        self._loop = loop
-        self._metrics = metrics
-        self._recent: deque[float] = deque(maxlen=int(10 / self.INTERVAL_S))
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Starts sampling."""
-        self._metrics.runs_on(self._loop)
-        self._schedule()
-
-    def stop(self) -> None:
-        """Stops sampling."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    def _schedule(self) -> None:
-        self._due = self._loop.time() + self.INTERVAL_S
-        self._timer = self._loop.call_at(self._due, self._sample)
-
-    def _sample(self) -> None:
-        self._recent.append(max(0.0, self._loop.time() - self._due))
-        self._metrics.loop_lag(max(self._recent))
-        self._schedule()

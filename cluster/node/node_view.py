@@ -12,17 +12,16 @@ from cluster.members.quorum import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
 from cluster.retention.settings import settings_of
 from cluster.runtime.versions import versions
-from cluster.wire.codec import VERSION_SENT
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.node.own_port import OwnPort
+    from cluster.node.assembly import Assembly
 
 _ROLES: dict[Role, Any] = {role: role.name.lower() for role in Role}
 
 
-def status(node: OwnPort) -> NodeStatus:
+def status(node: Assembly) -> NodeStatus:
     """The current status; updates the gauges."""
     raft, load, state = node.raw.status(), _load(node), node.state
     note_raft(node.metrics, raft)
@@ -76,30 +75,7 @@ def status(node: OwnPort) -> NodeStatus:
     )
 
 
-def figures(node: OwnPort) -> dict[str, str]:
-    """What mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as RocketMQ has it, for what is
-    not there: sends and pulls wait in no queue of threads, and nothing locks the page cache."""
-    disk, uptime_ms = node.disk.view(), node.services.monotonic_ms() - node.started_ms
-    given = node.rates.given()
-    rates = {"putTps": node.rates.taken(), "getTransferredTps": given, "getTransferedTps": given}  # 4.9 spells it so
-    waits = [
-        f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
-    ]
-    return {
-        "bootTimestamp": str(node.environment.clock.wall_ms() - uptime_ms),
-        "brokerActive": "true" if node.services.writes_open() else "false",
-        "brokerVersion": str(VERSION_SENT),
-        "brokerVersionDesc": f"RaftMQ {versions()['raftmq']}",
-        "commitLogDiskRatio": f"{disk.used_percent / 100:.3f}",
-        "pageCacheLockTimeMills": "N",
-        "runtime": f"[ {uptime_ms // 1000} seconds ]",
-        "timerCongestNum": str(node.state.timers.counts.pending),
-        **{name: " ".join(f"{rate:.2f}" for rate in each) for name, each in rates.items()},
-        **dict.fromkeys(waits, "N"),
-    }
-
-
-def quorum(node: OwnPort) -> QuorumView:
+def quorum(node: Assembly) -> QuorumView:
     """The voters in force; this node and those with a connection to it that are not silent count as present. The
     connection to a node that hangs stays open for as long as ha.housekeeping_interval_ms."""
 
@@ -123,7 +99,7 @@ def note_raft(metrics: NodeMetrics, raft: Status) -> None:
     metrics.peers((peer.node_id, peer.match_index, peer.lag) for peer in raft.peers)
 
 
-def note_ha(node: OwnPort, raft: Status) -> None:
+def note_ha(node: Assembly, raft: Status) -> None:
     """Replication and storage in bytes."""
     log = node.storage.directory.log
 
@@ -164,7 +140,7 @@ def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
     ]
 
 
-def _secret(node: OwnPort) -> SecretView:
+def _secret(node: Assembly) -> SecretView:
     secret = node.secret
     return SecretView(state=secret.state, key=secret.keyring.newest.hex(), waiting_for=[int(n) for n in secret.missing])
 
@@ -174,7 +150,7 @@ def _numbers(section: object) -> dict[str, int]:
     return {name: value for name in names if isinstance(value := getattr(section, name), int)}
 
 
-def _load(node: OwnPort) -> LoadStatus:
+def _load(node: Assembly) -> LoadStatus:
     """The load of clients."""
     return LoadStatus(
         connections=len(node.router.connections),

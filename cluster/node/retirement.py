@@ -20,12 +20,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cluster.peer.reach import STOPPING
-from raftlog.core.successor import successor
 from raftlog.errors import NotLeaderError
 from raftlog.types import NOBODY, NodeId, Role
 
 if TYPE_CHECKING:
-    from cluster.node.own_port import OwnPort
+    from cluster.node.assembly import Assembly
     from cluster.remoting.server import RemotingConnection
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ def _waits(connection: RemotingConnection) -> bool:
     return connection.inflight_bytes > 0 and not connection.closed
 
 
-async def retire(node: OwnPort) -> None:
+async def retire(node: Assembly) -> None:
     """The first part of `Node.close`. Always ends in bounded time; does nothing for a failed node."""
     try:
         if node.failure is None:
@@ -58,7 +57,7 @@ async def retire(node: OwnPort) -> None:
 class Retirement:
     """See the module. Lives on the node's loop."""
 
-    def __init__(self, node: OwnPort) -> None:
+    def __init__(self, node: Assembly) -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
 
@@ -101,7 +100,7 @@ class Retirement:
                 return
             passed_over.add(to)
             try:
-                node.driver.transfer(to)
+                node.succession.transfer(to)
             except NotLeaderError:
                 return
             except ValueError:
@@ -109,10 +108,8 @@ class Retirement:
             await self._until(self._passed(to), patience_s)
 
     def _successor(self, passed_over: Collection[NodeId]) -> NodeId:
-        status, connected = self._node.raw.status(), self._node.transport.connected
-        return successor(
-            status.peers, status.voters, lambda peer: connected(peer.node_id) and peer.node_id not in passed_over
-        )
+        connected = self._node.transport.connected
+        return self._node.succession.choose(lambda peer: connected(peer.node_id) and peer.node_id not in passed_over)
 
     def _passed(self, to: NodeId) -> Callable[[], bool]:
         node = self._node

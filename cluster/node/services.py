@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.node.listening import addresses_behind
+from cluster.config.listening import addresses_behind
 from cluster.runtime.standstill import AwakeClock
 from statemachine.commands import RAISE_LEVEL
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cluster.repair.repairs import Repairs
     from cluster.replication.outcome import CommitSession, Done
     from cluster.replication.proposals import Proposals
-    from cluster.replication.raft_driver import RaftDriver
+    from cluster.replication.raft_driver import DriverInbox
     from cluster.runtime.context import NodeContext
     from cluster.state.node_storage import NodeStorage
     from raftlog.types import NodeId
@@ -33,7 +33,7 @@ class NodeServices:
         self,
         context: NodeContext,
         storage: NodeStorage,
-        driver: RaftDriver,
+        inbox: DriverInbox,
         proposals: Proposals,
         membership: MembersService,
         consistency: Consistency,
@@ -48,7 +48,7 @@ class NodeServices:
         self._clock = context.clock
         self.awake = AwakeClock(context.clock)
         self._directory = storage.directory
-        self._driver = driver
+        self._inbox = inbox
         self._proposals = proposals
         self._membership = membership
         self._consistency = consistency
@@ -84,7 +84,7 @@ class NodeServices:
 
     def read_index(self, done: Callable[[bool], None]) -> None:
         """See Services."""
-        self._driver.read_index(done)
+        self._inbox.read_index(done)
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """See Services."""

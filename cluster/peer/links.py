@@ -25,6 +25,7 @@ from cluster.peer.transport import HeartbeatNet, PeerTransport
 from cluster.peer.wire import Kind, WireError
 from cluster.runtime.clock import Clock
 from cluster.runtime.context import NodeContext
+from cluster.runtime.parts import Part
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
 from raftlog.types import NodeId, Role
@@ -163,6 +164,15 @@ class Links:
         """How long this node itself stood still so far: nobody was silent then, it did not listen."""
         self._catch_up = CatchUp(raw, ha.catch_up_bytes_per_second, wake)
         self._ha = ha
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="links",
+            tick=self.tick,
+            frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),
+            reload=lambda config: self.reload(config.ha),
+        )
 
     def reload(self, ha: HaSection) -> None:
         """Changes the settings."""

@@ -126,20 +126,24 @@ def readable_by_others(path: Path) -> bool:
 class SecretKeeper:
     """See the module. Event loop only."""
 
-    def __init__(self, config: Config, fs: FileSystem, alarms: Alarms, members: Callable[[], Iterable[NodeId]]) -> None:
-        """`members`: ids of all that are in force, this node's too. Raises ConfigError."""
+    def __init__(
+        self,
+        config: Config,
+        fs: FileSystem,
+        alarms: Alarms,
+        members: Callable[[], Iterable[NodeId]],
+        transport: Transport,
+    ) -> None:
+        """`members`: ids of all that are in force, this node's too. `transport`: who proves it, with the keys that
+        `load` found."""
         self._config = config
         self._fs = fs
         self._alarms = alarms
         self._members = members
         self._due_ms = 0
         self._renew_due_ms = 0
-        self._transport: Transport | None = None
-        self.keyring = load(fs, config)
-
-    def attach(self, transport: Transport) -> None:
-        """Who proves it from now on."""
         self._transport = transport
+        self.keyring = transport.keyring
 
     @property
     def state(self) -> Literal["none", "admitting", "changing", "required"]:
@@ -154,7 +158,7 @@ class SecretKeeper:
         """Members that have not proven the newest key to this node, ascending."""
         if not self.keyring.keys:
             return []
-        proven = self._transport.proven_by() if self._transport is not None else set()
+        proven = self._transport.proven_by()
         return sorted(set(self._members()) - proven - {NodeId(self._config.node.id)})
 
     def reload(self) -> bool:
@@ -172,7 +176,7 @@ class SecretKeeper:
         self._due_ms = now_ms + LOOK_EVERY_MS
         if self.state in ("admitting", "changing") and not self.missing:
             self._demand()
-        elif self._transport is not None and self.missing and now_ms >= self._renew_due_ms:
+        elif self.missing and now_ms >= self._renew_due_ms:
             self._renew_due_ms = now_ms + RENEW_EVERY_MS
             self._transport.renew()
         self._tell()
@@ -189,8 +193,7 @@ class SecretKeeper:
 
     def _use(self, keyring: Keyring) -> None:
         self.keyring = keyring
-        if self._transport is not None:
-            self._transport.set_keyring(keyring)
+        self._transport.set_keyring(keyring)
         self._due_ms = 0
 
     def _tell(self) -> None:

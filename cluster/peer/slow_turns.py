@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from cluster.peer.wire import WireError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
+from cluster.runtime.succession import best
 from raftlog.core.raw_node import RawNode
 from raftlog.core.status import PeerStatus
-from raftlog.core.successor import successor
 from raftlog.errors import RaftLogError
 from raftlog.types import NOBODY, NodeId, Role
 
@@ -153,7 +153,7 @@ class SlowTurns:
         status = self._raw.status()
         if status.transferee != NOBODY:
             return
-        to = successor(status.peers, status.voters, self._could_lead)
+        to = best(status.peers, status.voters, self._could_lead)
         if to == NOBODY:
             return  # all fare alike, or are behind: perhaps at a later look
         try:

@@ -80,12 +80,14 @@ class PeerTransport:
         keyring: Keyring = OPEN,
         entropy: Callable[[int], bytes] = os.urandom,
         level: int = 0,
+        levels: dict[NodeId, int] | None = None,
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
 
         `incarnation`: another one at every start of the node; 0 is not compared. `advertised`: where others reach this
         node, for those that do not know it yet. `keyring`: what is proven and asked for; `entropy`: for nonces.
-        `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers.
+        `level`: of the commands that this node can apply (`statemachine.commands.LEVEL`); told to its peers. `levels`:
+        where those that peers announce are kept.
         """
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
@@ -106,7 +108,7 @@ class PeerTransport:
         self._renew_again: set[tuple[NodeId, str]] = set()
         self._advertised = advertised
         self._level = level
-        self._levels: dict[NodeId, int] = {}
+        self._levels = {} if levels is None else levels
         self._bind = bind
         self._handlers: Handlers | None = None
         self._servers: list[asyncio.Server] = []

@@ -21,10 +21,13 @@ from cluster.peer.wire import Kind, WireError
 from cluster.remoting.forward_frame import decode_forward
 from cluster.remoting.frame import Frame
 from cluster.remoting.order_line import IN_LINE, ONE_TRY, OrderLine
+from cluster.remoting.remoting_request import RemotingRequest
 from cluster.remoting.reply_path import ReplyPath
+from cluster.remoting.request import Request
 from cluster.remoting.server import raw_frame
 from cluster.replication.identity import Identity
-from cluster.runtime.room import Room, Share
+from cluster.runtime.parts import Part
+from cluster.runtime.room import Room, Share, Soon
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
 from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
@@ -187,6 +190,8 @@ class Forwarder:
         names: NamesSends,
         room: Room,
         closings: Closings,
+        soon: Soon,
+        slow: SlowRequests | None = None,
     ) -> None:
         """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
         as the leader; `room`: for answers on their way to clients."""
@@ -209,19 +214,29 @@ class Forwarder:
         """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
         whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
         self._admitting = False
-        self._slow: SlowRequests | None = None
+        self._soon = soon
+        self._slow = slow
+        """Told of what was held for long."""
         self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="forwarder",
+            tick=lambda _: self.expire(),
+            role=lambda _: self.pump(),
+            opened=lambda: self._soon(self.pump),
+            peer_closed=self.peer_closed,
+            frames={Kind.FORWARD: self.on_frame, Kind.FORWARD_REPLY: self.on_frame},
+            reload=self.reload,
+        )
 
     def reload(self, config: Config) -> None:
         """Another configuration from now on."""
         self._limits = config.limits
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
-
-    def watch(self, slow: SlowRequests) -> None:
-        """`slow` is told of what was held for long."""
-        self._slow = slow
 
     # --- the node that holds the connection --------------------------------------------------------------------------
 
@@ -503,3 +518,26 @@ def _answer(frame: Frame, code: int, remark: str) -> None:
                 code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=frame.serialize_type, language="JAVA"
             )
         )
+
+
+class PullForwards:
+    """Has another node answer a pull that this one cannot answer."""
+
+    def __init__(self, forwarder: Forwarder, leads: Callable[[], bool], log_begins: Callable[[], int]) -> None:
+        """`leads`: this node leads and its writes are open; `log_begins`: see `cluster.remoting.router.Router`."""
+        self._forwarder = forwarder
+        self._leads = leads
+        self._log_begins = log_begins
+
+    def elsewhere(self, request: Request, position: int) -> bool:
+        """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
+        # Only where the log is incomplete is a request kept as it was received.
+        held = isinstance(request, RemotingRequest) and request.received is not None
+        return held and position < self._log_begins() and self.to_leader(request)
+
+    def to_leader(self, request: Request) -> bool:
+        """Forwards a pull that only the leader can answer, unless this node leads."""
+        if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
+            return False
+        self._forwarder.forward(request.received)
+        return True

@@ -9,6 +9,7 @@ from cluster.config.config import Config
 from cluster.remoting.acceptor import Acceptor, has_descriptors
 from cluster.remoting.router import Router
 from cluster.remoting.server import RemotingConnection
+from cluster.runtime.parts import Part
 
 
 class Listeners:
@@ -18,6 +19,15 @@ class Listeners:
         self._config = config
         self._router = router
         self._servers: list[asyncio.Server | Acceptor] = []
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="listeners",
+            start=self.open,
+            close=self.close,
+            reload=self.reload,
+        )
 
     async def open(self) -> None:
         """Raises OSError if a port cannot be had."""

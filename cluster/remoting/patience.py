@@ -47,7 +47,7 @@ class Patience:
     def __len__(self) -> int:
         return len(self._watched)
 
-    def watch(self, connection: RemotingConnection) -> None:
+    def follow(self, connection: RemotingConnection) -> None:
         """Looks at it from now on, until nothing of it is unfinished."""
         self._watched.setdefault(connection, None)
 

@@ -23,7 +23,7 @@ from cluster.remoting.send_reply import SendReplyWriter
 from cluster.remoting.server import Dispatch, RemotingConnection, unsupported
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
-from cluster.runtime.room import Soon
+from cluster.runtime.parts import Part
 from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
 
@@ -87,37 +87,12 @@ class Router(Dispatch):
         proposals: Proposals,
         *,
         known_topic: Callable[[str], bool],
-        soon: Soon,
+        rooms: Rooms,
         closings: Closings,
         turns: Turns,
         fenced: Callable[[], bool],
         log_begins: Callable[[], int],
         refuse: Callable[[Request], None],
-    ) -> None:
-        """`known_topic`: virtual topics (TBW102) count as known. `soon` calls in a later turn of the loop. `turns`:
-        what one read brings goes on in another when this one has no room. `fenced`: whether this node's rows are known
-        to be wrong. `log_begins`: the position below which this node lacks log that others have (`cluster.repair`), 0
-        if it has all. `refuse` answers a code that no handler takes."""
-        self.rooms = Rooms(config.limits, soon)
-        self.turns = turns
-        self.patience = Patience(self.rooms)
-        self.watch = self.patience.watch  # type: ignore[method-assign]
-        self.idle = IdleClients(self._is_used)
-        self._limits = config.limits
-        self._state = state
-        self._proposals = proposals
-        self._known_topic = known_topic
-        self._handlers: dict[int, Handler] = {}
-        self._large_answers = sizes(state, lambda: self._limits)
-        self._fenced = fenced
-        self._log_begins = log_begins
-        self._refuse = refuse
-        self.connections: dict[RemotingConnection, None] = {}
-        """The open ones, oldest first."""
-        self.closings = closings
-
-    def attach(
-        self,
         sends: SendHandler,
         replies: SendReplyWriter,
         fates: SendFates,
@@ -126,17 +101,49 @@ class Router(Dispatch):
         members: Members,
         parked: Callable[[RemotingConnection], bool],
     ) -> None:
-        """Names the collaborators. `parked`: whether pulls of a connection wait."""
+        """`known_topic`: virtual topics (TBW102) count as known. `parked`: whether pulls of a connection wait. `turns`:
+        what one read brings goes on in another when this one has no room. `fenced`: whether this node's rows are known
+        to be wrong. `log_begins`: the position below which this node lacks log that others have (`cluster.repair`), 0
+        if it has all. `refuse` answers a code that no handler takes."""
+        self.rooms = rooms
+        self.turns = turns
+        self.patience = Patience(self.rooms)
+        self.follow = self.patience.follow  # type: ignore[method-assign]
+        self.idle = IdleClients(self._is_used)
+        self._limits = config.limits
+        self._state = state
+        self._proposals = proposals
+        self._known_topic = known_topic
+        self._large_answers = sizes(state, lambda: self._limits)
+        self._handlers = with_room(handlers, self._large_answers)
+        self._fenced = fenced
+        self._log_begins = log_begins
+        self._refuse = refuse
+        self.connections: dict[RemotingConnection, None] = {}
+        """The open ones, oldest first."""
+        self.closings = closings
         self._members = members
         self._parked = parked
         self._sends = sends
         self._replies = replies
         self._fates = fates
         self._forwarder = forwarder
-        forwarder.watch(self._proposals.figures.slow)
-        self.closings.listen(forwarder.clients_closed)
-        self.closings.listen(self._on_closings)  # last: sessions end with it
-        self._handlers = with_room(handlers, self._large_answers)
+        closings.listen(forwarder.clients_closed)
+        closings.listen(self._on_closings)  # last: sessions end with it
+        proposals.unproposed.add(self.reroute)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="clients",
+            tick=self._tick,
+            close=self.drop_clients,
+            reload=lambda config: self.reload(config.limits),
+        )
+
+    def _tick(self, now_ms: int) -> None:
+        self.patience.tick(now_ms)
+        self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
         """Other limits from now on."""
@@ -282,19 +289,6 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
         elif frame.path.room_for(size(), lambda: self._forward(frame)):
             self._forwarder.forward(frame, promised=frame.path.room.share(size()))
-
-    def elsewhere(self, request: Request, position: int) -> bool:
-        """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
-        # Only where the log is incomplete is a request kept as it was received.
-        held = isinstance(request, RemotingRequest) and request.received is not None
-        return held and position < self._log_begins() and self.to_leader(request)
-
-    def to_leader(self, request: Request) -> bool:
-        """Forwards a pull that only the leader can answer, unless this node leads."""
-        if not isinstance(request, RemotingRequest) or request.received is None or self._proposals.open:
-            return False
-        self._forwarder.forward(request.received)
-        return True
 
     def reroute(self, sends: list[Send]) -> None:
         """Takes sends that were queued when leadership was lost: none was proposed, so they go to the new leader."""

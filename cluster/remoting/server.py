@@ -99,8 +99,8 @@ class Dispatch:
         """The connection closed."""
         raise NotImplementedError
 
-    def watch(self, connection: RemotingConnection) -> None:
-        """The connection has unfinished work: watch its progress (`cluster.remoting.patience`)."""
+    def follow(self, connection: RemotingConnection) -> None:
+        """The connection has unfinished work: its progress is watched (`cluster.remoting.patience`)."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ class Leaving(Dispatch):
         self.on_oversized = before.on_oversized  # type: ignore[method-assign]
         self.on_open = before.on_open  # type: ignore[method-assign]
         self.on_close = before.on_close  # type: ignore[method-assign]
-        self.watch = before.watch  # type: ignore[method-assign]
+        self.follow = before.follow  # type: ignore[method-assign]
         self.rooms = before.rooms
         self.turns = before.turns
 
@@ -237,7 +237,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 else:
                     self._serve(buffer, frames)
             if self._buffer.buffered:
-                self._dispatch.watch(self)
+                self._dispatch.follow(self)
                 if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
                     self._begin_large_frame()
         except FrameTooLargeError as error:
@@ -252,7 +252,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._bad_frame(error)
             return
         self._buffer = buffer = LongFrame(error, EARLY_BYTES)
-        self._dispatch.watch(self)
+        self._dispatch.follow(self)
         try:
             self._refuse_oversized(buffer)
         except CodecError as bad:
@@ -520,7 +520,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             return
         self._unsent.hold((size if size > CLOGGED_BYTES else 0) + sum(map(len, self._out)))
         if size > CLOGGED_BYTES:
-            self._dispatch.watch(self)
+            self._dispatch.follow(self)
         if self._is_over():
             self._halt()
         elif self._halted and not self._waits:

@@ -24,6 +24,7 @@ from cluster.repair.digest_entry import Digest, decode, differing, encode
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repairs import Repairs
 from cluster.runtime.context import NodeContext
+from cluster.runtime.parts import AppliedRun, Part
 from raftlog.core.quorum import majority
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import Entry, EntryType, NodeId, Role
@@ -82,7 +83,17 @@ class Consistency:
         self._uncompared_since_ms: int | None = None
         """Since when entries are applied that no DIGEST entry has covered yet; None: there are none."""
         repairs.server.sources[SUMS] = sums_source(state)
-        repairs.watch_rows(self.suspect)
+        repairs.bad_row.add(self.suspect)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="consistency",
+            close=self.close,
+            tick=self.tick,
+            applied=self.on_applied,
+            reload=lambda config: self.reload(config.consistency.digest_every_ms),
+        )
 
     def reload(self, every_ms: int) -> None:
         """Compares the replicas this often from now on."""
@@ -132,9 +143,9 @@ class Consistency:
 
     # --- as entries are applied --------------------------------------------------------------------------------------
 
-    def on_applied(self, entries: Iterable[Entry]) -> None:
+    def on_applied(self, applied: AppliedRun) -> None:
         """Compares the DIGEST entries of a run."""
-        for entry in entries:
+        for entry in applied.entries:
             if entry.type == EntryType.DIGEST:
                 self._on_digest(entry)
             elif self._uncompared_since_ms is None:

@@ -26,7 +26,7 @@ import msgpack
 from cluster.peer.bandwidth import BURST_S, IDLE_MS, Lull
 from cluster.peer.transport import Handlers
 from cluster.peer.wire import Kind, WireError
-from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.lanes import LaneRunner, StartedLane
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)
@@ -212,11 +212,15 @@ class FetchServer:
         loop: asyncio.AbstractEventLoop,
         bytes_per_second: int,
         last_index: Callable[[], int] = int,
+        *,
+        run: Callable[[FetchLane, Callable[[list[FetchReply]], None]], LaneRunner[FetchJob]],
     ) -> None:
-        """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth."""
+        """`last_index()`: of this node's log. While it grows, peers get one part in WRITING_SHARE of the bandwidth.
+        `run` puts the lane where `start` has it run, with what takes its completions."""
         self.sources: dict[str, Source] = {}
         """what -> source; called in the lane."""
         self.lane = FetchLane(self.sources)
+        self._runner: StartedLane[FetchJob] = StartedLane(lambda: run(self.lane, self.on_done))
         self.answerers: dict[str, Answerer] = {}
         """what -> who answers it on the loop."""
         self.bytes_sent = 0
@@ -237,9 +241,13 @@ class FetchServer:
         """Another rate from now on."""
         self._bytes_per_second = bytes_per_second
 
-    def attach(self, runner: LaneRunner[FetchJob]) -> None:
-        """Names the runner of `lane`; its completions go to `on_done`."""
-        self._runner = runner
+    def start(self) -> None:
+        """Begins to run the lane."""
+        self._runner.start()
+
+    def close_lane(self) -> None:
+        """Finishes what the lane does; blocks until then."""
+        self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
         """A FETCH. Raises WireError."""

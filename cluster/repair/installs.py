@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from cluster.repair.snapshot import Where
 from cluster.repair.state_source import state_source
 from cluster.retention.leases import Leases
 from cluster.runtime.context import NodeContext
+from cluster.runtime.parts import Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import OutOfRangeError
 from raftlog.messages import InstallSnapshot
@@ -60,6 +62,7 @@ class Installs:
             progress=progress,
             restart=restart,
         )
+        self._removal: asyncio.Future[None] | None = None
         self._backfill = Backfill(
             context,
             log,
@@ -77,6 +80,14 @@ class Installs:
                 STATE: state_source(fs, storage.checkpointer, self._hold_log),
                 SEGMENT: segment_source(log),
             }
+        )
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="installs",
+            start=self.start,
+            close=self.close,
         )
 
     def start(self) -> None:

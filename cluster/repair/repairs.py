@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from cluster.peer.wire import Kind
-from cluster.repair.fetch import LOG, FetchClient, FetchJob, FetchServer, FrameSender
+from cluster.repair.fetch import LOG, FetchClient, FetchServer, FrameSender
 from cluster.repair.log_repair import LogRepairer
 from cluster.repair.log_source import log_source
 from cluster.repair.metrics import RepairMetrics
 from cluster.repair.votes import VoteKeeper
 from cluster.runtime.context import NodeContext
-from cluster.runtime.lanes import LaneRunner
-from raftlog.core.successor import successor
+from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
 from raftlog.errors import RaftLogError
 from raftlog.storage import vote_withheld
 from raftlog.storage.damage import DamagedRange
@@ -51,22 +51,25 @@ class Repairs:
         transport: RepairTransport,
         *,
         metrics: RepairMetrics,
-        transfer: Callable[[NodeId], None],
     ) -> None:
-        """`transfer`: hands leadership over."""
         raw, loop, alarms = context.raw, context.loop, context.alarms
         self._raw = raw
         self._directory = directory
         self._fs = context.fs
         self._transport = transport
         self._wake = context.wake
-        self._make_runner, self._fail = context.environment.runner, context.fail
-        self._transfer = transfer
+        self._succession = context.succession
         self._suspect = False
         """The state of this node is not to be trusted: it does not campaign either."""
         self.log = directory.log
         self.client = FetchClient(transport, loop)
-        self.server = FetchServer(transport, loop, context.config.repair.bytes_per_second, lambda: raw.last_index)
+        self.server = FetchServer(
+            transport,
+            loop,
+            context.config.repair.bytes_per_second,
+            lambda: raw.last_index,
+            run=lambda lane, done: context.environment.runner("fetch", lane, loop, done, context.fail),
+        )
         self.server.sources[LOG] = log_source(self.log, lambda: raw.commit_index)
         self._votes = VoteKeeper(context.fs, directory.path, raw, alarms, context.wake)
         self._ranges = LogRepairer(
@@ -74,19 +77,24 @@ class Repairs:
         )
         self._unfit_since_ms: int | None = None
         self._loop = loop
-        self._on_bad_row: Callable[[str], None] = logger.error
+        self.bad_row: Signal[[str]] = Signal()
+        """Sent with the finding if the log is sound where a row of the state says otherwise."""
 
-    def watch_rows(self, on_bad_row: Callable[[str], None]) -> None:
-        """`on_bad_row` is called with the finding if the log is sound where a row of the state says otherwise."""
-        self._on_bad_row = on_bad_row
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="repairs",
+            start=self.start,
+            close=self.close,
+            tick=self.tick,
+            peer_closed=self.peer_closed,
+            frames={Kind.FETCH: self.on_frame, Kind.FETCHED: self.on_frame},
+            reload=lambda config: self.server.reload(config.repair.bytes_per_second),
+        )
 
     def start(self) -> None:
         """Begins to serve and to repair, before the driver starts."""
-        server = self.server
-        self._lane: LaneRunner[FetchJob] = self._make_runner(
-            "fetch", server.lane, self._loop, server.on_done, self._fail
-        )
-        server.attach(self._lane)
+        self.server.start()
         self._votes.start(vote_withheld.load(self._fs, self._directory.path, self._directory.identity.group_id))
         self._ranges.start()
 
@@ -95,7 +103,7 @@ class Repairs:
         self.server.close()
         await self._ranges.close()
         await self._votes.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._lane.close)
+        await asyncio.get_running_loop().run_in_executor(None, self.server.close_lane)
 
     def peers(self) -> list[NodeId]:
         """The other voters, also a leader that is none as far as this node knows: it first, then those in reach."""
@@ -146,7 +154,7 @@ class Repairs:
             if search.exception() is not None:
                 logger.error("positions %d..%d of the log: %s", position, position + size, search.exception())
             elif search.result() is None and position >= self.log.first_position:
-                self._on_bad_row(
+                self.bad_row(
                     f"positions {position}..{position + size} of the log are sound; the state's row that "
                     "leads there is not"
                 )
@@ -184,12 +192,11 @@ class Repairs:
         self._wake()
 
     def _hand_over(self) -> None:
-        status = self._raw.status()
-        to = successor(status.peers, status.voters)
+        to = self._succession.choose()
         if to == NOBODY:
             return
         logger.warning("this node is not fit to lead; node %d should lead", to)
         try:
-            self._transfer(to)
+            self._succession.transfer(to)
         except RaftLogError as error:
             logger.warning("leadership cannot be transferred: %s", error)

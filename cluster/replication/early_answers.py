@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.ack_levels import Ack, default_level
+from cluster.runtime.signal import Signal
 from raftlog.types import Entry, EntryId, NodeId, Role
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ class EarlyAnswers:
         self._written: dict[NodeId, int] = {}
         """Node -> highest index that it passed to its operating system in this term, this node included."""
         self._written_term = 0
-        self._wants_own: Callable[[], None] = lambda: None
-        self._wants_quorum: Callable[[], None] = lambda: None
+        self.wants_own: Signal[[]] = Signal()
+        """Sent when an answer waits for what this node has written: nodes tell it only on demand."""
+        self.wants_quorum: Signal[[]] = Signal()
+        """The same of what a majority has written."""
         self.window_messages_max = 0
         """The highest number of messages that were answered early and undecided at one time."""
 
@@ -85,10 +88,6 @@ class EarlyAnswers:
         self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
         self._all_timeout_ms = modes.all_timeout_ms
         self.default = int(default_level(modes))
-
-    def watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
-        """Called when an answer waits for what this node, or a majority, has written: nodes tell it only on demand."""
-        self._wants_own, self._wants_quorum = own, quorum
 
     # --- an entry's way ----------------------------------------------------------------------------------------------
 
@@ -108,9 +107,9 @@ class EarlyAnswers:
             return
         self._open[pending.id.index] = (pending, stages)
         if Stage.WRITTEN in stages or Stage.QUORUM_WRITTEN in stages:
-            self._wants_own()
+            self.wants_own()
         if Stage.QUORUM_WRITTEN in stages:
-            self._wants_quorum()
+            self.wants_quorum()
 
     def advance(self, raw: RawNode) -> None:
         """Once per driver turn: sends the answers whose condition has become true."""

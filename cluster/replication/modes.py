@@ -10,6 +10,7 @@ from cluster.peer.wire import Kind
 from cluster.replication.ack_levels import default_level, name_of
 from cluster.replication.follower_reads import FollowerReads
 from cluster.replication.written import SendsFrames, TellsWritten, WrittenRelay
+from cluster.runtime.parts import Part
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 
@@ -86,6 +87,16 @@ class Modes:
         self.relay.tick(now_ms)
         self.reads.staleness.tick(now_ms)
         self._metrics.window(self._early.window_messages)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="modes",
+            close=self.close,
+            tick=self.tick,
+            frames=dict.fromkeys(KINDS, lambda peer, kind, header, _: self.on_frame(peer, kind, header)),
+            reload=self.reload,
+        )
 
     def reload(self, config: Config) -> None:
         """Another configuration from now on; `EarlyAnswers` has it from `Proposals`."""

@@ -46,6 +46,8 @@ from cluster.replication.send_queue import SendQueue
 from cluster.replication.topic_slots import slot_of
 from cluster.replication.twins import Twins
 from cluster.runtime.contained import contain, report_contained
+from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import FrameError, NotLeaderError, ProposalDroppedError
 from raftlog.types import EntryType, Role
@@ -97,8 +99,10 @@ class Proposals:
         self._wake = context.wake
         self._replies = replies
         self._before_open = before_open
-        self._on_open: Callable[[], object] = lambda: None
-        self._on_unproposed: Callable[[list[Send]], object] = lambda sends: None
+        self.opened: Signal[[]] = Signal()
+        """Sent when writes open: what waited for a leader may go on."""
+        self.unproposed: Signal[[list[Send]]] = Signal()
+        """Sent with what was queued when leadership was lost: it goes to the new leader."""
         self.figures = ProposalMetrics(metrics, context, state)
         self._sends = SendQueue(config.limits)
         self._calls: list[PendingCommands] = []
@@ -128,10 +132,15 @@ class Proposals:
         self.session_max: dict[bytes, int] = {}
         """Highest sequence queued or proposed per producer, in this term of leadership."""
 
-    def watch_leadership(self, *, on_open: Callable[[], object], on_unproposed: Callable[[list[Send]], object]) -> None:
-        """`on_open` is called when writes open: what waited for a leader may go on. `on_unproposed` is called with the
-        sends that were queued when leadership was lost: they go to the new leader."""
-        self._on_open, self._on_unproposed = on_open, on_unproposed
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="proposals",
+            tick=lambda _: self.expire(),
+            applied=self.on_applied,
+            role=self.on_role,
+            reload=self.reload,
+        )
 
     def reload(self, config: Config) -> None:
         """Another configuration from now on. What is proposed keeps its deadline."""
@@ -240,7 +249,7 @@ class Proposals:
         """dedup=strict: whether a send with this key and body is queued or proposed, its outcome open."""
         return send in self._strict
 
-    def attach(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
+    def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
         """A repeated request shares the outcome of its first arrival. It replaces the first if that needs no answer any
         more; else it may wait beside it, if `room`."""
         old = entry.sends[at]
@@ -354,7 +363,7 @@ class Proposals:
         self.offsets.open()
         self.session_max.clear()
         self._open_term = term
-        self._on_open()
+        self.opened()
 
     def _close_writes(self) -> None:
         """Leadership ended: unproposed requests are forwarded or fail; the log will decide the proposed ones."""
@@ -375,7 +384,7 @@ class Proposals:
                 contain("ending a copy", send.done, Outcome.FAIL)
         sends = [send for send in sends if send.done is None]
         if sends:
-            self._on_unproposed(sends)
+            self.unproposed(sends)
 
     def expire(self) -> None:
         """Called on a timer: a request past its deadline is answered with UNKNOWN, or FAIL if it was never proposed."""

@@ -22,6 +22,7 @@ from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, Applied,
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import APPLY_BYTES
 from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.signal import Signal
 from cluster.runtime.stage_times import StageTimes
 from cluster.runtime.standstill import behind_sockets
 from raftlog.core.raw_node import RawNode, Ready
@@ -63,6 +64,74 @@ class Proposer(Protocol):
         """The members in force changed."""
 
 
+class DriverInbox:
+    """What has come for the driver since its last turn, and the call for the next turn. It is made before the driver:
+    lanes, transport and services, which the driver needs, fill it. Event loop only."""
+
+    __slots__ = (
+        "_loop",
+        "applied",
+        "closed_peers",
+        "messages",
+        "persisted",
+        "reads",
+        "stopped",
+        "turn",
+        "turn_queued",
+        "turning",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.messages: list[Message] = []
+        self.persisted: list[Persisted] = []
+        self.applied: list[Applied] = []
+        self.closed_peers: list[NodeId] = []
+        self.reads: list[Callable[[bool], None]] = []
+        """Who waits for a ReadIndex round that has not begun."""
+        self.turn: Callable[[], object] = lambda: None
+        """Called when a turn is due: nobody's until there is a driver, which makes it its own."""
+        self.turn_queued = False
+        self.turning = False
+        """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
+        self.stopped = False
+
+    def wake(self) -> None:
+        """Schedules a turn; all calls before it runs share it."""
+        if not self.turn_queued and not self.stopped:
+            self.turn_queued = True
+            self._loop.call_soon(self.turn)
+
+    def receive(self, message: Message) -> None:
+        """A message from a peer."""
+        self.messages.append(message)
+        if not self.turn_queued:
+            self.wake()
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """The peer closed its connection: if it is the leader, this starts a pre-vote at once."""
+        self.closed_peers.append(peer)
+        self.wake()
+
+    def on_persisted(self, persisted: Persisted) -> None:
+        """The append lane finished a drain, perhaps within the turn that gave it the work."""
+        self.persisted.append(persisted)
+        if not (self.turn_queued or self.turning):
+            self.wake()
+
+    def on_applied(self, applied: Applied) -> None:
+        """The apply lane finished a drain, perhaps within the turn that gave it the work."""
+        self.applied.append(applied)
+        if not (self.turn_queued or self.turning):
+            self.wake()
+
+    def read_index(self, done: Callable[[bool], None]) -> None:
+        """Calls `done(True)` once applied state answers linearizably, `done(False)` if that cannot be confirmed."""
+        self.reads.append(done)
+        if not self.turn_queued:
+            self.wake()
+
+
 class RaftDriver:
     """Runs the RawNode on an event loop."""
 
@@ -70,32 +139,37 @@ class RaftDriver:
         self,
         raw: RawNode,
         node_id: NodeId,
+        inbox: DriverInbox,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         tick_ms: int,
         on_stop: Callable[[BaseException], None],
+        transport: Transport,
+        proposer: Proposer,
+        append: LaneRunner[PersistJob],
+        apply: LaneRunner[list[Entry]],
+        stages: StageTimes | None = None,
+        on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
         apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`on_stop` is called once, with the reason, when the node must stop taking part. `apply_bytes`: see
-        `apply_lane.pieces`."""
+        """`on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is called with
+        each offer of a snapshot: the leader has trimmed what this log lacks. `apply_bytes`: see `apply_lane.pieces`."""
         self.raw = raw
+        self._inbox = inbox
         self._node_id = node_id
         self._loop = loop
         self._clock = clock
         self._tick_ms = tick_ms
         self._on_stop = on_stop
         self._apply_bytes, self._uncut_bytes = apply_bytes, apply_bytes // COMMAND_WEIGHT
-        self._inbox: list[Message] = []
-        self._persisted: list[Persisted] = []
-        self._applied: list[Applied] = []
+        self._transport = transport
+        self._proposer = proposer
+        self._append = append
+        self._apply = apply
+        self._on_install = on_install
         self._ticks = 0
-        self._closed_peers: list[NodeId] = []
-        self._turn_queued = False
-        self._turning = False
-        """A turn runs: what comes in is seen before it ends, or wakes another at its end."""
-        self._stopped = False
-        self.stages = StageTimes()
+        self.stages = StageTimes() if stages is None else stages
         self._now_ms = 0.0
         """The clock at the begin of this turn, and what its own lanes have taken since."""
         self._timer: asyncio.TimerHandle | None = None
@@ -104,35 +178,14 @@ class RaftDriver:
         self._gathered: list[Entry] = []
         """Committed entries on their way to the apply lane."""
         self._gather_timer: asyncio.TimerHandle | None = None
-        self._reads_new: list[Callable[[bool], None]] = []
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
         self._reads_confirmed: list[tuple[int, list[Callable[[bool], None]]]] = []
         self._read_context = 0
         self.turns = 0
-        self._on_implausible: list[Callable[[NodeId, ImplausibleMessageError], object]] = []
-
-    def attach(
-        self,
-        transport: Transport,
-        proposer: Proposer,
-        append: LaneRunner[PersistJob],
-        apply: LaneRunner[list[Entry]],
-        *,
-        on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
-    ) -> None:
-        """Names the collaborators, before `start` (they know the driver, so they come after it).
-
-        `on_install` is called with each offer of a snapshot: the leader has trimmed what this log lacks.
-        """
-        self._transport = transport
-        self._proposer = proposer
-        self._append = append
-        self._apply = apply
-        self._on_install = on_install
-
-    def watch_implausible(self, told: Callable[[NodeId, ImplausibleMessageError], object]) -> None:
-        """`told` is called when a peer sends what cannot be true; the core has ignored it."""
-        self._on_implausible.append(told)
+        self.implausible: Signal[[NodeId, ImplausibleMessageError]] = Signal()
+        """Sent when a peer sends what cannot be true; the core has ignored it."""
+        self.wake = inbox.wake
+        inbox.turn = self._turn
 
     def start(self) -> None:
         """Starts ticking."""
@@ -141,47 +194,10 @@ class RaftDriver:
 
     def stop(self) -> None:
         """Stops taking part; work still on the lanes is dropped when it completes."""
-        self._stopped = True
+        self._inbox.stopped = True
         if self._timer:
             self._timer.cancel()
         self._fail_reads()
-
-    # --- inputs ----------------------------------------------------------------------------------------------------
-
-    def receive(self, message: Message) -> None:
-        """A message from a peer."""
-        self._inbox.append(message)
-        if not self._turn_queued:
-            self.wake()
-
-    def peer_closed(self, peer: NodeId) -> None:
-        """The peer closed its connection: if it is the leader, this starts a pre-vote at once."""
-        self._closed_peers.append(peer)
-        self.wake()
-
-    def on_persisted(self, persisted: Persisted) -> None:
-        """The append lane finished a drain, perhaps within the turn that gave it the work."""
-        self._persisted.append(persisted)
-        if not (self._turn_queued or self._turning):
-            self.wake()
-
-    def on_applied(self, applied: Applied) -> None:
-        """The apply lane finished a drain, perhaps within the turn that gave it the work."""
-        self._applied.append(applied)
-        if not (self._turn_queued or self._turning):
-            self.wake()
-
-    def read_index(self, done: Callable[[bool], None]) -> None:
-        """Calls `done(True)` once applied state answers linearizably, `done(False)` if that cannot be confirmed."""
-        self._reads_new.append(done)
-        if not self._turn_queued:
-            self.wake()
-
-    def wake(self) -> None:
-        """Schedules a turn; all calls before it runs share it."""
-        if not self._turn_queued and not self._stopped:
-            self._turn_queued = True
-            self._loop.call_soon(self._turn)
 
     def transfer(self, to: NodeId) -> None:
         """Starts a leadership transfer; its result shows in `leader_id`. Raises RaftLogError if it cannot start."""
@@ -191,69 +207,69 @@ class RaftDriver:
     # --- the turn --------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._turn_queued = False
-        if self._stopped:
+        inbox = self._inbox
+        inbox.turn_queued = False
+        if inbox.stopped:
             return
         self.turns += 1
-        self._turning = True
+        inbox.turning = True
         try:
             self._step_inputs()
-            if self._reads_new:
+            if inbox.reads:
                 self._start_reads()
             self._proposer.flush(self.raw)
             rounds = ROUNDS_MAX
             while self.raw.has_ready():
                 self._handle(self.raw.ready())
-                if self._persisted or self._applied:  # a lane that works on the loop has done so
+                if inbox.persisted or inbox.applied:  # a lane that works on the loop has done so
                     rounds -= 1
                     if not rounds:
                         break
-                    for persisted in self._persisted:
+                    for persisted in inbox.persisted:
                         self._now_ms += 1000 * persisted.seconds
                     self._take_reports()
                     self._proposer.flush(self.raw)
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
-        self._turning = False
-        if self._persisted or self._applied or self.raw.unsent:
+        inbox.turning = False
+        if inbox.persisted or inbox.applied or self.raw.unsent:
             self.wake()  # the next turn takes up what is ready, too
 
     def fail(self, error: BaseException) -> None:
         """Stops permanently: a storage error, or an impossible state."""
-        if self._stopped:
+        if self._inbox.stopped:
             return
         logger.critical("the node stops: %s", error, exc_info=error)
         self.stop()
         self._on_stop(error)
 
     def _step_inputs(self) -> None:
-        raw = self.raw
+        raw, inbox = self.raw, self._inbox
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         self._now_ms = now_ms
         raw.set_clock(wall_ms, now_ms)
-        if self._persisted or self._applied:
+        if inbox.persisted or inbox.applied:
             self._take_reports()
-        while self._inbox:
-            messages, self._inbox = self._inbox, []
+        while inbox.messages:
+            messages, inbox.messages = inbox.messages, []
             for message in messages:
                 try:
                     raw.step(message)
                 except ImplausibleMessageError as error:
-                    for told in self._on_implausible:
-                        told(message.from_id, error)
-        if self._closed_peers:
-            for peer in self._closed_peers:
+                    self.implausible(message.from_id, error)
+        if inbox.closed_peers:
+            for peer in inbox.closed_peers:
                 raw.peer_closed(peer)
-            self._closed_peers.clear()
+            inbox.closed_peers.clear()
         while self._ticks:
             self._ticks -= 1
             raw.tick()
 
     def _take_reports(self) -> None:
         """What the lanes have done since the last look."""
-        raw = self.raw
-        if self._persisted:
-            drains, self._persisted = self._persisted, []
+        raw, inbox = self.raw, self._inbox
+        if inbox.persisted:
+            drains, inbox.persisted = inbox.persisted, []
             for persisted in drains:
                 self._jobs_out -= persisted.jobs
                 if persisted.last is not None:
@@ -261,8 +277,8 @@ class RaftDriver:
                     self.stages.synced.append((persisted.last.index, self._now_ms))
                 if persisted.messages:
                     self._release(persisted.messages)
-        if self._applied:
-            runs, self._applied = self._applied, []
+        if inbox.applied:
+            runs, inbox.applied = inbox.applied, []
             for applied in runs:
                 raw.applied(applied.entries[-1].index)
                 self._proposer.on_applied_run(applied)
@@ -273,7 +289,7 @@ class RaftDriver:
         mine = self._node_id
         for message in messages:
             if message.to_id == mine:
-                self._inbox += [m for m in messages if m.to_id == mine]
+                self._inbox.messages += [m for m in messages if m.to_id == mine]
                 messages = [m for m in messages if m.to_id != mine]
                 break
         if messages:
@@ -294,7 +310,7 @@ class RaftDriver:
                 self._append.submit(PersistJob(None, (), ready.messages_after_persist))
             else:
                 self._release(list(ready.messages_after_persist))
-                if self._inbox:
+                if self._inbox.messages:
                     self.wake()
         if ready.committed_entries:
             self.stages.committed.append((ready.committed_entries[-1].index, self._now_ms))
@@ -330,7 +346,7 @@ class RaftDriver:
         if self._gather_timer is not None:
             self._gather_timer.cancel()
             self._gather_timer = None
-        if self._gathered and not self._stopped:
+        if self._gathered and not self._inbox.stopped:
             entries, self._gathered = self._gathered, []
             size = entries[-1].position - entries[0].position
             if size <= self._uncut_bytes and len(entries) <= ENTRIES_MAX:  # nearly always
@@ -342,7 +358,7 @@ class RaftDriver:
     # --- reads -----------------------------------------------------------------------------------------------------
 
     def _start_reads(self) -> None:
-        callbacks, self._reads_new = self._reads_new, []
+        callbacks, self._inbox.reads = self._inbox.reads, []
         self._read_context += 1
         try:
             self.raw.read_index(self._read_context)
@@ -362,8 +378,12 @@ class RaftDriver:
                 _tell(callbacks, True)
 
     def _fail_reads(self) -> None:
-        failed = [*self._reads.values(), *(callbacks for _, callbacks in self._reads_confirmed), self._reads_new]
-        self._reads, self._reads_confirmed, self._reads_new = {}, [], []
+        failed = [
+            *self._reads.values(),
+            *(callbacks for _, callbacks in self._reads_confirmed),
+            self._inbox.reads,
+        ]
+        self._reads, self._reads_confirmed, self._inbox.reads = {}, [], []
         for callbacks in failed:
             _tell(callbacks, False)
 

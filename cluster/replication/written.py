@@ -62,7 +62,8 @@ class WrittenRelay:
         """The log tells this relay what it writes."""
         self._own_until = self._tell_until = self._ask_until = self._ask_ms = -1
         self._leader: NodeId = NodeId(0)
-        early.watch_demand(self._want_own, self._want_quorum)
+        early.wants_own.add(self._want_own)
+        early.wants_quorum.add(self._want_quorum)
 
     def tick(self, now_ms: int) -> None:
         """Asks again, and stops reporting when no node asks any more."""

@@ -58,23 +58,22 @@ class Carrier:
         raising: Raising,
         report_damage: Callable[[int, int], None],
         metrics: RetentionMetrics,
+        gather: Callable[[Gather], None],
+        ended: Callable[[], None],
     ) -> None:
-        """`report_damage` is told of a message that cannot be read intact: position and size."""
+        """`gather` has the lane read a slice, the answer comes to `on_slice`; `ended` is called when a round has moved
+        something. `report_damage` is told of a message that cannot be read intact: position and size."""
         self._raw = raw
         self._state = state
         self._proposals = proposals
         self._raising = raising
         self._report_damage = report_damage
         self._metrics = metrics
+        self._gather, self._ended = gather, ended
         self._client = NoClient()
         self._round: _Round | None = None
         self.why_not = ""
         """Why nothing could be carried when retention last asked; "" if it could."""
-
-    def attach(self, gather: Callable[[Gather], None], ended: Callable[[], None]) -> None:
-        """`gather` has the lane read a slice, the answer comes to `on_slice`; `ended` is called when a round has moved
-        something."""
-        self._gather, self._ended = gather, ended
 
     @property
     def busy(self) -> bool:

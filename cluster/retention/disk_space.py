@@ -23,6 +23,8 @@ import msgspec
 
 from cluster.replication.append_lane import Persisted
 from cluster.retention.disk_outlook import Filling, SlowAppends
+from cluster.runtime.parts import Part
+from cluster.runtime.signal import Signal
 from raftlog.errors import DiskFullError
 from statemachine.kv import KVFullError
 
@@ -111,7 +113,8 @@ class DiskSpace:
         self._limit = limits.disk_refuse_writes_percent
         self._alarms = alarms
         self._refuse = refuse
-        self._retry: Callable[[], None] = lambda: None
+        self.retry: Signal[[]] = Signal()
+        """Sent when the append lane, which asks `reserved`, should try again what it has put aside."""
         self._hold = hold
         self._metrics = metrics
         self._filling = Filling(str(directory), limits, alarms)
@@ -126,9 +129,13 @@ class DiskSpace:
         self._used = 0.0
         self._free = self._total = 0
 
-    def attach(self, retry: Callable[[], None]) -> None:
-        """`retry` has the append lane, which asks `reserved` before it writes, try again what it has put aside."""
-        self._retry = retry
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="disk",
+            tick=self.tick,
+            reload=lambda config: self.reload(config.retention),
+        )
 
     def reload(self, limits: RetentionSection) -> None:
         """Another limit from now on."""
@@ -154,7 +161,7 @@ class DiskSpace:
             self.look()
         if self._parked and now_ms >= self._retry_ms:
             self._retry_ms = now_ms + RETRY_MS
-            self._retry()
+            self.retry()
 
     def look(self) -> None:
         """Measures, and draws the conclusions."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.config.config import RetentionSection, TierSection
+from cluster.config.config import Config, RetentionSection, TierSection
 from cluster.retention.carry import Carrier
 from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
@@ -29,10 +29,11 @@ from cluster.retention.sweeper import Raising, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
-from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.lanes import StartedLane
+from cluster.runtime.parts import AppliedRun, Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import NotLeaderError, OutOfRangeError, ProposalDroppedError
-from raftlog.types import Entry, EntryId, EntryType, Role
+from raftlog.types import EntryId, EntryType, Role
 from statemachine.trim import RemoveRows, Trim, decode
 
 logger = logging.getLogger(__name__)
@@ -66,27 +67,27 @@ class Retention:
         *,
         metrics: RetentionMetrics,
         writes_open: Callable[[], bool],
-        carrier: Carrier | None = None,
+        carries: Callable[[Callable[[Gather], None], Callable[[], None]], Carrier] | None = None,
+        tier_known: Callable[[], bool] = lambda: True,
         raising: Raising | None = None,
     ) -> None:
-        """`writes_open`: whether this node leads and takes writes. Without a `carrier`, what waits stays where it
-        is. `raising`: see Services; without it a TRIM is one entry."""
+        """`writes_open`: whether this node leads and takes writes. `carries`: what makes the Carrier,
+        without which what waits stays where it is. `tier_known`: whether the store is known to be the one that has what
+        is evicted; nothing is evicted before. `raising`: see Services; without it a TRIM is one entry."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
         self._raw, self._state, self._log = context.raw, state, directory.log
         self._checkpointer = storage.checkpointer
-        self._clock, self._loop, self._alarms = context.clock, context.loop, context.alarms
-        self._metrics = metrics
+        self._clock, self._loop, self._alarms, self._metrics = context.clock, context.loop, context.alarms, metrics
         self._writes_open = writes_open
-        self._carrier = carrier
         self._sweeper = Sweeper(context, state, self._leads, raising)
         self._remover = Remover(context, state, self._leads)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
         self._tiered = bool(context.config.tier.url)
         self._evicts = context.config.tier.evict and self._tiered
-        self._tier_known: Callable[[], bool] = lambda: True
+        self._tier_known = tier_known
         self._lane = RetentionLane(
             context.fs,
             directory.path,
@@ -96,7 +97,10 @@ class Retention:
             rules,
             tier=context.config.tier if context.config.tier.url else None,
         )
-        self._make_runner, self._fail = context.environment.runner, context.fail
+        self._runner: StartedLane[Ask | Remove | Gather] = StartedLane(
+            lambda: context.environment.runner("retention", self._lane, context.loop, self._on_done, context.fail)
+        )
+        self._carrier = None if carries is None else carries(self._runner.submit, self._soon)
         self._looking = False
         self._due_ms = 0
         self._consumers_due_ms = 0
@@ -116,9 +120,20 @@ class Retention:
         self._removing = False
         self._blocked = ""
 
-    def watch_tier(self, known: Callable[[], bool]) -> None:
-        """`known`: whether the store is known to be the one that has what is evicted. Nothing is evicted before."""
-        self._tier_known = known
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="retention",
+            start=self.start,
+            close=self.close,
+            tick=self.tick,
+            applied=self.on_applied,
+            reload=self._reload,
+        )
+
+    def _reload(self, config: Config) -> None:
+        self.reload(config.retention)
+        self.reload_tier(config.tier)
 
     def reload_tier(self, section: TierSection) -> None:
         """Whether what is given up stays in the tier, and for how long, from the next TRIM on; without a tier it never
@@ -129,11 +144,7 @@ class Retention:
     def start(self) -> None:
         """Begins; the first look is after `every_ms`."""
         self._due_ms = self._clock.monotonic_ms() + self._rules.every_ms
-        self._runner: LaneRunner[Ask | Remove | Gather] = self._make_runner(
-            "retention", self._lane, self._loop, self._on_done, self._fail
-        )
-        if self._carrier is not None:
-            self._carrier.attach(self._runner.submit, self._soon)
+        self._runner.start()
 
     def reload(self, rules: RetentionSection) -> None:
         """Other rules from now on; the next look is soon."""
@@ -333,9 +344,9 @@ class Retention:
 
     # --- every node --------------------------------------------------------------------------------------------------
 
-    def on_applied(self, entries: Iterable[Entry]) -> None:
+    def on_applied(self, applied: AppliedRun) -> None:
         """Has files go soon after the log was trimmed."""
-        for entry in entries:
+        for entry in applied.entries:
             if entry.type == EntryType.TRIM:
                 trim = decode(entry.payload)
                 if isinstance(trim, RemoveRows):

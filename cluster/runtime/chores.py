@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from cluster.runtime.clock import Clock
 from cluster.runtime.standstill import behind_sockets
+from cluster.runtime.succession import Succession
 from raftlog.core.raw_node import RawNode
-from raftlog.core.successor import successor
-from raftlog.types import NOBODY, NodeId, Role
+from raftlog.types import NOBODY, Role
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class Every:
 class DiskLag:
     """A leader whose own disk is behind what the others have committed answers nobody: another should lead."""
 
-    def __init__(self, raw: RawNode, transfer: Callable[[NodeId], None]) -> None:
+    def __init__(self, raw: RawNode, succession: Succession) -> None:
         self._raw = raw
-        self._transfer = transfer
+        self._succession = succession
         self._ok_ms: int | None = None
 
     def tick(self, now_ms: int) -> None:
@@ -100,8 +100,8 @@ class DiskLag:
         if now_ms - self._ok_ms < DISK_LAG_MS:
             return
         self._ok_ms = now_ms
-        status = raw.status()
-        to = successor(status.peers, status.voters, lambda peer: peer.match_index >= status.commit_index)
+        commit_index = raw.commit_index
+        to = self._succession.choose(lambda peer: peer.match_index >= commit_index)
         if to != NOBODY:
             logger.warning("this node's disk lags behind its followers' disks; node %d should lead", to)
-            self._transfer(to)
+            self._succession.transfer(to)

@@ -13,7 +13,10 @@ from cluster.config.config import Config
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import Environment
+from cluster.runtime.events import EventLog
+from cluster.runtime.failpoints import FailpointSet
 from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.succession import Succession
 from cluster.runtime.work import Turns
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.fs import FileSystem
@@ -24,7 +27,7 @@ class NodeContext:
     """Of one start of a node, on its event loop."""
 
     config: Config
-    """As the node was started; a service is handed what changes later (`cluster.node.reloading`)."""
+    """As the node was started; a service is handed what changes later (`cluster.runtime.parts.Part.reload`)."""
     environment: Environment
     loop: asyncio.AbstractEventLoop
     raw: RawNode
@@ -38,6 +41,10 @@ class NodeContext:
     """Ends the node: its storage failed, or it is in a state that must not exist. Event loop only."""
     turns: Turns
     """Work that grows with input or data is cut, and shares turns here."""
+    events: EventLog
+    failpoints: FailpointSet
+    succession: Succession
+    """Hands leadership over."""
 
     @property
     def clock(self) -> Clock:

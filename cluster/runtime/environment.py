@@ -122,7 +122,7 @@ class Environment:
     written_keys: Callable[[], frozenset[str]] = frozenset
     """The keys, "section.name", that this node's file and variables name."""
     fit_config: Callable[[Config], Config] = lambda config: config
-    """The configuration as this process can have it (`cluster.node.descriptors`). Raises ConfigError."""
+    """The configuration as this process can have it (`cluster.runtime.descriptors`). Raises ConfigError."""
     python_finding: str = ""
     """See `cluster.runtime.python_speed.finding`."""
     gives_config: bool = True

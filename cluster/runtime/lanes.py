@@ -60,6 +60,29 @@ class LaneRunner(Protocol[JobIn]):
         """Finishes what is queued, then stops; blocks until it has."""
 
 
+class StartedLane(Generic[JobIn]):
+    """A lane that runs from `start` on; its service is complete, and can be closed, before that."""
+
+    def __init__(self, make: Callable[[], LaneRunner[JobIn]]) -> None:
+        """`make` puts the lane where it runs."""
+        self._make = make
+        self._runner: LaneRunner[JobIn] | None = None
+
+    def start(self) -> None:
+        """Begins to run it."""
+        self._runner = self._make()
+
+    def submit(self, job: JobIn) -> None:
+        """See LaneRunner; only between `start` and `close`."""
+        assert self._runner is not None
+        self._runner.submit(job)
+
+    def close(self) -> None:
+        """See LaneRunner; nothing if it was not started."""
+        if self._runner is not None:
+            self._runner.close()
+
+
 class ThreadLaneRunner(Generic[Job, Done]):
     """Runs a lane on its own thread."""
 

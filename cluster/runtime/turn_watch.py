@@ -93,6 +93,9 @@ class TurnWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._collecting_ns = self._collection_began_ns = 0
         self._thread: threading.Thread | None = None
+        self._ident = 0
+        """The thread that is watched."""
+        self._last = Moment(0, 0, 0, 0)
         self._runs = threading.Lock()
         """Held until the thread is to end."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import SEND_BYTES, Environment
 from cluster.runtime.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.signal import Signal
 from cluster.state.checkpointer import Checkpointer
 from cluster.state.counting import Counting
 from cluster.state.opening import StateLostError, StateOpening
@@ -109,16 +109,14 @@ class NodeStorage:
             self.kv.close()
             raise
         self.recovery = RecoveryAccount(log, opened, self.stages, previous, boot_id)
-
-    def watch(self, now_ms: Callable[[], int], on_corruption: Callable[[KVCorruptError], object]) -> None:
-        """Raises what the start found, and calls `on_corruption`, on any thread, when the state turns out damaged: the
-        node must stop, and its next start replaces the state."""
+        self.corrupted: Signal[[KVCorruptError]] = Signal()
+        """Sent on any thread when the state turns out damaged: the node must stop, and its next start replaces it."""
         for key, text in self.findings:
-            self._alarms.raise_alarm(key, text)
+            alarms.raise_alarm(key, text)
 
         def found(error: KVCorruptError) -> None:
-            mark_suspect(self._fs, self.directory.path, str(error), now_ms())
-            on_corruption(error)
+            mark_suspect(fs, path, str(error), clock.wall_ms())
+            self.corrupted(error)
 
         self.kv.watch_corruption(found)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.parts import Part
 from cluster.tier.age_seals import AgeSeals
 from cluster.tier.deletions import Deletions
 from cluster.tier.expiry import Expiry
@@ -70,8 +71,9 @@ class Tier:
         metrics: TierMetrics,
         failpoints: FailpointSet,
         index: IndexParts | None = None,
+        expiry: Expiry | None = None,
     ) -> None:
-        """Without a `store` it only shows what the state says."""
+        """`expiry`: what trims the tier. Without a `store` it only shows what the state says."""
         self._context = context
         self._raw = context.raw
         self._state = storage.state
@@ -97,7 +99,7 @@ class Tier:
         self._stuck_ms = context.config.health.tier_stuck_ms
         self._seal_after_ms = context.config.tier.seal_after_ms
         self._note_due_ms = 0
-        self._expiry: Expiry | None = None
+        self._expiry = expiry
         self._version: int | None = None
         self._published_rows: tuple[TierSegment, ...] | None = None
         self._publish_due_ms = 0
@@ -120,9 +122,15 @@ class Tier:
         """Whether this node, since its start, has found the store to be the right one. Nothing is evicted before."""
         return self._probed
 
-    def expire_by(self, expiry: Expiry) -> None:
-        """Before `start`: what trims the tier."""
-        self._expiry = expiry
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="tier",
+            start=self.start,
+            close=self.close,
+            tick=self.tick,
+            reload=lambda config: self.reload(config.health.tier_stuck_ms, config.tier.seal_after_ms),
+        )
 
     def reload(self, stuck_ms: int, seal_after_ms: int) -> None:
         """`health.tier_stuck_ms` and `tier.seal_after_ms` from now on."""

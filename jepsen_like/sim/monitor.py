@@ -268,7 +268,7 @@ class Monitor:
             if peer in self.machines:
                 self.report("invariant", f"node {node_id} does not believe node {peer}: {error}")
 
-        node.driver.watch_implausible(disbelieved)
+        node.driver.implausible.add(disbelieved)
         self._turns[node_id] = -1
         self._before[node_id] = Before.of(node.raw.raft)
         self._process[machine.process] = machine

@@ -129,8 +129,7 @@ def assigned_from_outside(sources: dict[str, str]) -> list[Assignment]:
 
 def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
     """Whoever does so makes the object in two steps, and every reader has to find the second one. What an object needs
-    is an argument of its constructor; where two need each other, the lower one has a method (`attach`, `watch_...`)
-    by which the composition names the other, once."""
+    is an argument of its constructor; where two need each other, a Signal is made before both."""
     sources = {
         str(path.relative_to(ROOT)): path.read_text()
         for path in product_files()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from cluster.config.config import Config, NodeSection
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
+from cluster.runtime.events import EventLog
+from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.parts import AppliedRun
 from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.succession import Succession
 from cluster.runtime.work import Turns
+from raftlog.types import Entry
 
 CONFIG = Config(node=NodeSection(id=1, data_dir="/data"))
 
@@ -30,4 +36,24 @@ def context_of(
         raise error
 
     turns = Turns(loop.call_soon if loop is not None else lambda callback: None)
-    return NodeContext(config, environment or Environment(), loop, raw, alarms, wake, StageTimes(), fail, turns)
+    environment = environment or Environment()
+    events = EventLog(config.node.id, lambda: 0)
+    return NodeContext(
+        config,
+        environment,
+        loop,
+        raw,
+        alarms,
+        wake,
+        StageTimes(),
+        fail,
+        turns,
+        events,
+        FailpointSet(False),
+        Succession(raw, wake),
+    )
+
+
+def run_of(*entries: Entry) -> AppliedRun:
+    """Entries that were applied together."""
+    return cast("AppliedRun", SimpleNamespace(entries=entries))

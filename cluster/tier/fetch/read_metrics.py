@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,19 +14,15 @@ from cluster.tier.store.request_counts import RequestCounts
 class ReadMetrics:
     """Read from the counts when Prometheus asks; nothing is paid for between."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._counts = RequestCounts()
-        self._reading: Callable[[], TierReading | None] = lambda: None
-        registry.register(self)
-
-    def watch(self, counts: RequestCounts, reading: TierReading) -> None:
-        """Shows these from now on."""
+    def __init__(self, registry: CollectorRegistry, counts: RequestCounts, reading: TierReading | None) -> None:
+        """Without a tier all of them are 0."""
         self._counts = counts
-        self._reading = lambda: reading
+        self._reading = reading
+        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        counts, reading = self._counts, self._reading()
+        counts, reading = self._counts, self._reading
         cache = None if reading is None else reading.cache
         log = None if reading is None else reading.log.counts
         requests = CounterMetricFamily(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
+from cluster.runtime.parts import Part
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file.index_directory import IndexDirectory, Span
 from cluster.tier.index_file.index_lane import (
@@ -87,6 +88,15 @@ class IndexFiles:
         """The last one that was found damaged."""
         self._waiting: dict[Span, list[asyncio.Future[bytes]]] = {}
         self._closed = False
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="index files",
+            start=self.start,
+            close=self.close,
+            tick=self.tick,
+        )
 
     def start(self) -> None:
         """Reads the directory."""

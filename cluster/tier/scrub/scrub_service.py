@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from cluster.runtime.parts import Part
 from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Wishes
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import RaftLogError
@@ -85,6 +86,15 @@ class TierScrubs:
         self._due_ms: int | None = None
         self._after_unclean = False
         self.view = _view(node, 0, _NOTHING)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="tier scrubs",
+            close=self.close,
+            tick=self.tick,
+            reload=lambda config: self.reload(config.tier.scrub_every_hours),
+        )
 
     def reload(self, every_hours: int) -> None:
         """Another time between two scrubs, counted from the next one."""

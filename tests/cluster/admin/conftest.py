@@ -42,7 +42,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, RAISE_LEVEL, SUBSCRIBE, Command, pack
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
-from tests.support.contexts import context_of
+from tests.support.contexts import context_of, run_of
 from tests.support.fake_raw import CLUSTER, FakeRaw
 from tests.support.message_bytes import build_properties
 
@@ -141,7 +141,7 @@ class FakeNode:
         self._append(EntryType(entry.type), entry.payload)
         self.raw.committed_membership_index = entry.index
         self.membership.on_members()
-        self.changes.on_applied([entry])
+        self.changes.on_applied(run_of(entry))
 
     @property
     def services(self) -> Any:

@@ -14,6 +14,7 @@ from cluster.admin import server
 from cluster.members.changes import Ending
 from cluster.members.quorum import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
+from tests.support.contexts import run_of
 
 CLUSTER = str(UUID(int=1))
 NEW = {
@@ -243,7 +244,7 @@ async def test_a_loss_that_nobody_has_taken_note_of_comes_first(client: Any, nod
 
 
 async def test_a_change_that_another_leader_replaces_did_not_happen(client: Any, node: Any) -> None:
-    node.raw.commits = lambda entry: node.call_later(0, lambda: node.changes.on_applied([other(entry)]))
+    node.raw.commits = lambda entry: node.call_later(0, lambda: node.changes.on_applied(run_of(other(entry))))
     assert (await error_of(await client.delete("/v1/members/3?below_three=true")))[:2] == (503, "failed")
 
 
@@ -343,7 +344,7 @@ def test_who_asked_is_told_once_what_stands_at_that_index(node: Any) -> None:
     node.changes.remove(3, heard.append)
     assert heard == [], "it is not committed yet"
     node.commit_members(proposed[0])
-    node.changes.on_applied(proposed)
+    node.changes.on_applied(run_of(*proposed))
     assert heard == [Ending.DONE]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.node.tallies import SERIES_MAX
+from cluster.runtime.tallies import SERIES_MAX
 from raftlog.work import METER
 from statemachine.commands import BOUNDED_LEVEL
 

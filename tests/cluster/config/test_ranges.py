@@ -20,9 +20,9 @@ from cluster.config.ranges import Held, dangers, hold, outside, range_of, ranges
 from cluster.config.rules import check
 from cluster.config.source import Source
 from cluster.node.__main__ import usable
-from cluster.node.layered_config import LayeredConfig
 from cluster.peer.wire import FRAME_MAX
 from cluster.runtime.environment import Environment
+from cluster.runtime.layered_config import LayeredConfig
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.core.config import RaftConfig
 from raftlog.frame import FRAME_LENGTH_MAX

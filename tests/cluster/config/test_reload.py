@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,9 +13,9 @@ from cluster.config import reload as module
 from cluster.config.config import Config, ConfigError
 from cluster.config.loading import load, written_keys
 from cluster.config.reload import RELOADABLE, KeyChange, differences, merged
-from cluster.node.layered_config import LayeredConfig
-from cluster.node.reloading import reload
+from cluster.members.reloading import Reloading
 from cluster.runtime.environment import Environment
+from cluster.runtime.layered_config import LayeredConfig
 from statemachine.settings import Setting
 
 BASE = '[node]\nid = 1\ndata_dir = "data"\n'
@@ -30,48 +28,26 @@ def path(tmp_path: Path) -> Path:
     return written
 
 
-class Service:
-    """Has a part of the configuration, and is given another one."""
+class Node:
+    """A node's configuration, and what its parts were given last."""
 
-    def __init__(self, part: Any) -> None:
-        self.part = part
+    def __init__(self, path: Path, **cluster: Any) -> None:
+        config = load(path)
+        environment = Environment(read_config=lambda: load(path), written_keys=lambda: written_keys(path, {}))
+        rows = {key.replace("__", "."): Setting(value, 1) for key, value in cluster.items()}
+        settings: Any = SimpleNamespace(version=len(cluster), by_key=rows)
+        layers = LayeredConfig(config, settings, environment)
+        secret: Any = SimpleNamespace(state="none", reload=lambda: False)
+        self.reloading = Reloading(layers.in_force(), layers, environment, secret)
+        self.reloading.changed.add(self._change)
+        self.given: Config | None = None
 
-    def reload(self, part: Any) -> None:
-        self.part = part
+    def _change(self, config: Config) -> None:
+        self.given = config
 
-
-class Node(SimpleNamespace):
-    """Every service is there, and is given what it goes by."""
-
-    def __getattr__(self, name: str) -> Any:
-        return MagicMock()
-
-
-def reconfigure(node: Node, config: Config) -> None:
-    node.config = node.services.config = config
-
-
-def node_of(path: Path, **cluster: Any) -> Any:
-    """A node with that file, in a cluster with these values."""
-    config = load(path)
-    node = Node(
-        node_id=1,
-        config=config,
-        services=SimpleNamespace(config=config),
-        environment=Environment(read_config=lambda: load(path), written_keys=lambda: written_keys(path, {})),
-        state=SimpleNamespace(settings=SimpleNamespace(version=len(cluster), by_key={})),
-        links=Service(config.ha),
-        retention=MagicMock(),
-        disk=Service(config.retention),
-        repairs=SimpleNamespace(server=Service(config.repair.bytes_per_second)),
-        proposals=Service(config),
-        secret=SimpleNamespace(state="none", reload=lambda: False),
-    )
-    node.state.settings.by_key = {key.replace("__", "."): Setting(value, 1) for key, value in cluster.items()}
-    node.layers = LayeredConfig(config, node.state.settings, node.environment)
-    node.config = node.layers.in_force()
-    node.reconfigure = partial(reconfigure, node)
-    return node
+    @property
+    def config(self) -> Config:
+        return self.reloading.config
 
 
 @pytest.fixture(autouse=True)
@@ -101,30 +77,31 @@ def triples(changes: list[KeyChange]) -> set[tuple[str, str, str]]:
 
 
 def test_what_may_change_changes_at_once_and_the_rest_waits(path: Path) -> None:
-    node = node_of(path)
+    node = Node(path)
     path.write_text(BASE + CHANGED)
-    view = reload(node)
+    view = node.reloading.reload()
     assert triples(view.applied) == OF_THE_HOST | {("retention.hours", "72", "5")}
     assert {change.key for change in view.needs_restart} == {"log_output.format", "raft.tick_ms", "listeners", "peers"}
     assert view.overruled == []
-    assert node.links.part.send_heartbeat_interval_ms == 250
-    assert node.links.part.catch_up_bytes_per_second == 0
-    assert node.disk.part.hours == node.proposals.part.retention.hours == node.services.config.retention.hours == 5
-    assert node.repairs.server.part == 2 << 20
+    assert node.given is node.config
+    assert node.config.ha.send_heartbeat_interval_ms == 250
+    assert node.config.ha.catch_up_bytes_per_second == 0
+    assert node.config.retention.hours == 5
+    assert node.config.repair.bytes_per_second == 2 << 20
     assert logging.getLogger().level == logging.WARNING
     assert node.config.raft.tick_ms == 50
     assert not node.config.listeners
-    assert not reload(node).applied, "it is in force"
+    assert not node.reloading.reload().applied, "it is in force"
 
 
 def test_what_the_cluster_has_a_value_for_is_not_taken_from_a_file(path: Path) -> None:
-    node = node_of(path, retention__hours=48, send__deadline_ms=4000)
+    node = Node(path, retention__hours=48, send__deadline_ms=4000)
     assert (node.config.retention.hours, node.config.send.deadline_ms) == (48, 4000)
     path.write_text(BASE + CHANGED)
-    view = reload(node)
+    view = node.reloading.reload()
     assert triples(view.applied) == OF_THE_HOST
     assert triples(view.overruled) == {("retention.hours", "48", "5")}, "nobody wrote send.deadline_ms"
-    assert node.disk.part.hours == node.config.retention.hours == 48
+    assert node.config.retention.hours == 48
     assert node.config.send.deadline_ms == 4000
 
 
@@ -141,21 +118,23 @@ def test_what_the_cluster_has_a_value_for_is_not_taken_from_a_file(path: Path) -
 def test_a_file_that_cannot_be_used_changes_nothing_and_says_why(
     path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = node_of(path)
+    node = Node(path)
     before = node.config
     path.write_text(BASE + text)
     with pytest.raises(ConfigError, match=said):
-        reload(node)
+        node.reloading.reload()
     assert node.config is before
-    assert node.links.part is before.ha
+    assert node.given is None
     assert "stays as it was" in caplog.text
 
 
 def test_a_node_without_a_file_says_so(path: Path) -> None:
-    node = node_of(path)
-    node.environment = Environment()
+    config = load(path)
+    settings: Any = SimpleNamespace(version=0, by_key={})
+    nothing: Any = None
+    reloading = Reloading(config, LayeredConfig(config, settings, Environment()), Environment(), nothing)
     with pytest.raises(ConfigError, match="no configuration to read again"):
-        reload(node)
+        reloading.reload()
 
 
 def test_every_reloadable_key_exists_and_is_documented(path: Path) -> None:

@@ -50,10 +50,7 @@ class Raw:
 class Follows:
     def __init__(self) -> None:
         self.told: list[tuple[Handshake, Addresses]] = []
-        self.levels: dict[int, int] = {}
-
-    def level_of(self, peer: NodeId) -> int:
-        return self.levels.get(peer, 0)
+        self.levels: dict[NodeId, int] = {}
 
     def set_members(self, membership: Handshake, addresses: Addresses) -> None:
         self.told.append((membership, addresses))
@@ -74,8 +71,8 @@ class World:
         raw: Any = self.raw
         context = context_of(raw, self.alarms, config=config)
         first_ids = map(NodeId, (1, 2, 3, 5))
-        self.service = MembersService(context, identity, MembersMetrics(self.registry), first_ids)
-        self.service.attach(self.follows)
+        self.service = MembersService(context, identity, MembersMetrics(self.registry), first_ids, self.follows.levels)
+        self.service.changed.add(self.follows.set_members)
 
     def change(self, membership: Membership, index: int, *, commit: bool = True) -> None:
         self.raw.append(membership, index)
@@ -111,7 +108,7 @@ def test_who_joins_is_known_at_once_and_where_the_log_says_it_is() -> None:
 def test_a_new_command_waits_for_every_member_learners_too() -> None:
     world = World()
     assert world.service.below(1) == 2, "it has announced nothing yet"
-    world.follows.levels = {2: 1, 3: 2}
+    world.follows.levels.update({NodeId(2): 1, NodeId(3): 2})
     assert (world.service.below(1), world.service.below(2)) == (None, 2), "this node knows its own commands"
     world.change(with_learner(GENESIS, Voter(NodeId(4), UUIDS[NodeId(4)]), FOUR), 7, commit=False)
     assert world.service.below(1) == 4
@@ -163,7 +160,7 @@ def test_a_removal_that_is_cut_off_has_removed_nobody() -> None:
 def test_a_node_that_was_removed_says_so_and_serves_nobody() -> None:
     world = World(own=3)
     told: list[str] = []
-    world.service.watch_removal(lambda: told.append("removed"))
+    world.service.removed.add(lambda: told.append("removed"))
     world.change(without(GENESIS, NodeId(3)), 9, commit=False)
     assert world.removed_since() is None
     world.raw.committed_membership_index = 9

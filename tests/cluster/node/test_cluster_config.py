@@ -9,7 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from cluster.node.cluster_config import ClusterConfig
+from cluster.runtime.alarms import Alarms
 from statemachine.settings import Maintenance
+from tests.support.contexts import context_of
 
 
 @pytest.mark.parametrize(
@@ -21,15 +23,13 @@ def test_the_only_voter_leads_whatever_is_said_of_it(
     maintained: tuple[int, ...], voters: tuple[int, ...], held: bool
 ) -> None:
     rows = {node: Maintenance(0, "ops", "") for node in maintained}
-    node: Any = SimpleNamespace(
-        node_id=1,
-        state=SimpleNamespace(settings=SimpleNamespace(version=1, maintenance=rows)),
-        environment=SimpleNamespace(gives_config=False),
-        membership=SimpleNamespace(in_force=SimpleNamespace(voter_ids=voters)),
-        changes=Mock(),
-    )
-    follower = ClusterConfig(node)
-    node.changes.maintain.assert_called_with(held)
-    node.membership.in_force.voter_ids = (1,)
+    environment: Any = SimpleNamespace(gives_config=False)
+    context = context_of(None, Alarms(lambda: 0), environment=environment)
+    state: Any = SimpleNamespace(settings=SimpleNamespace(version=1, maintenance=rows))
+    membership: Any = SimpleNamespace(in_force=SimpleNamespace(voter_ids=voters))
+    changes = Mock()
+    follower = ClusterConfig(context, state, changes, membership, Mock(), Mock())
+    changes.maintain.assert_called_with(held)
+    membership.in_force.voter_ids = (1,)
     follower.tick(0)
-    node.changes.maintain.assert_called_with(False)
+    changes.maintain.assert_called_with(False)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from cluster.node.event_watch import LONG_TURN_EVERY_MS, EventWatch
 from cluster.runtime.events import EventLog
 from cluster.runtime.turn_watch import LongTurn
+from raftlog.types import NodeId
 
 
-class Node:
-    """What the watch looks at: no peers, no repairs."""
-
-    node_id = 3
+def watch_of(events: EventLog) -> EventWatch:
+    """Of a node without peers and repairs."""
     membership = SimpleNamespace(in_force=SimpleNamespace(index=1))
     transport = SimpleNamespace(roster=SimpleNamespace(peers=list))
     storage = SimpleNamespace(directory=SimpleNamespace(log=SimpleNamespace(damage=SimpleNamespace(ranges=[]))))
     installs = SimpleNamespace(view=lambda: SimpleNamespace(stage="none"))
+    looked_at: list[Any] = [storage, transport, membership, installs]
+    return EventWatch(events, NodeId(3), *looked_at, elected=print)
 
 
 def test_a_turn_above_100_ms_is_an_event_with_what_ran() -> None:
     events = EventLog(3, lambda: 0)
-    watch = EventWatch(cast(Any, Node()), events)
+    watch = watch_of(events)
     watch.long_turn(LongTurn(99.0, 99.0, 5, "cluster.f"))
     assert events.kept() == []
     watch.long_turn(LongTurn(312.0, 290.0, 5, "cluster.f"))
@@ -33,7 +34,7 @@ def test_a_turn_above_100_ms_is_an_event_with_what_ran() -> None:
 
 def test_one_that_was_not_scheduled_says_so() -> None:
     events = EventLog(3, lambda: 0)
-    EventWatch(cast(Any, Node()), events).long_turn(LongTurn(312.0, 9.0, 5, "cluster.f"))
+    watch_of(events).long_turn(LongTurn(312.0, 9.0, 5, "cluster.f"))
     (event,) = events.kept()
     assert event.says.endswith("it waited, or was not scheduled")
     assert event.severity == "info"
@@ -41,7 +42,7 @@ def test_one_that_was_not_scheduled_says_so() -> None:
 
 def test_there_is_one_such_event_per_second() -> None:
     events = EventLog(3, lambda: 0)
-    watch = EventWatch(cast(Any, Node()), events)
+    watch = watch_of(events)
     watch.tick(1000)
     for _ in range(3):
         watch.long_turn(LongTurn(200.0, 200.0, 5, "cluster.f"))

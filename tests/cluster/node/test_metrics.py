@@ -12,17 +12,19 @@ from uuid import UUID
 
 import pytest
 
+from cluster.broker import broker_metrics
+from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, consumers_of, producers_of
 from cluster.broker.group_lag import QueueLag
-from cluster.node import broker_metrics
-from cluster.node.broker_metrics import BrokerLook, ConnectionCounts, consumers_of, producers_of
 from cluster.node.event_watch import reason_of
-from cluster.node.metrics import LoopLagSampler, NodeMetrics
+from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_metrics import LinkFigures
 from cluster.peer.link_state import LinkState
 from cluster.replication.outcome import Outcome
+from cluster.runtime.loop_lag import LoopLagSampler
 from cluster.runtime.turn_watch import LongTurn
 from cluster.runtime.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
+from cluster.tier.fetch.read_metrics import ReadMetrics
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.request_counts import RequestCounts
@@ -184,7 +186,8 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.recovery.update(started)
     metrics.group_lag.show({("g", "t"): 1}, 0, [("g", QueueLag("t", 0, 0, 0, 1))], {("g", "t"): 5})
     metrics.messages_in("%DLQ%g", 1, 1)
-    metrics.brokers.watch(lambda: BrokerLook(6, {("JAVA", "1"): 1}, {("g", "JAVA", "1", "push"): 1}, 7, 0.5, 1.5))
+    look = BrokerLook(6, {("JAVA", "1"): 1}, {("g", "JAVA", "1", "push"): 1}, 7, 0.5, 1.5)
+    BrokerMetrics(metrics.registry, lambda: look)
     metrics.refused("r")
     metrics.code_refused("41", "CPP")
     metrics.pulled("p")
@@ -194,7 +197,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     metrics.topic_sizes({"t": 1})
     counts, loop = RequestCounts(), asyncio.new_event_loop()
     counts.record("get_range", "ok")
-    metrics.tier_reads.watch(counts, TierReading(loop, MemoryStore(), "c", tuple, None))
+    ReadMetrics(metrics.registry, counts, TierReading(loop, MemoryStore(), "c", tuple, None))
     loop.close()
     rows = []
     for family in metrics.registry.collect():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.peer.implausible import ALARM, Implausible
-from cluster.replication.raft_driver import RaftDriver
+from cluster.replication.raft_driver import DriverInbox, RaftDriver
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError
@@ -43,19 +43,26 @@ async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Al
     raw, alarms = Raw(), Alarms(lambda: 1)
     cut: list[Any] = []
     ended: list[BaseException] = []
+    nobody: Any = SimpleNamespace(flush=lambda raw: None)
+    loop = asyncio.get_running_loop()
+    inbox = DriverInbox(loop)
     driver = RaftDriver(
         raw,  # type: ignore[arg-type]
         ONE,
-        loop=asyncio.get_running_loop(),
+        inbox,
+        loop=loop,
         clock=SystemClock(),
         tick_ms=50,
         on_stop=ended.append,
+        transport=nobody,
+        proposer=nobody,
+        append=nobody,
+        apply=nobody,
     )
-    driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)
     transport: Any = SimpleNamespace(cut_off=lambda peer, why: cut.append((peer, why)))
-    driver.watch_implausible(Implausible(transport, alarms).note)
+    driver.implausible.add(Implausible(transport, alarms).note)
     for commit in commits:
-        driver.receive(Heartbeat(TWO, ONE, 1, commit, 0))
+        inbox.receive(Heartbeat(TWO, ONE, 1, commit, 0))
     await asyncio.sleep(0.01)
     return raw, cut, ended, alarms
 

@@ -58,10 +58,8 @@ class Kit:
             write_file(self.fs, DATA / SECRET, encode(keys, "uuid"))
 
     def start(self) -> SecretKeeper:
-        keeper = SecretKeeper(self.config, self.fs, self.alarms, lambda: [ONE, TWO, THREE])
-        self.transport.keyring = keeper.keyring
-        keeper.attach(self.transport)
-        return keeper
+        self.transport.keyring = load(self.fs, self.config)
+        return SecretKeeper(self.config, self.fs, self.alarms, lambda: [ONE, TWO, THREE], self.transport)
 
     def tick(self, keeper: SecretKeeper) -> str:
         self.now_ms += 1000

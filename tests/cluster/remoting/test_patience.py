@@ -31,7 +31,7 @@ class Watched:
             abort=self._abort,
             **{"is_slow": False, "is_unfinished": False, "holds_room": False, **holds},
         )
-        self.patience.watch(self.connection)
+        self.patience.follow(self.connection)
         self.patience.tick(BEGAN_MS)
 
     def _abort(self) -> None:

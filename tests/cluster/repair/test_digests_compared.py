@@ -13,11 +13,12 @@ from cluster.repair.consistency import FENCED, MISMATCH, Consistency, sums_sourc
 from cluster.repair.digest_entry import Digest, decode, differing, encode
 from cluster.repair.fetch import Fetched, FetchError, Refused
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.signal import Signal
 from raftlog.errors import NotLeaderError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, NodeId, Role
 from statemachine.sums import VERSION, Sums
-from tests.support.contexts import context_of
+from tests.support.contexts import context_of, run_of
 
 GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "topics": 5}
 
@@ -49,6 +50,8 @@ class Group:
 
     def __init__(self, mine: Node, *others: Node | None, role: Role = Role.LEADER) -> None:
         self.mine = mine
+        self.bad_row: Signal[[str]] = Signal()
+        """No row is bad."""
         self.others = {NodeId(number): other for number, other in enumerate(others, 2)}
         self.role, self.term, self.applied_index = role, 3, 10
         self.alarms = Alarms(lambda: 0)
@@ -93,9 +96,6 @@ class Group:
 
     def mark_suspect(self, why: str, sound_index: int) -> None:
         self.marked.append((why, sound_index))
-
-    def watch_rows(self, on_bad_row: Any) -> None:
-        """No row is bad."""
 
     def distrust_state(self) -> None:
         self.suspect = True
@@ -182,11 +182,11 @@ async def test_an_alarm_ends_when_all_agree() -> None:
 
 async def test_a_digest_entry_that_differs_makes_the_node_ask() -> None:
     group = Group(Node(i5=BAD), Node(i5=GOOD), Node(i5=GOOD), role=Role.FOLLOWER)
-    group.consistency.on_applied([group.entry(encode(Digest(5, BAD))), group.entry(b"")])
-    group.consistency.on_applied([group.entry(encode(Digest(6, GOOD))), group.entry(encode(Digest(5, {})))])
+    group.consistency.on_applied(run_of(group.entry(encode(Digest(5, BAD))), group.entry(b"")))
+    group.consistency.on_applied(run_of(group.entry(encode(Digest(6, GOOD))), group.entry(encode(Digest(5, {})))))
     await group.settle()
     assert group.asked == []
-    group.consistency.on_applied([group.entry(encode(Digest(5, GOOD)))])
+    group.consistency.on_applied(run_of(group.entry(encode(Digest(5, GOOD)))))
     await group.settle()
     assert group.consistency.fenced
 
@@ -229,9 +229,9 @@ async def test_markers_come_in_pairs_while_entries_flow() -> None:
     group = Group(Node(i5=GOOD), None, None)
     group.consistency.tick(0)
     assert len(group.proposed) == 1
-    group.consistency.on_applied([group.entry(group.proposed[0][1])])
+    group.consistency.on_applied(run_of(group.entry(group.proposed[0][1])))
     assert len(group.proposed) == 2, "the second carries the sums at the first"
-    group.consistency.on_applied([group.entry(group.proposed[1][1])])
+    group.consistency.on_applied(run_of(group.entry(group.proposed[1][1])))
     group.consistency.tick(999)
     group.applied_index += 2
     group.consistency.tick(1000)

@@ -45,10 +45,14 @@ class Serving:
     def __init__(self, transport: PeerTransport, bytes_per_second: int = 1 << 30) -> None:
         loop = asyncio.get_running_loop()
         self.transport = transport
-        self.server = FetchServer(transport, loop, bytes_per_second)
         self.failures: list[BaseException] = []
-        self.runner = ThreadLaneRunner("fetch", self.server.lane, loop, self.server.on_done, self.failures.append)
-        self.server.attach(self.runner)
+        self.server = FetchServer(
+            transport,
+            loop,
+            bytes_per_second,
+            run=lambda lane, done: ThreadLaneRunner("fetch", lane, loop, done, self.failures.append),
+        )
+        self.server.start()
 
     async def start(self) -> None:
         await self.transport.start(Handlers(lambda _: None, lambda _: None, self.on_frame))
@@ -59,7 +63,7 @@ class Serving:
 
     async def close(self) -> None:
         await self.transport.close()
-        await asyncio.get_running_loop().run_in_executor(None, self.runner.close)
+        await asyncio.get_running_loop().run_in_executor(None, self.server.close_lane)
         assert self.failures == []
 
 
@@ -217,8 +221,8 @@ class Stepped:
 
 def stepped_server(bytes_per_second: int) -> tuple[FetchServer, Recorded, SteppedLoop, Stepped]:
     transport, loop, runner = Recorded(), SteppedLoop(), Stepped()
-    server = FetchServer(transport, loop, bytes_per_second)  # type: ignore[arg-type]
-    server.attach(runner)
+    server = FetchServer(transport, loop, bytes_per_second, run=lambda lane, done: runner)  # type: ignore[arg-type]
+    server.start()
     server.sources["log"] = lambda arguments: Fetched([], bytes(arguments[0]))
     return server, transport, loop, runner
 
@@ -272,8 +276,8 @@ def test_replies_leave_no_faster_than_allowed() -> None:
 
 def test_while_something_is_written_less_is_given_away() -> None:
     transport, loop, runner, log = Recorded(), SteppedLoop(), Stepped(), [7]
-    server = FetchServer(transport, loop, 1000, lambda: log[0])  # type: ignore[arg-type]
-    server.attach(runner)
+    server = FetchServer(transport, loop, 1000, lambda: log[0], run=lambda lane, done: runner)  # type: ignore[arg-type]
+    server.start()
     server.sources["log"] = lambda arguments: Fetched([], bytes(arguments[0]))
 
     def delay_s() -> float:

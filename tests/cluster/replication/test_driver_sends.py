@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
-from cluster.replication.raft_driver import RaftDriver
+from cluster.replication.raft_driver import DriverInbox, RaftDriver
 from cluster.runtime.clock import SystemClock
 from raftlog.types import NodeId, Role
 
@@ -31,16 +32,21 @@ class Raw:
 
 
 async def test_a_follower_that_waits_for_another_turn_wakes_it() -> None:
-    raw = Raw(needs=5)
+    raw, loop = Raw(needs=5), asyncio.get_running_loop()
+    nobody: Any = SimpleNamespace(flush=lambda raw: None)
     driver = RaftDriver(
         raw,  # type: ignore[arg-type]
         NodeId(1),
-        loop=asyncio.get_running_loop(),
+        DriverInbox(loop),
+        loop=loop,
         clock=SystemClock(),
         tick_ms=60_000,
         on_stop=print,
+        transport=nobody,
+        proposer=nobody,
+        append=nobody,
+        apply=nobody,
     )
-    driver.attach(*[SimpleNamespace(flush=lambda raw: None)] * 4)
     driver.wake()
     for _ in range(20):
         await asyncio.sleep(0)

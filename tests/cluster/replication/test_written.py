@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from cluster.peer.wire import Kind
 from cluster.replication.written import ASK_MS, LEASE_MS, WrittenRelay
+from cluster.runtime.signal import Signal
 from raftlog.types import EntryId, NodeId, Role
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -21,7 +21,8 @@ class Node:
 
     def __init__(self, role: Role, loop: Any = None) -> None:
         self.sent: list[tuple[NodeId, Kind, list[Any]]] = []
-        self.early: Any = SimpleNamespace(written=lambda *_: None, watch_demand=self._watch_demand)
+        self.wants_quorum: Signal[[]] = Signal()
+        self.early: Any = SimpleNamespace(written=lambda *_: None, wants_own=Signal(), wants_quorum=self.wants_quorum)
         self.tells: Any = None
         """Whom the log tells what it writes."""
         raw: Any = SimpleNamespace(role=role, membership=SimpleNamespace(voter_ids=(ONE, TWO, THREE)))
@@ -29,9 +30,6 @@ class Node:
 
     def tell_written(self, call: Any) -> None:
         self.tells = call
-
-    def _watch_demand(self, own: Callable[[], None], quorum: Callable[[], None]) -> None:
-        self.wants_quorum = quorum
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         self.sent.append((peer, kind, header))

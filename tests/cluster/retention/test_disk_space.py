@@ -35,7 +35,7 @@ class Watched:
             refuse=self._refuse,
             hold=self.held.append,
         )
-        self.disk.attach(self._retry)
+        self.disk.retry.add(self._retry)
 
     def _refuse(self, why: str) -> None:
         self.refused = why

@@ -31,7 +31,7 @@ from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
 from statemachine.trim import CUT, SLICE, WHOLE, RemoveRows, Slice, Trim, decode, encode
-from tests.support.contexts import context_of
+from tests.support.contexts import context_of, run_of
 from tests.support.lanes_in_line import InLine
 from tests.support.node_kit import START_MS, Clock
 
@@ -125,7 +125,7 @@ class Node:
         state = self.storage.state
         applied: Sequence[Entry] = self.log.read_entries(state.applied.index + 1, entry.index + 1, 1 << 30)
         state.apply(applied)
-        self.retention.on_applied(applied)
+        self.retention.on_applied(run_of(*applied))
         return entry
 
     def store(self, count: int, topic_id: int = 1) -> None:

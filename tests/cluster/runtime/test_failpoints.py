@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster.node.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.runtime.failpoint_fs import FailpointFileSystem
+from cluster.runtime.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.runtime.failpoints import ACTIONS, POINTS, FailpointError, FailpointSet, parse_action
 from raftlog.messages import Heartbeat, Message
 from raftlog.storage.fs import FileSystem, OsFileSystem

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cluster.replication import raft_driver
-from cluster.replication.raft_driver import RaftDriver
-from raftlog.types import EntryType, Role
+from cluster.replication.raft_driver import DriverInbox, RaftDriver
+from raftlog.types import EntryType, NodeId, Role
 
 
 class _Raw:
@@ -28,16 +28,20 @@ class _Lane:
 
 
 def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
+    loop, lane, nothing = asyncio.get_running_loop(), _Lane(), cast(Any, None)
     driver = RaftDriver(
-        _Raw(role),  # type: ignore[arg-type]
-        1,  # type: ignore[arg-type]
-        loop=asyncio.get_running_loop(),
-        clock=None,  # type: ignore[arg-type]
+        cast(Any, _Raw(role)),
+        NodeId(1),
+        DriverInbox(loop),
+        loop=loop,
+        clock=nothing,
         tick_ms=50,
         on_stop=print,
+        transport=nothing,
+        proposer=nothing,
+        append=nothing,
+        apply=cast(Any, lane),
     )
-    lane = _Lane()
-    driver.attach(None, None, None, lane)  # type: ignore[arg-type]
     return driver, lane
 
 

@@ -283,12 +283,12 @@ def test_reads_fail_on_step_down(sim_of: Any) -> None:
     leader = sim.leader()
     sim.isolate(leader)
     answers: list[bool] = []
-    leader.driver.read_index(answers.append)
+    leader.running.inbox.read_index(answers.append)
     sim.loop.run_for(0.3)
     assert not answers, "nobody has confirmed that it still leads"
     lose_leadership(sim, leader)
     assert answers == [False]
-    leader.driver.read_index(answers.append)
+    leader.running.inbox.read_index(answers.append)
     sim.loop.run_for(0.01)
     assert answers == [False, False]
 
@@ -304,7 +304,7 @@ def test_reads_wait_for_apply(sim_of: Any) -> None:
     assert wanted == leader.raw.last_index > leader.raw.applied_index
     seen: list[tuple[bool, int]] = []
     for _ in range(3):
-        leader.driver.read_index(lambda ok: seen.append((ok, leader.raw.applied_index)))
+        leader.running.inbox.read_index(lambda ok: seen.append((ok, leader.raw.applied_index)))
     sim.loop.run_for(0.5)
     assert not seen
     leader.apply.release()

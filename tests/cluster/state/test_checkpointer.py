@@ -77,7 +77,6 @@ def test_a_failed_checkpoint_raises_an_alarm_and_the_next_one_ends_it(
     place: Place, alarms: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place.open()
-    storage.watch(lambda: 0, lambda _: None)
     place.write(storage, 10)
 
     def no_space(self: OsFileSystem, source: Path, target: Path) -> None:
@@ -118,7 +117,7 @@ def test_a_run_that_cannot_be_written_stops_the_node(place: Place, monkeypatch: 
 def test_damage_met_by_the_keeper_stops_the_node(place: Place, alarms: Any) -> None:
     storage = place.open()
     told: list[KVCorruptError] = []
-    storage.watch(lambda: 0, told.append)
+    storage.corrupted.add(told.append)
     place.write(storage, 3)
 
     def corrupt() -> None:

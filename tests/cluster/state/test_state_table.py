@@ -114,7 +114,6 @@ def test_lost_rows_without_a_newer_checkpoint_are_replayed(place: Place, replay_
     shutil.rmtree(place.path / "state")
     before.rename(place.path / "state")
     storage = place.open()
-    storage.watch(lambda: 0, lambda _: None)
     status = storage.recovery.status(storage.checkpointer.run)
     assert status.state_found == "lost_rows"
     assert status.state_source == "own"
@@ -301,7 +300,6 @@ def test_a_log_that_lost_what_was_applied_withholds_the_vote(place: Place, alarm
     run_file.write(run_file.previous._replace(synced_index=15))
     run_file.close()
     storage = place.open()
-    storage.watch(lambda: 0, lambda _: None)
     withheld = vote_withheld.load(place.fs, place.path, 1)
     assert withheld is not None
     assert withheld.index == 15
@@ -348,7 +346,7 @@ def test_damage_met_while_running_stops_the_node_and_the_next_start_replaces_the
     place.flip("state/*.sst", 0.2)
     storage = place.open()
     told: list[KVCorruptError] = []
-    storage.watch(lambda: 77, told.append)
+    storage.corrupted.add(told.append)
     assert storage.recovery.status(storage.checkpointer.run).state_found == "fits", "a start reads no consume queue"
     with pytest.raises(KVCorruptError):
         digest(storage.kv)

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.broker.read_levels import FORCE, LEVELS, NOT_IN_DISK, NOT_IN_MEM, PAUSE_MS
-from cluster.node.reloading import put_in_force
 from jepsen_like.sim.tier_store import AWAY, CALM
 from tests.support.sim_cluster import SimNode
 from tests.support.tier_pulls import FOUND, NOT_MATCHED, pull, queues
@@ -30,7 +29,7 @@ def set_level(node: SimNode, level: str, hot_percent: int = 40) -> None:
     config = node.running.config
     tier = replace(config.tier, read=level)
     modes = replace(config.modes, access_message_in_memory_max_ratio=hot_percent)
-    node.run(put_in_force, node.running, replace(config, tier=tier, modes=modes))
+    node.run(node.running.reloading.put_in_force, replace(config, tier=tier, modes=modes))
 
 
 def set_topic_level(made: Tiered, level: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cluster.node.turn_metrics import TurnMetrics
+from cluster.runtime.turn_metrics import TurnMetrics
 from cluster.runtime.turn_watch import LongTurn
 from jepsen_like.live.long_turns import turns_of
 

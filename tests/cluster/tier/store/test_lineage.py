@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.node.tier_wiring import where_of
 from cluster.tier.store.errors import NotFound
 from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.memory import MemoryStore
+from cluster.tier.tier_access import where_of
 
 
 async def test_the_own_folder_comes_first_then_the_nearest_ancestor() -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from cluster.broker.read_levels import ReadLevels
 from cluster.config.source import ConfigError
 from cluster.errors import LocalError
+from cluster.runtime.parts import Part
 from cluster.tier.expiry import Expiry
 from cluster.tier.fetch.old_bounds import OldBoundReads
 from cluster.tier.fetch.old_keys import OldKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
+from cluster.tier.fetch.read_metrics import ReadMetrics
 from cluster.tier.fetch.tier_reading import TierReading
 from cluster.tier.index_file.index_files import IndexFiles
 from cluster.tier.index_file.index_parts import LocalIndexParts
@@ -29,15 +31,16 @@ from raftlog.errors import OutOfRangeError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.config.config import TierSection
-    from cluster.node.services import NodeServices
+    from prometheus_client import CollectorRegistry
+
+    from cluster.broker.services import Services
+    from cluster.config.config import Config, TierSection
     from cluster.retention.leases import Leases
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
     from cluster.tier.fetch.old_messages import OldReads
-    from cluster.tier.fetch.read_metrics import ReadMetrics
     from cluster.tier.index_file.index_metrics import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
     from cluster.tier.tier_metrics import TierMetrics
@@ -63,6 +66,19 @@ class TierAccess(NamedTuple):
         """What pulls read from the tier, and when they do."""
         return self.reading.old, self.levels
 
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="tier reading",
+            start=self.reading.open,
+            close=self.close,
+            reload=self._reload,
+        )
+
+    def _reload(self, config: Config) -> None:
+        self.levels.reload(config)
+        self.uploads.reload(config.tier.bytes_per_second)
+
     async def close(self) -> None:
         """Gives up what is under way; the store stays open."""
         await self.bounds.close()
@@ -79,11 +95,12 @@ def configured_store(section: TierSection) -> ObjectStore:
 
 
 def access_of(
-    context: NodeContext, storage: NodeStorage, services: NodeServices, metrics: ReadMetrics
+    context: NodeContext, storage: NodeStorage, services: Services, registry: CollectorRegistry
 ) -> TierAccess | None:
     """None without a URL. Connects to nothing yet. Raises ConfigError."""
     section, environment = context.config.tier, context.environment
     if not section.url:
+        ReadMetrics(registry, RequestCounts(), None)
         return None
     counts, uploads = RequestCounts(), Bandwidth(section.bytes_per_second, context.clock.monotonic_s)
     if environment.open_store is not None:
@@ -118,7 +135,7 @@ def access_of(
         context.turns,
         where_of(store),
     )
-    metrics.watch(counts, reading)
+    ReadMetrics(registry, counts, reading)
     keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
     memory = context.environment.memory_bytes
     levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms, memory)
@@ -139,24 +156,27 @@ def _cache(section: TierSection, data: Path) -> RangeCache | None:
 def tier_of(
     context: NodeContext,
     storage: NodeStorage,
-    services: NodeServices,
+    services: Services,
     leases: Leases,
     metrics: TierMetrics,
     failpoints: FailpointSet,
     index_files: IndexFiles,
     access: TierAccess | None,
+    expiry: Expiry | None,
 ) -> Tier:
     """Not started. Without a store it only shows what the state says."""
     store = None if access is None else access.store
     parts = LocalIndexParts(index_files)
-    return Tier(context, storage, services, leases, store, metrics=metrics, failpoints=failpoints, index=parts)
+    return Tier(
+        context, storage, services, leases, store, metrics=metrics, failpoints=failpoints, index=parts, expiry=expiry
+    )
 
 
-def connect(tier: Tier, retention: Retention, state: BrokerState, access: TierAccess | None) -> None:
-    """Retention decides what leaves the nodes and the tier; the tier says what it has, and forgets what it is told."""
-    retention.watch_tier(lambda: tier.known)
-    if access is not None:
-        tier.expire_by(Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut))
+def expiry_of(retention: Retention, state: BrokerState, access: TierAccess | None) -> Expiry | None:
+    """What trims the tier: retention decides what leaves it. None without a tier."""
+    if access is None:
+        return None
+    return Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut)
 
 
 def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMetrics) -> IndexFiles:
@@ -166,7 +186,7 @@ def index_files_of(context: NodeContext, storage: NodeStorage, metrics: IndexMet
 
 
 def scrubs_of(
-    context: NodeContext, storage: NodeStorage, services: NodeServices, access: TierAccess | None, tier: Tier
+    context: NodeContext, storage: NodeStorage, services: Services, access: TierAccess | None, tier: Tier
 ) -> TierScrubs | None:
     """None without a tier."""
     if access is None:

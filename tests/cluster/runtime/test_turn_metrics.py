@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cluster.node.turn_metrics import NAMES_MAX, OTHER, TurnMetrics
+from cluster.runtime.turn_metrics import NAMES_MAX, OTHER, TurnMetrics
 from cluster.runtime.turn_watch import LongTurn
 
 

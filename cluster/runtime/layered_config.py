@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class LayeredConfig:
-    """Knows what is in force; `cluster.node.reloading` puts it there."""
+    """Knows what is in force; `cluster.members.reloading` puts it there."""
 
     def __init__(self, own: Config, settings: Settings, environment: Environment) -> None:
         """`own`: the node's file; `settings`: the cluster's, as this node has applied them."""

@@ -7,23 +7,21 @@ from typing import Any
 from cluster.members.http_probe import probe_http
 from cluster.members.moving import ASK_MS, FOUND_AT, Moves, Place
 from cluster.members.service import MembersService
-from cluster.peer.implausible import Implausible
+from cluster.peer.keyring import Keyring
 from cluster.peer.links import heartbeat_net
 from cluster.peer.probe import probe
-from cluster.peer.secret import SecretKeeper
 from cluster.peer.transport import PeerTransport
 from cluster.repair.fetch import FetchError, Status
 from cluster.repair.repairs import Repairs
-from cluster.replication.raft_driver import RaftDriver
 from cluster.runtime.context import NodeContext
 from raftlog.types import NodeId
 from statemachine.commands import LEVEL
 
 
 def transport_of(
-    context: NodeContext, members: MembersService, secret: SecretKeeper, driver: RaftDriver
+    context: NodeContext, members: MembersService, keyring: Keyring, levels: dict[NodeId, int]
 ) -> PeerTransport:
-    """Not started. Attaches `members` and `secret`; messages that the core refuses close their connections."""
+    """Not started. It follows `members`, and keeps in `levels` what peers announce."""
     config, environment = context.config, context.environment
     transport = PeerTransport(
         members.handshake(),
@@ -32,13 +30,12 @@ def transport_of(
         int.from_bytes(environment.entropy(8)),
         members.own_address,
         heartbeat_net(config),
-        secret.keyring,
+        keyring,
         environment.entropy,
         LEVEL,
+        levels,
     )
-    members.attach(transport)
-    secret.attach(transport)
-    driver.watch_implausible(Implausible(transport, context.alarms).note)
+    members.changed.add(transport.set_members)
     return transport
 
 

@@ -9,7 +9,7 @@ from math import inf
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from cluster.node.tallies import buckets
+from cluster.runtime.tallies import buckets
 
 WHOLE = "raftmq_append_seconds", "Duration of one write to the log, fdatasync included"
 SYNC = "raftmq_fdatasync_seconds", "Duration of fdatasync alone, of one write to the log"

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.config.config import TierSection
 from cluster.config.source import ConfigError
-from cluster.node.tier_wiring import configured_store
+from cluster.tier.tier_access import configured_store
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from cluster.retention.disk_space import DiskSpace
 from cluster.retention.service import Retention
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from cluster.node.services import NodeServices
+    from cluster.broker.services import Services
     from cluster.replication.mode_metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
     from cluster.retention.leases import Leases
@@ -38,13 +39,16 @@ def disk_of(context: NodeContext, directory: Path, proposals: Proposals, metrics
 def retention_of(
     context: NodeContext,
     storage: NodeStorage,
-    services: NodeServices,
+    services: Services,
     proposals: Proposals,
     leases: Leases,
     metrics: RetentionMetrics,
+    *,
+    tier_known: Callable[[], bool],
 ) -> Retention:
-    """Not started."""
-    carrier = Carrier(
+    """Not started. `tier_known`: see Retention."""
+    carries = partial(
+        Carrier,
         context.raw,
         storage.state,
         proposals,
@@ -58,6 +62,7 @@ def retention_of(
         leases,
         metrics=metrics,
         writes_open=services.writes_open,
-        carrier=carrier,
+        carries=lambda gather, ended: carries(gather=gather, ended=ended),
+        tier_known=tier_known,
         raising=services.raising,
     )

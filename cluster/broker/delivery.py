@@ -1,8 +1,8 @@
-"""What delivers messages that wait, wired into a node."""
+"""What delivers messages that wait, with its lanes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster.broker.staged_delivery import StagedDelivery
 from cluster.broker.staged_writes import StagedWriteRequests
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cluster.broker.sends import Sends
     from cluster.broker.services import Services
     from cluster.broker.staged_delivery import StagedAsk, StagedFound, StagedReads
-    from cluster.remoting.frame import Frame
     from cluster.replication.proposals import Proposals
     from cluster.runtime.context import NodeContext
     from cluster.runtime.lanes import LaneRunner
@@ -31,7 +30,7 @@ def timers_of(context: NodeContext, services: Services, proposals: Proposals) ->
 
 
 def staged_of(
-    context: NodeContext, services: Services, proposals: Proposals, sends: Sends[Frame]
+    context: NodeContext, services: Services, proposals: Proposals, sends: Sends[Any]
 ) -> tuple[StagedDelivery, StagedWriteRequests]:
     """What ends attempts at staged writes, and what takes their requests."""
 

@@ -12,8 +12,8 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.source import ConfigError
-from cluster.node import descriptors
 from cluster.remoting.acceptor import Acceptor
+from cluster.runtime import descriptors
 
 
 @pytest.fixture

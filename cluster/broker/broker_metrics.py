@@ -47,18 +47,13 @@ class BrokerLook(NamedTuple):
 class BrokerMetrics:
     """Event loop only."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._look: Callable[[], BrokerLook] | None = None
-        registry.register(self)
-
-    def watch(self, look: Callable[[], BrokerLook]) -> None:
-        """Shows what `look` returns at each scrape; before, there is nothing to show."""
+    def __init__(self, registry: CollectorRegistry, look: Callable[[], BrokerLook]) -> None:
+        """Shows what `look` returns at each scrape."""
         self._look = look
+        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
-        if self._look is None:
-            return
         seen = self._look()
         yield GaugeMetricFamily(
             "rocketmq_broker_permission", "RocketMQ's bits: 4 reads, 2 sends that this node would take", seen.permission

@@ -1,0 +1,426 @@
+"""What a node consists of: its services, each complete when its constructor returns, in the order in which they need
+each other. `cluster.node.node` gives them their life.
+
+Two services that need each other share a `cluster.runtime.signal.Signal`, which is made before both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.backup.service import Backups
+from cluster.broker.check_back import CheckBack
+from cluster.broker.client_relay import ClientRelay
+from cluster.broker.closings import Closings
+from cluster.broker.delivery import staged_of, timers_of
+from cluster.broker.early_routes import EarlyRoutes
+from cluster.broker.group_members import Members
+from cluster.broker.offset_resets import OffsetResets
+from cluster.broker.pulls import Pulls
+from cluster.broker.queue_locks import QueueLocks
+from cluster.broker.recalls import Recalls
+from cluster.broker.send_back import SendBacks
+from cluster.broker.send_fates import SendFates
+from cluster.broker.sends import DEFAULT_TOPICS, Sends
+from cluster.broker.transactions import Transactions
+from cluster.config.config import Config, split_address
+from cluster.config.listening import own_address
+from cluster.config.reload import ReloadView
+from cluster.members.changes import MemberChanges
+from cluster.members.reloading import Reloading
+from cluster.members.service import MembersService
+from cluster.node.cluster_config import ClusterConfig
+from cluster.node.event_watch import EventWatch
+from cluster.node.metrics import NodeMetrics
+from cluster.node.node_lanes import NodeLanes
+from cluster.node.services import NodeServices
+from cluster.peer import secret
+from cluster.peer.implausible import Implausible
+from cluster.peer.links import links_of
+from cluster.peer.secret import SecretKeeper
+from cluster.remoting.consumer_requests import ConsumerRequests
+from cluster.remoting.forward import Forwarder, PullForwards
+from cluster.remoting.frame import Frame
+from cluster.remoting.handlers import handlers_of
+from cluster.remoting.intake import make_intake
+from cluster.remoting.listeners import Listeners
+from cluster.remoting.node_figures import NodeFigures
+from cluster.remoting.pull import PullRequests
+from cluster.remoting.refused import RefusedCodes
+from cluster.remoting.replies import Replies
+from cluster.remoting.reply_path import pack_host
+from cluster.remoting.rooms import Rooms
+from cluster.remoting.router import Router
+from cluster.remoting.send import SendHandler
+from cluster.remoting.send_reply import SendReplyWriter
+from cluster.remoting.transactions import TransactionRequests, ask_producer
+from cluster.repair.consistency import Consistency
+from cluster.repair.installs import Installs
+from cluster.repair.peers import moves_of, transport_of
+from cluster.repair.repairs import Repairs
+from cluster.replication.append_lane import Persisted
+from cluster.replication.early_ledger import Ledger
+from cluster.replication.identity import RetryMemory
+from cluster.replication.modes import Modes
+from cluster.replication.proposals import Proposals
+from cluster.replication.raft_driver import DriverInbox, Proposer, RaftDriver
+from cluster.retention.assembled import disk_of, retention_of
+from cluster.retention.leases import Leases
+from cluster.runtime.alarms import Alarms
+from cluster.runtime.context import NodeContext
+from cluster.runtime.environment import Environment
+from cluster.runtime.events import EventLog
+from cluster.runtime.failpoint_seams import FailpointTransport
+from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.layered_config import LayeredConfig
+from cluster.runtime.rates import Rates, Totals
+from cluster.runtime.signal import Signal
+from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.succession import Succession
+from cluster.runtime.work import Turns
+from cluster.state.node_storage import NodeStorage
+from cluster.state.scrub import Scrubber
+from cluster.state.suspect import give_up
+from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrubs_of, tier_of
+from raftlog.types import NodeId
+
+if TYPE_CHECKING:
+    from cluster.broker.staged_writes import StagedWriteRequests
+    from cluster.remoting.request import Handler
+    from statemachine.broker_state import BrokerState
+
+logger = logging.getLogger(__name__)
+
+
+class Assembly:
+    """The services of one node. Event loop only."""
+
+    def __init__(self, config: Config, environment: Environment, proposer: Proposer) -> None:
+        """Opens the data directory (blocking); on the loop that the node is to run on. Raises IdentityError,
+        StorageError, KVError, ConfigError."""
+        self.environment = environment
+        self.node_id = config.node_id
+        self.failpoints = FailpointSet(config.failpoints.enabled)
+        self.metrics = NodeMetrics()
+        self.rates = Rates(lambda: Totals(self.metrics.messages_taken, self.metrics.messages_given))
+        self.failure: BaseException | None = None
+        self._clock = environment.clock
+        self.alarms = Alarms(self._clock.wall_ms)
+        self.leases = Leases(self._clock.monotonic_ms)
+        self.started_ms = self._clock.monotonic_ms()
+        self.storage = NodeStorage(config, self.failpoints, environment, self.alarms)
+        self.state: BrokerState = self.storage.state
+        try:
+            self._build(config, proposer)
+        except BaseException:
+            self.storage.close(clean=False)
+            raise
+
+    def _build(self, config: Config, proposer: Proposer) -> None:
+        environment = self.environment
+        self.layers = LayeredConfig(config, self.state.settings, environment)
+        config = self.layers.in_force()
+        identity = self.storage.directory.identity
+        self.backups = Backups(config, identity, self.storage.kv, self.alarms, self._clock.wall_ms, self.leases)
+        kept_in = self.storage.directory.path if environment.serves_admin else None
+        self.events = EventLog(self.node_id, self._clock.wall_ms, kept_in)
+        self.stopping = False
+        """It is stopping, and directs its clients to other nodes (`cluster.node.retirement`)."""
+        self.hurried = False
+        """It was asked again to stop: it does not wait any longer."""
+        self.failed: Signal[[BaseException]] = Signal()
+        """Sent when the node must not go on: a storage error, or an impossible state."""
+        self.again: Signal[[str]] = Signal()
+        """Sent with the reason when the process is to close the node and open it again."""
+        self._build_consensus(config, asyncio.get_running_loop())
+        self._build_repair()
+        self._build_broker()
+        self._build_lanes()
+        self._build_driver(proposer)
+
+    def _build_consensus(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        """The core and its driver; who belongs to the cluster, and the connections to them."""
+        storage, metrics = self.storage, self.metrics
+        self.raw = raw = storage.raw_node(config, self.environment.random(), self.environment.send_bytes)
+        self.inbox = inbox = DriverInbox(loop)
+        self.succession = Succession(raw, inbox.wake)
+        turns = Turns(loop.call_soon, self.environment.turn_share)
+        self._context = context = NodeContext(
+            config,
+            self.environment,
+            loop,
+            raw,
+            self.alarms,
+            inbox.wake,
+            StageTimes(),
+            self.failed,
+            turns,
+            self.events,
+            self.failpoints,
+            self.succession,
+        )
+        log, identity = storage.directory.log, storage.directory.identity
+        levels: dict[NodeId, int] = {}
+        self.membership = members = MembersService(
+            context, identity, metrics.members, (voter.id for voter in log.genesis.voters), levels
+        )
+        self.transport = transport = transport_of(context, members, secret.load(context.fs, config), levels)
+        self.secret = SecretKeeper(config, context.fs, self.alarms, lambda: members.in_force.node_uuids, transport)
+        self.reloading = Reloading(config, self.layers, self.environment, self.secret)
+        transfer = self.succession.transfer
+        self.links = links_of(context, transport, metrics.links, transfer)
+        self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
+
+    def _build_repair(self) -> None:
+        """What mends, compares and trims the log and the state."""
+        context, storage, metrics = self._context, self.storage, self.metrics
+        self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
+        self.moves = moves_of(self.membership, self.transport, self.repairs)
+        self.installs = Installs(
+            context, storage, self.repairs, self.leases, metrics=metrics.install, restart=self.again
+        )
+        self.consistency = Consistency(context, self.state, self.repairs, mark_suspect=self._mark_suspect)
+        self.scrubber = Scrubber(
+            self.node_id,
+            storage.directory.path,
+            config=self.config.consistency,
+            wall_ms=self._clock.wall_ms,
+            report=self.repairs.report,
+            on_bad_rows=self.consistency.bad_checkpoint,
+            done=metrics.repair.scrubbed,
+        )
+
+    def _build_broker(self) -> None:
+        """What takes requests, proposes what they ask for, and answers them."""
+        context, config, state, metrics = self._context, self.config, self.state, self.metrics
+        incarnation = self.environment.entropy(8)
+        store_host = pack_host(*split_address(own_address(config)))
+        self.retries = retries = RetryMemory()
+        replies = SendReplyWriter(store_host, config.cluster.broker_name, metrics)
+        closings = Closings(context.loop.call_soon)
+        fates = SendFates(self._clock, state, retries, incarnation, replies, closings)
+        self.proposals = proposals = Proposals(
+            context,
+            state,
+            store_host=store_host,
+            replies=fates,
+            before_open=self.consistency.before_open,
+            metrics=metrics,
+            ledger=Ledger(context.fs, self.storage.directory.path, config.limits.batches_inflight_max),
+        )
+        self.modes = Modes(context, proposals.early, self.storage.directory.log, self.transport, state, metrics.modes)
+        self.services = services = NodeServices(
+            context, self.storage, self.inbox, proposals, self.membership, self.consistency, self.repairs
+        )
+        self.tier_access = access_of(context, self.storage, services, metrics.registry)
+        rooms, arrived, handed = Rooms(config.limits, context.loop.call_soon), Signal[[Frame]](), Signal[[Frame]]()
+        self.disk = disk_of(context, self.storage.directory.path, proposals, metrics.modes)
+        self.sends = sends = Sends[Frame](
+            services,
+            self._clock,
+            proposals,
+            retries,
+            incarnation,
+            route=arrived,
+            refuse=replies.refuse,
+        )
+        send_handler = SendHandler(sends, replies, partial(make_intake, proposals, sends, retries), config.limits)
+        self.forwarder = Forwarder(
+            config,
+            self._clock,
+            self.transport,
+            leader=services.leader_id,
+            leads=services.writes_open,
+            term=lambda: self.raw.term,
+            local=handed,
+            names=send_handler,
+            room=rooms.unsent,
+            closings=closings,
+            soon=context.loop.call_soon,
+            slow=proposals.figures.slow,
+        )
+        self.staged, writes = staged_of(context, services, proposals, sends)
+        handlers = self._build_handlers(writes)
+        self.router = self._build_router(closings, rooms, send_handler, replies, fates, handlers)
+        arrived.add(self.router.on_request)
+        handed.add(self.router.as_leader)
+        self.membership.removed.add(self.router.drop_clients)
+        self.listeners = Listeners(config, self.router)
+
+    def _build_router(
+        self,
+        closings: Closings,
+        rooms: Rooms,
+        sends: SendHandler,
+        replies: SendReplyWriter,
+        fates: SendFates,
+        handlers: dict[int, Handler],
+    ) -> Router:
+        """What every request enters through."""
+        services, state = self.services, self.state
+        return Router(
+            self.config,
+            state,
+            self.proposals,
+            known_topic=lambda topic: topic in state.topics or topic in DEFAULT_TOPICS,
+            rooms=rooms,
+            closings=closings,
+            turns=services.turns,
+            fenced=services.fenced,
+            log_begins=self.installs.log_begins,
+            refuse=RefusedCodes(services, self.metrics).refuse,
+            sends=sends,
+            replies=replies,
+            fates=fates,
+            forwarder=self.forwarder,
+            handlers=handlers,
+            members=self.clients,
+            parked=self.pulls.long_polls.has,
+        )
+
+    def _build_handlers(self, writes: StagedWriteRequests) -> dict[int, Handler]:
+        """What clients' requests but sends are answered by: request code -> handler."""
+        services = self.services
+        forwards = PullForwards(self.forwarder, services.writes_open, self.installs.log_begins)
+        self.clients = members = Members(services)
+        self.early_routes = EarlyRoutes(services, members, self.links.unreached)
+        self.relay = ClientRelay(services, members, self.transport, self.metrics.relay)
+        self._old_bounds = None if self.tier_access is None else self.tier_access.bounds
+        self.resets = OffsetResets(services, self._old_bounds)
+        old, levels = (None, None) if self.tier_access is None else self.tier_access.for_pulls
+        self.pulls = Pulls(services, members, self.resets, self.modes.reads, old, levels)
+        pulls = PullRequests(self.pulls, forwards.elsewhere, forwards.to_leader, self.metrics)
+        consumers = ConsumerRequests(services, self.resets, self.relay, self.events.note_change)
+        replies = Replies(services, self.relay, own_address(self.config))
+        locks = QueueLocks(services, self.environment.lock_ttl_ms)
+        ends = self._build_transactions()
+        self.send_backs = SendBacks(services, self.proposals)
+        disk = self.disk
+        figures = NodeFigures(services, self._clock, lambda: disk.view().used_percent, self.rates, self.started_ms)
+        return handlers_of(
+            services,
+            members,
+            locks,
+            pulls,
+            consumers,
+            replies,
+            self.send_backs,
+            self._build_timers(),
+            writes,
+            self.links.unreached,
+            self.early_routes,
+            ends,
+            figures.by_name,
+            lambda positions, told: self._lanes.entries.ask(positions, told),
+            self.events.note_change,
+            self.metrics,
+            None if self.tier_access is None else self.tier_access.keys,
+            self._old_bounds,
+        )
+
+    def _build_timers(self) -> Recalls:
+        """What delivers messages that wait for their time, and what takes them back."""
+        self.timers = timers_of(self._context, self.services, self.proposals)
+        return Recalls(self.services, self.proposals, self.timers)
+
+    def _build_transactions(self) -> TransactionRequests:
+        """What ends half messages, and what asks their producers."""
+        self.transactions = transactions = Transactions(self.services, self.proposals, self.metrics.transactions)
+        ask = partial(ask_producer, self.relay, self.config.cluster)
+        self.check_back = CheckBack(self.services, transactions, ask)
+        return TransactionRequests(self.services, transactions, self.forwarder.forward)
+
+    def _build_lanes(self) -> None:
+        """Makes the services that write, apply, flush and trim, each on its own lane."""
+        context, storage = self._context, self.storage
+        self.retention = retention_of(
+            context,
+            storage,
+            self.services,
+            self.proposals,
+            self.leases,
+            self.metrics.retention,
+            tier_known=lambda: self.tier.known,
+        )
+        self.index_files = index_files = index_files_of(context, storage, self.metrics.index_files)
+        access, metrics, points = self.tier_access, self.metrics.tier, self.failpoints
+        expiry = expiry_of(self.retention, storage.state, access)
+        self.tier = tier_of(context, storage, self.services, self.leases, metrics, points, index_files, access, expiry)
+        self.tier_scrubs = scrubs_of(context, storage, self.services, access, self.tier)
+        self._lanes = NodeLanes(
+            context,
+            storage,
+            self.failpoints,
+            reserved=self.disk.reserved,
+            on_persisted=self._on_persisted,
+            on_applied=self.inbox.on_applied,
+            on_inline=self.metrics.appended_inline,
+        )
+        self.disk.retry.add(self._lanes.retry_append)
+
+    def _build_driver(self, proposer: Proposer) -> None:
+        """The driver, last: it drives what is there; and what looks on."""
+        context, loop, transport = self._context, self._context.loop, self.transport
+        self.storage.corrupted.add(lambda error: loop.call_soon_threadsafe(self.failed, error))
+        self.driver = driver = RaftDriver(
+            self.raw,
+            self.node_id,
+            self.inbox,
+            loop=loop,
+            clock=self._clock,
+            tick_ms=self.config.raft.tick_ms,
+            on_stop=self._on_failure,
+            transport=FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
+            proposer=proposer,
+            append=self._lanes.append,
+            apply=self._lanes.apply,
+            stages=context.stages,
+            on_install=self.installs.offered,
+            apply_bytes=self.environment.apply_bytes,
+        )
+        self.failed.add(driver.fail)
+        driver.implausible.add(Implausible(transport, self.alarms).note)
+        self._event_watch = EventWatch(
+            self.events,
+            self.node_id,
+            self.storage,
+            transport,
+            self.membership,
+            self.installs,
+            elected=self.metrics.elected,
+        )
+        self._cluster_config = ClusterConfig(
+            context, self.state, self.changes, self.membership, self.services, self.reloading
+        )
+
+    @property
+    def config(self) -> Config:
+        """What is in force."""
+        return self.reloading.config
+
+    def reload(self) -> ReloadView:
+        """Reads the configuration again. Raises ConfigError, having changed nothing."""
+        view = self.reloading.reload()
+        self._event_watch.reloaded(view)
+        return view
+
+    def _on_failure(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def _on_persisted(self, persisted: Persisted) -> None:
+        if persisted.bytes_written:
+            self.metrics.persisted(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
+            if not self.proposals.open:
+                self.metrics.ha.received(persisted.bytes_written)
+        self.inbox.on_persisted(persisted)
+        self.disk.on_persisted(persisted)
+
+    def _mark_suspect(self, why: str, sound_index: int) -> None:
+        storage = self.storage
+        moved = give_up(
+            self.environment.fs, storage.directory.path, storage.checkpointer, why, sound_index, self._clock.wall_ms()
+        )
+        logger.error("the state is discarded, and so are the checkpoints %s", ", ".join(moved) or "(none)")

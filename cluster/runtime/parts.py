@@ -1,0 +1,144 @@
+"""The parts of a node: what a service has to do with the life of the node it runs in, as one value.
+
+A service describes itself by a Part. The node collects the hooks of all parts once, as tuples of bound methods, one for
+each kind of hook, with only the parts that have it. Nothing is walked per message: `applied` is called once per applied
+run, frames and request codes are dictionaries.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cluster.runtime.chores import Chore
+from raftlog.types import Entry, NodeId
+
+if TYPE_CHECKING:
+    from cluster.config.config import Config
+    from raftlog.core.raw_node import RawNode
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[object] | None]
+"""Blocks only as long as a turn of the loop may; what takes longer is awaited."""
+OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
+"""(peer, kind, header, payload). May raise WireError."""
+Hook = TypeVar("Hook")
+
+
+class AppliedRun(Protocol):
+    """Entries that were applied together (`cluster.replication.apply_lane.Applied`)."""
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """In order; at least one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One service, as the node sees it. Every hook is called on the event loop."""
+
+    name: str
+    start: Step | None = None
+    """Begins; a part without it works, and is to be closed, from its constructor on."""
+    close: Step | None = None
+    """Ends, whether it was busy or not. Never called twice."""
+    tick: Chore | None = None
+    """Several times a second: cheap (`cluster.runtime.chores`)."""
+    applied: Callable[[Any], object] | None = None
+    """Called with each `cluster.replication.apply_lane.Applied`."""
+    role: Callable[[RawNode], object] | None = None
+    """The role, term or known leader changed."""
+    opened: Callable[[], object] | None = None
+    """This node takes writes from now on."""
+    peer_closed: Callable[[NodeId], object] | None = None
+    frames: Mapping[int, OnFrame] = field(default_factory=dict)
+    """Kind of a peer's frame -> what takes it."""
+    may_reload: Callable[[Config], object] | None = None
+    """Raises ConfigError if this part cannot go by that configuration; changes nothing."""
+    reload: Callable[[Config], object] | None = None
+    """That configuration is in force from now on. Does not raise."""
+
+
+class Parts:
+    """All parts of one node, in the order in which they start. Event loop only."""
+
+    def __init__(self, parts: Iterable[Part], *, applied: tuple[str, ...] = (), close: tuple[str, ...] = ()) -> None:
+        """`applied` and `close`: names, in the order of those hooks where it is another one. A part that they do not
+        name is told of applied entries after those, and closed before them."""
+        self.parts = tuple(parts)
+        names = [part.name for part in self.parts]
+        twice = {name for name in names if names.count(name) > 1}
+        unknown = {*applied, *close} - set(names)
+        if twice or unknown:
+            raise ValueError(f"parts of a node: {sorted(twice)} are there twice, {sorted(unknown)} are not there")
+        self.ticks = _present(part.tick for part in self.parts)
+        self.applied = _present(part.applied for part in _first(applied, self.parts))
+        self.role = _present(part.role for part in self.parts)
+        self.opened = _present(part.opened for part in self.parts)
+        self.peer_closed = _present(part.peer_closed for part in self.parts)
+        self.frames = _merged(self.parts)
+        self._may_reload = _present(part.may_reload for part in self.parts)
+        self._reload = _present(part.reload for part in self.parts)
+        latest = _first(tuple(reversed(close)), self.parts)
+        self._closing = tuple(reversed(latest))
+        self._open = {part.name for part in self.parts if part.start is None}
+
+    async def start(self) -> None:
+        """Starts one after the other. If one cannot, those before it are closed, and its exception is raised."""
+        for part in self.parts:
+            if part.start is None:
+                continue
+            try:
+                await _done(part.start)
+            except BaseException:
+                await self.close(lambda _: None)
+                raise
+            self._open.add(part.name)
+
+    async def close(self, failed: Callable[[BaseException], object]) -> None:
+        """Closes what was started, each once. One that cannot close is told to `failed`, and the others are closed."""
+        for part in self._closing:
+            if part.close is None or part.name not in self._open:
+                continue
+            self._open.discard(part.name)
+            try:
+                await _done(part.close)
+            except Exception as error:
+                logger.exception("%s: cannot be closed", part.name)
+                failed(error)
+
+    def reload(self, config: Config) -> None:
+        """Puts `config` in force in all parts. Raises ConfigError, having changed nothing, if one refuses it."""
+        for may in self._may_reload:
+            may(config)
+        for put in self._reload:
+            put(config)
+
+
+async def _done(step: Step) -> None:
+    waits = step()
+    if inspect.isawaitable(waits):
+        await waits
+
+
+def _present(hooks: Iterable[Hook | None]) -> tuple[Hook, ...]:
+    return tuple(hook for hook in hooks if hook is not None)
+
+
+def _first(names: tuple[str, ...], parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts of these names in their order, then the others."""
+    by_name = {part.name: part for part in parts}
+    return (*(by_name[name] for name in names), *(part for part in parts if part.name not in names))
+
+
+def _merged(parts: tuple[Part, ...]) -> dict[int, OnFrame]:
+    frames: dict[int, OnFrame] = {}
+    for part in parts:
+        if both := frames.keys() & part.frames.keys():
+            raise ValueError(f"{part.name} takes frames {sorted(both)}, and so does another part")
+        frames.update(part.frames)
+    return frames
