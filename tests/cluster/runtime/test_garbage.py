@@ -101,12 +101,14 @@ def test_looks_that_find_nothing_become_rare_until_one_finds_something() -> None
     run("""
 counting = False
 garbage.RARE = 8
-held, needed = [], []
+needed = []
 for _ in range(6):
+    held = []
     while not collector.due(leads=False):
-        held = [Held() for _ in range(20_000)]  # they live until they are set aside, and then their references end them
+        held += [Held() for _ in range(20_000)]
         gc.collect()
     needed.append(collector.aside)
+    del held
     collector.look()
 assert needed[0] < 300_000 and needed[3] >= 1_600_000, needed
 assert needed[-1] < 1.5 * needed[3], "not ever rarer"
@@ -114,10 +116,21 @@ knots = [Knot() for _ in range(50_000)]
 gc.collect()
 del knots
 collector.look()
+held = []
 while not collector.due(leads=False):
-    held = [Held() for _ in range(20_000)]
+    held += [Held() for _ in range(20_000)]
     gc.collect()
 assert collector.aside < 300_000, "what was found is worth a look"
+""")
+
+
+def test_what_goes_after_it_was_set_aside_is_no_reason_for_a_look() -> None:
+    run("""
+counting = False
+for _ in range(100):
+    held = [Held() for _ in range(20_000)]  # they live until they are set aside, and then their references end them
+    gc.collect()
+    assert not collector.due(leads=False), collector.aside
 """)
 
 
