@@ -78,7 +78,7 @@ def test_a_mutant_is_judged_by_the_tests_of_its_folder_then_by_the_simulator(
 ) -> None:
     (judge, tests), *searches = requests_of(file, SOURCE_ROOT)
     assert (judge, tests["paths"][0]) == ("unit_tests", first)
-    assert all((SOURCE_ROOT / path).exists() for path in tests["paths"])
+    assert all((SOURCE_ROOT / path).exists() for path in (*tests["paths"], *mutants.LAYERS))
     assert [(judge, request["engine"]) for judge, request in searches] == [("worker", each) for each in engines]
 
 
@@ -99,8 +99,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("def test_it():\n    pass\n", ""),
         ("def test_it():\n    assert False\n", "killed: unit_tests:  ['test_one.py::test_it']"),
-        (ENDLESS, "timed out: unit_tests"),
-        ("import os\n\ndef test_it():\n    os._exit(7)\n", "killed: unit_tests: crash: "),
+        (ENDLESS, "timeout: unit_tests"),
+        ("import os\n\ndef test_it():\n    os._exit(7)\n", "killed: unit_tests:  crash: "),
     ],
 )
 def test_what_becomes_of_a_mutant(copy: Path, monkeypatch: pytest.MonkeyPatch, test: str, said: str) -> None:
@@ -166,7 +166,7 @@ def test_the_summary_names_survivors_with_their_reason_and_counts(
         (six, WorkResult(WorkerOutcome.NO_TEST)),
     ]
     lines, enough = summary(judged, 3)
-    assert lines[-1] == "1 killed, 2 survived, 1 timed out, 2 not counted, 3 left"
+    assert lines[-1] == "1 killed, 2 survived, 1 timeout, 2 not counted, 3 left"
     assert [line.partition(":")[0] for line in lines if not line.startswith(("-", "+"))][:-1] == ["survived"] * 2 + [
         "timeout"
     ]
@@ -189,8 +189,29 @@ def test_a_run_goes_on_with_what_was_drawn_and_not_judged(tmp_path: Path, monkey
     monkeypatch.setattr(subprocess, "run", lambda command, **_: ran.append(list(command[:2])))
     done = CliRunner().invoke(main, ["--seed", "abc", "--count", "2"])
     assert ran == [["git", "checkout"], ["cosmic-ray", "exec"]]
-    assert done.output == "1 killed, 0 survived, 0 timed out, 0 not counted, 1 left\n"
+    assert done.output == "1 killed, 0 survived, 0 timeout, 0 not counted, 1 left\n"
     assert done.exit_code == 0
+
+
+def test_a_clone_in_which_the_unmutated_tests_fail_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every mutant would be killed. The native kernel is not there, and its tests must not miss it."""
+    ran: list[list[str]] = []
+
+    def run(command: tuple[str, ...], env: dict[str, str] | None = None, **_: object) -> None:
+        ran.append(list(command))
+        if "pytest" in command:
+            assert env
+            assert env["CC"] == "no-such-compiler"
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(mutants, "SOURCE_ROOT", tmp_path)
+    monkeypatch.setattr(mutants, "requests_of", lambda file, _: [("unit_tests", {"paths": [f"tests/{file}"]})])
+    monkeypatch.setattr(subprocess, "run", run)
+    assert isinstance(CliRunner().invoke(main).exception, subprocess.CalledProcessError)
+    assert [command[0] for command in ran[:2]] == ["git", "git"]
+    assert ran[-1][-len(mutants.LAYERS) :] == [f"tests/{file}" for file in mutants.LAYERS]
 
 
 def test_the_reasons_on_record_belong_to_lines_that_exist() -> None:
