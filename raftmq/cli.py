@@ -7,6 +7,7 @@ them: `raftmq --help` must not wait for a client.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import json
@@ -19,6 +20,7 @@ import click
 
 from cluster.config.source import ConfigError, nearest
 from cluster.errors import ExitCode, LocalError
+from cluster.runtime.private_files import private
 
 ENTRY_POINT_GROUP = "raftmq.commands"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -149,9 +151,14 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions."""
+    """Runs a command line; prints its errors; returns the exit code. Only defects come out as exceptions.
+
+    Commands of the packages above keep the user's umask: they write histories, reports and Parquet files. The nodes
+    that they start set their own.
+    """
     try:
-        code = _run(arguments)
+        with private() if arguments[:1] and arguments[0] in COMMANDS else contextlib.nullcontext():
+            code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()  # `raftmq consume t | head`: whoever read has seen enough

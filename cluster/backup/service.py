@@ -23,7 +23,7 @@ from cluster.config.config import Config
 from cluster.errors import ExitCode, LocalError
 from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.helper_process import command
+from cluster.runtime.helper_process import background
 from cluster.runtime.versions import versions
 from cluster.state.live_copy import copy_open_store
 from cluster.tier.store.errors import StoreError
@@ -235,7 +235,7 @@ class Backups:
     async def _work(self, request: Request, attempt: Attempt) -> Made:
         """Lets a worker make it. Raises LocalError."""
         worker = await asyncio.create_subprocess_exec(
-            *command("cluster.backup.worker"),
+            *background("cluster.backup.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_MAX,

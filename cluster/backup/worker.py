@@ -1,4 +1,4 @@
-"""`python -m cluster.backup.worker`: makes one backup in a process of its own, with idle CPU and disk priority.
+"""`python -m cluster.backup.worker`: makes one backup in a process of its own.
 
 The node writes a `create.Request` as one line of JSON to its stdin and keeps that open: if the node dies, the worker
 removes the unfinished backup and ends. It answers in lines of JSON: `{"stage": ...}` for progress, then
@@ -42,7 +42,6 @@ def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     signal.signal(signal.SIGTERM, _stop)
     end_with_the_node()
-    _stand_back()
     try:
         make = create_remote if is_url(request.to) else create
         _say(Line(made=make(request, lambda stage: _say(Line(stage=stage)))))
@@ -60,15 +59,6 @@ def _say(line: Line) -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
-
-
-def _stand_back() -> None:
-    """The node's own work goes first."""
-    os.nice(19)
-    import psutil
-
-    with contextlib.suppress(OSError, AttributeError, psutil.Error):
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 if __name__ == "__main__":

@@ -103,11 +103,18 @@ def find_data_dir(
     if named:
         return Path(os.path.normpath(here / Path(named).expanduser()))
     candidates = [folder / DATA_DIR_NAME for folder in (here, *here.parents)]
-    for is_there in (lambda path: (path / CLUSTER_FILE).is_file(), Path.is_dir):
+    for is_there in (_has_cluster, Path.is_dir):
         for path in candidates:
             if is_there(path):
                 return path
     return candidates[0]
+
+
+def _has_cluster(data: Path) -> bool:
+    try:
+        return (data / CLUSTER_FILE).is_file()
+    except PermissionError:  # another user's cluster: the command that uses it says so
+        return True
 
 
 def read_cluster(data: Path) -> ClusterFile:
@@ -124,7 +131,10 @@ def read_cluster(data: Path) -> ClusterFile:
         ) from None
     except OSError as error:
         raise LocalError(
-            f"{path} cannot be read", str(error), f"ls -l {data}    (check the owner)", ExitCode.REFUSED
+            f"{path} cannot be read",
+            error.strerror or str(error),
+            f"ls -ld {data}    (then repeat the command as the user who owns it)",
+            ExitCode.REFUSED,
         ) from error
     try:
         schema = msgspec.json.decode(raw, type=_Schema).schema

@@ -61,7 +61,7 @@ def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> N
 
 def write_config(node: NodeRecord, nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
     """One node's folder and raftmq.toml; `nodes` are all members, this one too."""
-    node.home.mkdir(parents=True, exist_ok=True)
+    node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     node.config_path.write_text(_toml(node, nodes, failpoints), encoding="utf-8")
 
 

@@ -22,6 +22,7 @@ from cluster.runtime import logs
 from cluster.runtime.descriptors import fit
 from cluster.runtime.garbage import Collector
 from cluster.runtime.ports import clash
+from cluster.runtime.private_files import private
 from raftlog.errors import RaftLogError
 from raftlog.types import Role
 from statemachine.kv import KVError
@@ -85,6 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="raftmq serve")
     parser.add_argument("--config", required=True, help="path of raftmq.toml")
     options = parser.parse_args(arguments)
+    with private():
+        return _main(options)
+
+
+def _main(options: argparse.Namespace) -> int:
     read = functools.partial(load, options.config, dict(os.environ))
     written = functools.partial(written_keys, options.config, dict(os.environ))
     try:

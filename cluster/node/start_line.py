@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster import kernel
+from cluster.config.exposure import open_folder, open_ports
 from cluster.runtime.versions import versions
 
 if TYPE_CHECKING:
@@ -43,5 +44,9 @@ def tell(node: Node) -> None:
     )
     if node.environment.python_finding:
         logger.warning("node %d: %s", node.node_id, node.environment.python_finding)
+    if ports := open_ports(config):
+        logger.warning("%s", ports)
+    if folder := open_folder(node.storage.directory.path):
+        logger.warning("node %d: %s", node.node_id, folder.says)
     if kernel.WHY:
         logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)

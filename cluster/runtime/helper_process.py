@@ -5,16 +5,37 @@ The node keeps the other end of their stdin open. When it ends, however that hap
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import signal
 import sys
 import threading
+
+NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
     """What runs one of our modules, also in a directory that has a cluster.py of its own: `-P` keeps the working
     directory off the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def background(module: str, *arguments: str) -> tuple[str, ...]:
+    """The same for work that nobody waits for: it lowers its priority before it imports the module."""
+    return command(__name__, module, *arguments)
+
+
+def stand_back() -> None:
+    """Lets all other work go first: on the CPU, and on the disk where the platform has a class for that.
+
+    Not SCHED_IDLE: a backup would never end on a machine that has no idle time.
+    """
+    os.nice(NICE)
+    import psutil
+
+    with contextlib.suppress(OSError, AttributeError, psutil.Error):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def end_with_the_node() -> None:
@@ -28,3 +49,9 @@ def _wait_for_the_end() -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     signal.pthread_kill(main_thread, signal.SIGTERM)  # a real one: it ends a call that waits
+
+
+if __name__ == "__main__":
+    stand_back()
+    sys.argv.pop(0)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

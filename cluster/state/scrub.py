@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.config import ConsistencySection
-from cluster.runtime.helper_process import command
+from cluster.runtime.helper_process import background
 from raftlog.storage.segment import LOCAL_HEADER_SIZE
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Scrubber:
         report: Callable[[int, int], None],
         on_bad_rows: Callable[[str, str], None],
         done: Callable[[int, float, float], None] = lambda findings, seconds, percent_per_day: None,
-        helper: tuple[str, ...] = command("cluster.state.scrub_worker"),
+        helper: tuple[str, ...] = background("cluster.state.scrub_worker"),
     ) -> None:
         """`report` (position, size): has the log look at a place again; `on_bad_rows` (checkpoint's name, what)."""
         self.view = ScrubView(

@@ -29,7 +29,6 @@ from statemachine import sums
 from statemachine.kv import KV, KVError
 from statemachine.rocks_reader import CheckpointReader
 
-NICE = 19
 Line = dict[str, Any]
 
 
@@ -109,7 +108,6 @@ def scrub_rows(directory: Path, checkpoint: Checkpoint) -> Line | None:
 def main(arguments: list[str]) -> int:
     """Prints the findings."""
     directory, rate = Path(arguments[0]), int(arguments[1])
-    os.nice(NICE)
     fs = SlowFileSystem(rate)
     for line in scrub_log(fs, directory):
         _print(line)

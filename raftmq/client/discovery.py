@@ -64,12 +64,21 @@ def cluster_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
         candidates = [Path(environ["RAFTMQ_DATA"])]
     else:
         candidates = [folder / ".raftmq" for folder in (cwd, *cwd.parents)]
-    return next((path for path in (c / "cluster.json" for c in candidates) if path.is_file()), None)
+    return next((path for path in (c / "cluster.json" for c in candidates) if _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:  # another user's cluster, which is not passed over in silence
+        return True
 
 
 def _servers_of(path: Path) -> tuple[str, ...]:
     try:
         nodes = json.loads(path.read_text())["nodes"]
         return parse_servers(f"{node.get('host', '127.0.0.1')}:{node['namesrv_port']}" for node in nodes)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); set RAFTMQ_SERVERS instead") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a cluster ({error!r}); set RAFTMQ_SERVERS instead") from error

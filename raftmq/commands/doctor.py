@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from cluster.errors import ExitCode
-from raftmq.commands.common import json_option, show
+from cluster.config.exposure import open_folder, open_ports
+from cluster.config.loading import load
+from cluster.config.local_layout import read_cluster
+from cluster.errors import ExitCode, LocalError
+from raftmq.commands.common import data_dir, json_option, show
 
 
 class Check(NamedTuple):
@@ -28,15 +33,27 @@ class Check(NamedTuple):
     metavar="DIR",
     help="Examine this machine too, and the disk of DIR, where a node keeps its data or will.",
 )
+@click.option(
+    "--config",
+    "configs",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="Examine what strangers can reach of the node with this raftmq.toml too; may be repeated.",
+)
 @json_option
-def doctor(directory: Path | None, as_json: bool) -> int:
+def doctor(directory: Path | None, configs: tuple[Path, ...], as_json: bool) -> int:
     """Examine this installation: the speed of its Python, the kernel, the checksums.
 
     It looks at the Python that runs this command, and compares it with the others on PATH; this takes seconds. What
     running nodes use is shown by `raftmq status`. With --host also kernel settings, swap, file system, disk, measured
-    sync speed, open files, clock. Exit code: 1 if something should be changed, else 0.
+    sync speed, open files, clock. Of the nodes of a local cluster, and of those with --config, also whether they listen
+    on every address, and whether other users can enter their data directories. Exit code: 1 if something should be
+    changed, else 0.
     """
     checks = [_python(), _kernel(), _checksums()]
+    for path in configs or _local_configs():
+        checks += _reachable(path)
     if directory is not None:
         from raftmq.local.host_checks import host_checks
 
@@ -48,6 +65,22 @@ def doctor(directory: Path | None, as_json: bool) -> int:
         lines += [f"{'':<{width}} {check.finding}"] if check.finding else []
     show(as_json, {"checks": [check._asdict() for check in checks], "findings": findings}, *lines)
     return ExitCode.FAILED if findings else ExitCode.OK
+
+
+def _local_configs() -> list[Path]:
+    """The raftmq.toml of each node of the local cluster, if there is one."""
+    try:
+        return [node.config_path for node in read_cluster(data_dir(None)).nodes]
+    except LocalError:
+        return []
+
+
+def _reachable(path: Path) -> Iterator[Check]:
+    """What strangers can reach of the node with that configuration. Raises ConfigError."""
+    config = load(path, os.environ)
+    ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
+    yield Check(f"ports of node {config.node.id}", "on every address" if ports else "on addresses of their own", ports)
+    yield Check(f"data of node {config.node.id}", config.node.data_dir, folder.says if folder else "")
 
 
 def _python() -> Check:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
+from cluster.runtime.private_files import as_the_user_has_it
 from raftmq.commands.common import connect, console, json_option, servers_option, show
 from raftmq.commands.consume import StartType
 
@@ -81,6 +82,7 @@ def _write(mq: Client, selection: Selection, to: Path, *, quiet: bool) -> None:
     fresh = to.with_name(to.name + ".tmp")
     try:
         with (
+            as_the_user_has_it(),
             contextlib.closing(pq.ParquetWriter(fresh, arrow_schema(selection.columns), compression="zstd")) as writer,
             _progress(selection.messages, quiet=quiet) as advance,
         ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
+from cluster.runtime.private_files import as_the_user_has_it
 from raftmq.commands.common import data_option, json_option, print_json, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
 
@@ -43,7 +44,8 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
         return
     fresh = to.with_name(to.name + ".tmp")
     try:
-        fresh.write_bytes(content)
+        with as_the_user_has_it():
+            fresh.write_bytes(content)
         fresh.replace(to)
     except OSError as error:
         fresh.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.errors import ExitCode, LocalError
+from cluster.runtime.private_files import as_the_user_has_it
 from raftmq.commands.common import console, data_dir, data_option, json_option, show
 from raftmq.local.admin_http import GivenAddresses, admin_option, node_addresses
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
@@ -52,7 +54,8 @@ def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
         local = {} if elsewhere else _local(data)
         files |= local or {"missing.txt": MISSING}
     try:
-        write_bundle(path, files)
+        with contextlib.nullcontext() if to is None else as_the_user_has_it():
+            write_bundle(path, files)
     except OSError as error:
         raise LocalError(f"{path} cannot be written", str(error.strerror), "--to FILE") from None
     told = [f"{path}: {len(files)} files, no secret, no message body"]

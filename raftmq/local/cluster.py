@@ -279,15 +279,15 @@ class LocalCluster:
 def prepare_data_dir(data: Path) -> None:
     """Makes the directory. Raises LocalError if it is a file, cannot be made, or holds something else."""
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = {path.name for path in data.iterdir()}
     except OSError as error:
         raise LocalError(
             f"{data} cannot be the data directory",
             error.strerror or str(error),
-            "raftmq up --data DIR",
+            "raftmq up --data DIR    (or repeat the command as the user who owns that directory)",
             ExitCode.REFUSED,
         ) from None
-    content = {path.name for path in data.iterdir()}
     if content and CLUSTER_FILE not in content and not any(data.glob("n*/raftmq.toml")):
         if content <= {"lock", BEGUN, *(name for name in content if name.startswith(f".{CLUSTER_FILE}"))}:
             return

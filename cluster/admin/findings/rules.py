@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
+from pathlib import Path
 from typing import Final
 
 from cluster.admin.findings.catalogue import code_of_alarm
 from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node_object
 from cluster.admin.port import AdminPort, NodeStatus
+from cluster.config.exposure import open_folder, open_ports
 from cluster.config.ranges import dangers
 from cluster.config.toml_text import toml_value
 from cluster.peer.links import LinkView
@@ -45,6 +47,7 @@ def own_conditions(port: AdminPort, status: NodeStatus, wall_ms: int) -> list[Co
         *_clients(port, status),
         *_copies(port, status),
         *_configuration(port, status),
+        *_exposure(port, status),
         *_maintenance(port),
         *_faults(port, status),
     ]
@@ -224,6 +227,14 @@ def _configuration(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
     for dangerous, why in dangers(port.config).items():
         value = toml_value(attrgetter(dangerous)(port.config))
         yield Condition("config_dangerous", f"setting {dangerous}", f"{dangerous} is {value}: {why}")
+
+
+def _exposure(port: AdminPort, status: NodeStatus) -> Iterator[Condition]:
+    me = node_object(status.node)
+    if folder := open_folder(Path(port.config.node.data_dir)):
+        yield Condition("data_readable", me, folder.says, do_now=folder.command)
+    if ports := open_ports(port.config):
+        yield Condition("ports_open", me, ports)
 
 
 def _maintenance(port: AdminPort) -> Iterator[Condition]:

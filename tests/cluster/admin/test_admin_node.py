@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cluster.admin.port import NodeStatus
 from raftlog.errors import NotLeaderError, ProposalDroppedError
@@ -25,6 +26,18 @@ async def test_a_healthy_node_may_have_warnings(client: Any) -> None:
     body = await answer.json()
     assert (answer.status, body["healthy"], body["reasons"]) == (200, True, [])
     assert body["warnings"] == ["node 2 is not connected"]
+
+
+async def test_ports_on_every_address_are_a_finding_and_healthy(client: Any, node: Any) -> None:
+    """Containers bind so."""
+    node.config = replace(node.config, admin=replace(node.config.admin, bind="0.0.0.0"))
+    answer = await client.get("/v1/health")
+    body = await answer.json()
+    assert (answer.status, body["healthy"], body["reasons"]) == (200, True, [])
+    (found,) = [each for each in body["findings"] if each["code"] == "ports_open"]
+    assert found["severity"] == "info"
+    assert "put these ports behind a firewall" in found["says"]
+    assert (await client.get("/v1/health/ready")).status == 200
 
 
 async def test_unhealthy_without_leader_or_after_a_failure(client: Any, node: Any, nobody: Any) -> None:

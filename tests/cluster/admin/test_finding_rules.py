@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from cluster.admin.findings import rules
 from cluster.admin.findings.around import clock_conditions, setting_conditions
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
@@ -16,6 +19,7 @@ from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions
 from cluster.admin.port import MemberView
+from cluster.config.exposure import open_folder
 from cluster.config.ranges import Held
 from cluster.members.quorum import quorum_of
 from cluster.peer.links import LinkView
@@ -123,6 +127,14 @@ def settings(make_node: Any) -> set[str]:
     return set(conditions(node))
 
 
+def exposed(make_node: Any, folder: Path) -> dict[str, Condition]:
+    """A node that listens on every address, with a data directory of an earlier release."""
+    folder.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "open_folder", partial(open_folder, root=folder))
+        return conditions(make_node(1, node__data_dir=str(folder), admin__bind="0.0.0.0"))
+
+
 def failpoint(make_node: Any) -> set[str]:
     node = make_node(1, failpoints__enabled=True)
     node.failpoints.set("apply.batch", "slow:20x")
@@ -161,7 +173,15 @@ def test_a_value_that_is_held_and_one_that_is_dangerous_are_named(make_node: Any
     assert "offsets.flush_ms is 5000: a change of the leader forgets" in found["config_dangerous"].says
 
 
-def test_every_code_is_raised_by_something(make_node: Any) -> None:
+def test_what_strangers_can_reach_is_named_with_the_ways_out(make_node: Any, tmp_path: Path) -> None:
+    assert {"ports_open", "data_readable"} & set(conditions(make_node(1, node__data_dir=str(tmp_path)))) == set()
+    found = exposed(make_node, tmp_path)
+    assert (found["ports_open"].object, found["data_readable"].object) == ("node 1", "node 1")
+    assert "put these ports behind a firewall" in found["ports_open"].says
+    assert found["data_readable"].do_now == f"chmod 700 {tmp_path}"
+
+
+def test_every_code_is_raised_by_something(make_node: Any, tmp_path: Path) -> None:
     raised = {
         *STATUSES,
         *ALARMS.values(),
@@ -169,6 +189,7 @@ def test_every_code_is_raised_by_something(make_node: Any) -> None:
         *down(),
         *failpoint(make_node),
         *settings(make_node),
+        *exposed(make_node, tmp_path),
         *conditions(make_node()),
     }
     for scene in (crash, lag, flood, digest, groups, maintenance):

@@ -22,6 +22,7 @@ from cluster.backup.verify import verify
 from cluster.config.loading import load
 from cluster.errors import LocalError
 from cluster.runtime.alarms import Alarms
+from cluster.runtime.helper_process import background
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage import identity as identities
 from raftlog.storage.identity import Identity
@@ -124,7 +125,8 @@ async def test_a_worker_that_ends_without_a_word(
     node = make()
     start = asyncio.create_subprocess_exec
 
-    async def other(*_: Any, **options: Any) -> Any:
+    async def other(*command: str, **options: Any) -> Any:
+        assert command == background("cluster.backup.worker")
         return await start(sys.executable, "-c", script, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config.config import Config
+from cluster.config.exposure import open_folder
 from cluster.config.loading import load
 from cluster.node import life as node_life
+from cluster.node import start_line
 from cluster.node.life import NodeLife
 from cluster.node.node import Node
 from cluster.retention import disk_space
@@ -72,6 +76,28 @@ async def test_a_node_that_asks_for_it_is_opened_again(config: Config, caplog: p
     assert closed == lives
     assert not lives[1].restarting
     assert lives[1].failure is None
+
+
+def opened(config: Config) -> Path:
+    """Its data directory, as an earlier release made it."""
+    data = Path(config.node.data_dir)
+    data.chmod(0o755)
+    return data
+
+
+async def test_the_start_says_what_strangers_can_reach(
+    config: Config, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = opened(config)
+    monkeypatch.setattr(start_line, "open_folder", partial(open_folder, root=data))
+    everywhere = replace(config, admin=replace(config.admin, bind="0.0.0.0"))
+    life = NodeLife(everywhere, Environment(), lambda node: life.stop())
+    async with asyncio.timeout(PATIENCE_S):
+        await life.run()
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"admin 0.0.0.0:{config.admin.port}" in warnings[0]
+    assert "put these ports behind a firewall" in warnings[0]
+    assert warnings[1].endswith(f"chmod 700 {data}")
 
 
 async def test_who_is_stopped_while_it_starts_again_does_not(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import subprocess
@@ -66,7 +67,6 @@ def data(tmp_path: Path) -> Path:
 
 
 def run_worker(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    monkeypatch.setattr("os.nice", lambda _: 0)
     assert scrub_worker.main([str(data), "1000000000"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -172,6 +172,11 @@ async def test_a_helper_that_fails_is_told() -> None:
     assert watched.scrubber.view.failure == "the disk is gone"
 
 
+def test_a_scrub_goes_last() -> None:
+    helper = inspect.signature(Scrubber).parameters["helper"].default
+    assert helper == helper_process.background("cluster.state.scrub_worker")
+
+
 async def test_closing_ends_the_helper() -> None:
     watched = Watched('import time; print(\'{"kind": "other", "text": "x"}\', flush=True); time.sleep(600)')
     watched.scrubber.start()
@@ -186,7 +191,7 @@ async def test_a_directory_with_a_cluster_py_of_its_own_does_not_run_it(
     """A node's working directory is that of whoever typed `raftmq up`."""
     (tmp_path / "cluster.py").write_text("raise SystemExit('somebody else's')")
     monkeypatch.chdir(tmp_path)
-    watched = Watched("", data=data, helper=helper_process.command("cluster.state.scrub_worker"))
+    watched = Watched("", data=data, helper=helper_process.background("cluster.state.scrub_worker"))
     watched.scrubber.start()
     await until(lambda: watched.ended)
     assert watched.scrubber.view.failure == ""

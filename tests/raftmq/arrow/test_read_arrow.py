@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +117,12 @@ def test_what_is_not_there_is_named(
 
 def test_export_writes_what_is_read(servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = tmp_path / "out.parquet"
-    assert run(["export", TOPIC, "--to", str(to), "--servers", servers, "--json"]) == ExitCode.OK
+    before = os.umask(0o022)
+    try:
+        assert run(["export", TOPIC, "--to", str(to), "--servers", servers, "--json"]) == ExitCode.OK
+    finally:
+        os.umask(before)
+    assert to.stat().st_mode & 0o777 == 0o644, "the user named it"
     assert json.loads(capsys.readouterr().out)["messages"] == MESSAGES
     written = pq.read_table(to)
     assert written.equals(raftmq.read_arrow(TOPIC, servers=servers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -50,4 +51,21 @@ def test_a_broken_cluster_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / ".raftmq").mkdir()
     (tmp_path / ".raftmq" / "cluster.json").write_text(content)
     with pytest.raises(ValueError, match=r"cluster\.json does not describe a cluster"):
+        find_servers(environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("call", ["is_file", "read_text"])
+def test_another_users_cluster_is_named_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Its folder is closed to others, or its file is."""
+    write_cluster(tmp_path / ".raftmq", 1001)
+
+    def denied(path: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, call, denied)
+    if call == "is_file":
+        monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(ValueError, match=r"cluster\.json cannot be read \(Permission denied\); set RAFTMQ_SERVERS"):
         find_servers(environ={}, cwd=tmp_path)

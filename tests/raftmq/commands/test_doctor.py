@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import kernel
+from cluster.config.exposure import open_folder
+from cluster.config.local_layout import ClusterFile, write_cluster
+from cluster.config.node_files import plan_nodes, write_configs
 from cluster.runtime import python_speed, versions
 from raftmq import cli
+from raftmq.commands import doctor
 from raftmq.local import pythons
 from raftmq.local.pythons import Faster, Python
 
@@ -24,6 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(pythons, "others", lambda: [OTHER])
     monkeypatch.setattr(pythons, "faster", lambda candidates: found["faster"])
     monkeypatch.setattr(kernel, "WHY", "")
+    monkeypatch.setenv("RAFTMQ_DATA", "/nowhere")
     monkeypatch.setattr(versions, "versions", lambda: {"zlib-ng": found["zlib"]})
     return found
 
@@ -72,3 +79,36 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["python", "kernel", "checksums"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_strangers_can_reach_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    file = tmp_path / "raftmq.toml"
+    node = '[node]\nid = 4\ndata_dir = "data"\n[[listeners]]\nname = "broker"\nport = 10911\n'
+    file.write_text(node)
+    assert cli.run(["doctor", "--config", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].startswith("ports of node 4 ")
+    assert lines[4].startswith("data of node 4 ")
+    monkeypatch.setattr(doctor, "open_folder", partial(open_folder, root=tmp_path / "data"))
+    file.write_text(f'{node}[peer]\nbind = "::"\n')
+    assert cli.run(["doctor", "--config", str(file), "--json"]) == 1
+    ports, folder = json.loads(capsys.readouterr().out)["findings"]
+    assert "(peer [::]:10912), without encryption" in ports
+    assert folder.endswith(f"chmod 700 {tmp_path / 'data'}")
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_nodes_of_a_local_cluster_are_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = plan_nodes(tmp_path, 2, 29100)
+    write_configs(nodes)
+    write_cluster(tmp_path, ClusterFile(nodes))
+    monkeypatch.setenv("RAFTMQ_DATA", str(tmp_path))
+    assert cli.run(["doctor", "--json"]) == 0
+    names = [check["name"] for check in json.loads(capsys.readouterr().out)["checks"]]
+    assert names[3:] == ["ports of node 1", "data of node 1", "ports of node 2", "data of node 2"]

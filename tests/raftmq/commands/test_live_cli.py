@@ -37,6 +37,7 @@ class Shell:
             input=stdin,
             capture_output=True,
             timeout=60,
+            umask=0o022,
         )
         out, err = done.stdout.decode(), done.stderr.decode()
         assert done.returncode == code, (arguments, done.returncode, out, err)
@@ -113,6 +114,13 @@ def test_from_up_to_down(shell: Shell) -> None:
     assert "nothing-here" in err
     assert "nothing-here" in shell("topic", "describe", "nothing-here", code=5)[1]
     assert "nothing-here" in shell("dlq", "list", "nothing-here", code=5)[1]
+
+    backups = shell.folder / ".raftmq" / "b"
+    backups.mkdir()
+    shell("backup", "create", "--to", str(backups))
+    made = [*(shell.folder / ".raftmq").rglob("*")]
+    assert {path.name for path in made} >= {"node.log", "raftmq.toml", "SECRET", "RUN", "state", "log", "manifest.json"}
+    assert [path for path in made if path.stat().st_mode & 0o077] == [backups], "the one that the test has made"
 
 
 def test_kill_restart_and_a_second_start(shell: Shell) -> None:

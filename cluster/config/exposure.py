@@ -1,0 +1,65 @@
+"""What of a node strangers can reach: ports on every address, and a data directory that other users may enter.
+
+Neither keeps a node from starting: in a container it binds every address, and an older release made wider folders.
+"""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.config.config import Config, join_address
+from cluster.config.local_layout import is_local
+
+
+class OpenFolder(NamedTuple):
+    """A data directory that other users may enter."""
+
+    says: str
+    command: str
+    """The chmod that ends it."""
+
+
+def open_ports(config: Config) -> str:
+    """Which ports accept connections on every address, and the two ways out; "" if none does."""
+    heartbeat, port = config.peer.heartbeat or ("", 0)
+    peer = {"peer": (config.peer.bind, config.peer.port), "heartbeat": (heartbeat, port)}
+    unguarded = {each.name: (each.bind, each.port) for each in config.listeners}
+    unguarded["admin"] = (config.admin.bind, config.admin.port)
+    lacking = "access control" if any(_is_everywhere(bind) for bind, _ in unguarded.values()) else "encryption"
+    found = [f"{name} {join_address(*at)}" for name, at in (unguarded | peer).items() if _is_everywhere(at[0])]
+    if not found:
+        return ""
+    return (
+        f"node {config.node.id} listens on every address of its machine ({', '.join(found)}), without {lacking}: bind "
+        "127.0.0.1 or a private address, or put these ports behind a firewall (SECURITY.md)"
+    )
+
+
+def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
+    """Whether other users may enter the data directory: it lets them, and so does each folder above it.
+
+    Rights of a group do not count: an administrator decides who is in it. `root`: folders above it are not looked at.
+    """
+    data_dir = data_dir.absolute()
+    try:
+        above = all(each.stat().st_mode & stat.S_IXOTH for each in data_dir.parents if each.is_relative_to(root))
+        if not above or not data_dir.stat().st_mode & stat.S_IRWXO:
+            return None
+    except OSError:
+        return None  # not there yet
+    ours = data_dir.parent.parent if is_local(str(data_dir)) else data_dir
+    command = f"chmod 700 {shlex.quote(str(ours))}"
+    return OpenFolder(
+        f"other users of this machine can enter {data_dir}, which contains all messages: {command}", command
+    )
+
+
+def _is_everywhere(bind: str) -> bool:
+    try:
+        return ip_address(bind).is_unspecified
+    except ValueError:  # a host name
+        return False
