@@ -23,7 +23,7 @@ from setuptools.command.build_ext import build_ext
 SOURCE = Path("cluster/kernel/_native.pyx")
 LOG = Path("build/kernel.log")
 SHOWN_LINES = 8
-"""Of the log, when the build failed."""
+"""Lines of the log that are shown when the build failed."""
 
 
 def say(text: str) -> None:
@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def missing() -> str:
-    """What the build lacks; empty if nothing."""
+    """Returns a sentence about what the build lacks; "" if nothing."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         return f"no C compiler ({compiler}) was found"
@@ -46,7 +46,7 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def everything_to(log: Path) -> Iterator[None]:
-    """What this process and its children print goes to `log`."""
+    """Sends the output of this process and its children to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -68,7 +68,7 @@ class BuildKernel(build_ext):
     """Cython, then the compiler. If either fails, the package is built without the native kernel."""
 
     def initialize_options(self) -> None:
-        """See setuptools."""
+        """Sets setuptools' defaults and has Cython write its C file below build/."""
         super().initialize_options()
         self.cython_c_in_temp = True  # the C file goes to build/, not beside the source
 

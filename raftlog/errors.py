@@ -82,5 +82,5 @@ class ImplausibleMessageError(InvariantViolationError):
 
 
 def out_of_space(error: OSError) -> bool:
-    """Whether the call failed for lack of space or quota."""
+    """Returns True if the call failed for lack of space or quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -169,7 +169,7 @@ class FrameHeader:
         self.raw = raw
 
     def wrong_payload(self) -> FrameError:
-        """What to raise if the payload is not the one that was written."""
+        """Returns the error to raise if the payload is not the one that was written."""
         return FrameError(f"payload CRC mismatch at index {self.index}, position {self.position}")
 
     def entry(self, payload: bytes) -> Entry:

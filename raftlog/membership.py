@@ -26,11 +26,12 @@ REMOVE = "remove"
 ADDRESS = "address"
 
 REMOVED_KEPT = 64
-"""How many former members are remembered: their ids are not reused."""
+"""Former members that are remembered: their ids are not reused."""
 
 
 class Address(NamedTuple):
-    """How the others reach a member; the meaning of cluster/config/config.py, PeerNode."""
+    """The addresses at which the others reach a member. The fields mean the same as those of PeerNode in
+    cluster/config/config.py."""
 
     id: NodeId
     host: str
@@ -51,7 +52,7 @@ class Membership(NamedTuple):
     reason: str = GENESIS
     """`genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
     detail: str = ""
-    """For people: what was done, and what may have been lost."""
+    """A text for people: what was done, and what may have been lost."""
     index: int = 0  # type: ignore[assignment]
     """Index of the entry; not in the payload."""
     addresses: tuple[Address, ...] = ()
@@ -82,7 +83,7 @@ class Membership(NamedTuple):
         return max(member.id for member in (*self.voters, *self.learners, *self.removed))
 
     def address(self, node: NodeId) -> Address | None:
-        """How to reach `node`; None if no entry has its address."""
+        """Returns the address of `node`; None if no entry has it."""
         return next((address for address in self.addresses if address.id == node), None)
 
 
@@ -91,7 +92,7 @@ class Constants(Protocol):
 
     @property
     def cluster_uuid(self) -> UUID:
-        """Of the cluster."""
+        """The cluster's id."""
 
     @property
     def voters(self) -> tuple[Voter, ...]:

@@ -170,7 +170,7 @@ class BrokerState:
 
     @property
     def has_resets(self) -> bool:
-        """Whether any group has one."""
+        """True if any group has an offset reset."""
         return not self._resets.is_empty
 
     @property
@@ -268,7 +268,7 @@ class BrokerState:
 
     @property
     def message_index(self) -> MessageIndex:
-        """Where the messages with a key lie; for `bucket_below` and `candidates`."""
+        """The index of messages by key; for `bucket_below` and `candidates`."""
         return self._index
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
@@ -280,7 +280,8 @@ class BrokerState:
         return self._dedup.max_sequence(producer_id)
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """As `session`. Raises SessionUnreadError if it is long and not in memory: then `read_session` comes first."""
+        """Returns the producer's session. Raises SessionUnreadError if it is long and not in memory: then
+        `read_session` comes first."""
         return self._dedup.session_at_hand(producer_id)
 
     def read_session(self, producer_id: bytes) -> Iterator[None]:
@@ -288,7 +289,7 @@ class BrokerState:
         return self._dedup.read_session(producer_id)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
-        """Where a message with this key and body is stored, for topics with dedup=strict."""
+        """Returns the place of the message with this key and body, for topics with dedup=strict."""
         if topic_id in self._removals.topics:
             return None
         return self._dedup.unique(topic_id, key_hash, body_crc)
@@ -456,7 +457,7 @@ class BrokerState:
 
     @property
     def _bounded(self) -> bool:
-        """Whether commands leave rows to slices, as of this point of the run."""
+        """True if commands leave rows to slices, as of this point of the run."""
         return self._staged_level >= commands.BOUNDED_LEVEL
 
     def _apply_commands(self, stage: Stage, run: list[Command]) -> list[CommandResult]:

@@ -28,7 +28,7 @@ TAILS_BYTES_MAX = 32 * 1024 * 1024
 """Memory for the tails of queues that grew lately. What is absent is read back from the store: where a queue ends when
 it grows again, the chunks of its open block when the block closes, which is once in BLOCK messages."""
 TAIL_BYTES, PIECE_BYTES = 384, 160
-"""What a tail, and a chunk of it, take beside the chunk's items: about what CPython needs for the objects."""
+"""Bytes that a tail, and a chunk of it, take beside the chunk's items: about what CPython needs for the objects."""
 
 _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
@@ -40,7 +40,7 @@ Queue = tuple[int, int]
 
 
 class _Tail:
-    """Where a queue ends and the newest chunks of its open block, as (base offset, items)."""
+    """The end of a queue and the newest chunks of its open block, as (base offset, items)."""
 
     __slots__ = ("bytes", "known_from", "next_offset", "pieces")
 
@@ -48,7 +48,7 @@ class _Tail:
         self.next_offset = next_offset
         self.pieces: list[tuple[int, bytes]] = []
         self.known_from = next_offset
-        """In the open block: its chunks below this offset are in the store only."""
+        """The store alone has the chunks of the open block below this offset."""
         self.bytes = TAIL_BYTES
 
 
@@ -64,7 +64,7 @@ class _Rows:
         self.step()
 
     def is_spent(self) -> bool:
-        """As many rows were read as were to be, or a few more: the walk may end."""
+        """Returns True if as many rows were read as were to be, or a few more: the walk may end."""
         return self._left <= 0
 
     def step(self) -> None:
@@ -100,12 +100,13 @@ class ConsumeQueues:
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._removed_queues: set[Queue] = set()
-        """Of which the run has removed rows."""
+        """Queues of which the run has removed rows."""
         self._unused: deque[tuple[int, int]] = deque()
         """(topic_id, queues) of deleted topics: of those below that number there may be bounds in memory."""
         self._ends: dict[Queue, int] = {}
         self._firsts: dict[int, int] = {}
-        """By `_name`, which is smaller than a second tuple of each queue."""
+        """The lowest offset of each queue that apply set one for, by `_name`, which is smaller than a second tuple of
+        each queue."""
         self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:

@@ -1,4 +1,4 @@
-"""What apply remembers so that the leader can tell a retry from a new message; the leader decides.
+"""The state that lets the leader tell a retry from a new message: apply remembers, the leader decides.
 
 Producer sessions: where each sequence of a producer is stored, from the lowest that the producer has not settled.
 Unique rows: for topics with dedup=strict, where a message with this key and body is stored.
@@ -43,7 +43,7 @@ _PIECE_UNITS = 4
 _ROW_SIZE = SESSION_ROW.size
 
 Stored = tuple[int, int, int, int]
-"""Where a sequence is stored: (topic_id, queue_id, queue_offset, position)."""
+"""The place of a sequence: (topic_id, queue_id, queue_offset, position)."""
 
 
 class SessionUnreadError(Exception):
@@ -94,7 +94,7 @@ class ProducerSession(NamedTuple):
         return len(self.parts) + sum([len(piece.parts) for piece in self.older])
 
     def find(self, sequence: int) -> Stored | None:
-        """Where the message with this sequence is stored; None if it was not stored, or is forgotten."""
+        """Returns the place of the message with this sequence; None if it was not stored, or is forgotten."""
         if self.older:
             charge(1 + len(self.older) // _PIECES_PER_UNIT)
         for piece in self.older:
@@ -105,7 +105,7 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Whether the sequence is below those remembered: it can no longer be known whether it was stored."""
+        """Returns True if the sequence is below those remembered: it can no longer be known whether it was stored."""
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
@@ -133,7 +133,7 @@ def _find(parts: tuple[SessionPart, ...], sequence: int) -> Stored | None:
 
 
 class UniqueMessage(NamedTuple):
-    """Where a message of a strict topic is stored, and the log time of its entry."""
+    """The place of a message of a strict topic, and the log time of its entry."""
 
     topic_id: int
     queue_id: int
@@ -170,7 +170,7 @@ class Dedup:
         return 0 if row is None else int(keys.PRODUCER.unpack(row)[1])
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """As `session`, in one short step. Raises SessionUnreadError if that takes `read_session`."""
+        """Returns the producer's session in one short step. Raises SessionUnreadError if that takes `read_session`."""
         found = self._sessions.get(producer_id) or self._read.get(producer_id)
         return _read_session(self._kv, producer_id, READ_PARTS) if found is None else found
 

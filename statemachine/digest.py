@@ -25,7 +25,7 @@ def row_hash(family: str, key: bytes, value: bytes) -> int:
 
 
 def counts(family: str, key: bytes) -> bool:
-    """Whether the row is part of the digest."""
+    """Returns True if the row is part of the digest."""
     return family != META or key not in _LOCAL
 
 

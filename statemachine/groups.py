@@ -91,11 +91,11 @@ class Groups:
     def __init__(self, kv: KV) -> None:
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
         self._changed: dict[str, GroupConfig | None] = {}
-        """By the run; None was deleted."""
+        """Groups that the run changed; None was deleted."""
         self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
 
     def exists(self, name: str) -> bool:
-        """Whether the group exists at this point of the run (apply lane only)."""
+        """Returns True if the group exists at this point of the run (apply lane only)."""
         return self._current(name) is not None
 
     def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:

@@ -26,29 +26,29 @@ class HalfMessage(NamedTuple):
     """A message whose transaction is open."""
 
     position: int
-    """Of its first byte in the commit log when it was first stored; it names the half message, as its offset in
-    RocketMQ's half queue does."""
+    """The position of its first byte in the commit log when it was first stored; it names the half message, as its
+    offset in RocketMQ's half queue does."""
     topic_id: int
     queue_id: int
-    """Where its copy goes if it is committed."""
+    """The queue that gets its copy if it is committed."""
     size: int
     crc32c: int
-    """Of its stored bytes."""
+    """CRC-32C of its stored bytes."""
     check_ms: int
     """Log time at which its producer is to be asked next."""
     checks: int
-    """How often its producer was to be asked so far."""
+    """The number of times that its producer was to be asked so far."""
     moved_to: int | None = None
-    """Where its first byte is now, if it was carried forward."""
+    """The position of its first byte now, if it was carried forward."""
 
     @property
     def place(self) -> int:
-        """Where its first byte is: the log is kept from there on."""
+        """The position of its first byte: the log is kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     @property
     def stored(self) -> QueueItem:
-        """Where it lies, as the rows of queues say it; it is in none, and its tag and time are not known."""
+        """Its place in the form of a queue's row. It is in no queue, and its tag and time are not known."""
         return QueueItem(0, self.place, self.size, self.crc32c, 0, 0)
 
 
@@ -72,7 +72,7 @@ class HalfMessages:
         self._added_ms: int | None = None
         """The earliest that this run staged."""
         self._first_gone = False
-        """Whether this run removed a row of the time `check_ms`."""
+        """True if this run removed a row of the time `check_ms`."""
 
     # -- any thread
 

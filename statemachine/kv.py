@@ -43,7 +43,7 @@ class KVCorruptError(KVError):
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """What is told of the damage of a store that nobody watches."""
+    """Does nothing: the listener of a store whose damage nobody watches."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
@@ -74,7 +74,7 @@ class Batch:
 
 
 class KV(Protocol):
-    """What the state machine requires of a store.
+    """The state machine's view of a store.
 
     Threads: one writer; `get`, `scan`, `first` and `seek_last` may run on another thread meanwhile. Each of them sees
     whole batches only, and a scan sees the rows of the moment it was called, whatever is written while it is consumed.
@@ -83,8 +83,8 @@ class KV(Protocol):
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """From now on `told` hears of damage, on the thread that met it, before the error is raised: whoever catches
-        the error cannot hide it."""
+        """Has `told` called from now on when damage is met, on the thread that met it, before the error is raised: a
+        caller that catches the error cannot hide it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The row's value, None if there is no such row."""

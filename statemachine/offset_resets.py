@@ -25,7 +25,7 @@ QUEUES_MAX = 4096
 
 
 class OffsetReset(NamedTuple):
-    """Where the consumer of a queue is to go on."""
+    """The offset at which the consumer of a queue is to go on."""
 
     offset: int
     number: int
@@ -41,7 +41,7 @@ class OffsetResets(QueueRows[OffsetReset]):
         super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)), removals)
 
     def covers(self, group: str, queue: Queue) -> bool:
-        """Whether a commit of the queue is to be left out at this point of the run (apply lane only)."""
+        """Returns True if a commit of the queue is to be left out at this point of the run (apply lane only)."""
         return queue[1] in self._current(group, queue[0])
 
     def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:

@@ -44,7 +44,7 @@ from typing import NamedTuple
 
 VERSION = 1
 VERSION_KEYS = 2
-"""Of a payload with keys: a node that would leave them out of its index refuses it."""
+"""The version of a payload with keys: a node that would leave them out of its index refuses it."""
 HEAD = struct.Struct(">B3xIIIIIII8x")
 RUN = struct.Struct(">IIQIB3x")
 ITEM = struct.Struct(">QIIqQ")
@@ -57,7 +57,7 @@ MESSAGES_AT = 64 + HEAD.size
 
 
 class RowKind(IntEnum):
-    """Where a message comes from, and whether it is in a queue. Copies that the broker makes (RETRY, DELIVERED,
+    """The origin of a message, which also tells if it is in a queue. Copies that the broker makes (RETRY, DELIVERED,
     COMMITTED, DEAD_LETTER) take no part in dedup."""
 
     NORMAL = 0
@@ -81,14 +81,15 @@ class Run(NamedTuple):
     topic_id: int
     queue_id: int
     base_offset: int
-    """Of the first; of a kind from SCHEDULED on, see above."""
+    """The queue offset of the first message; of kinds from SCHEDULED on, see above."""
     count: int  # type: ignore[assignment]
     kind: int
     items: bytes
 
 
 class SessionRows(NamedTuple):
-    """What one producer session stored with this entry; `rows` is packed session rows, sequences ascending."""
+    """The messages that one producer session stored with this entry; `rows` is packed session rows, sequences
+    ascending."""
 
     producer_id: bytes
     low_sequence: int

@@ -26,13 +26,13 @@ QUEUES_MAX = 4096
 
 
 class QueueLock(NamedTuple):
-    """Who holds a queue, and until when, log time in milliseconds."""
+    """The client that holds a queue, and the end of its hold, log time in milliseconds."""
 
     client_id: str
     expires_ms: int
 
     def is_free_for(self, client_id: str, now_ms: int) -> bool:
-        """Whether that client may take it: it holds it, or nobody does any more."""
+        """Returns True if that client may take it: it holds it, or nobody does any more."""
         return self.client_id == client_id or self.expires_ms <= now_ms
 
 

@@ -54,13 +54,13 @@ class QueueMap(Mapping[Queue, Value]):
 
 
 class _Change(Generic[Value]):
-    """What a run changes of one group."""
+    """The changes of a run to one group."""
 
     __slots__ = ("forgets", "topics")
 
     def __init__(self) -> None:
         self.forgets = False
-        """What was there before the run is not the group's any more."""
+        """True if the group no longer has any value from before the run."""
         self.topics: dict[int, dict[int, Value]] = {}
         """The values of each topic that the run touched: all of them."""
 
@@ -75,10 +75,10 @@ class QueueRows(Generic[Value]):
         self._removals = removals
         self._published: dict[str, dict[int, Mapping[int, Value]]] = {}
         self._names: list[str] = []
-        """Of the groups in `_published`, ascending."""
+        """The names of the groups in `_published`, ascending."""
         self._staged: dict[str, _Change[Value]] = {}
         self._freed: deque[dict[int, Mapping[int, Value]]] = deque()
-        """Of deleted groups. Much memory takes long to free, so it is done by and by."""
+        """The values of deleted groups. Much memory takes long to free, so it is done by and by."""
         for key, row in kv.scan(family, keys.FIRST, keys.LAST):
             group, topic_id, queue_id = keys.parse_offset_key(key)
             if not removals.hides(kv, family, group, key):

@@ -51,8 +51,8 @@ class RemovalSlices:
             self._rows[family].forget_group(group)
 
     def begin_expire(self, stage: Stage, before_ms: int) -> None:
-        """What was not used since that log time is to go, unless another such removal is pending: then the leader asks
-        again later."""
+        """Begins to remove all that was not used since that log time, unless another such removal is pending: then the
+        leader asks again later."""
         if not self._removals.expires:
             self._removals.begin(stage, Removal(RemovalKind.EXPIRE, before_ms))
 

@@ -24,14 +24,14 @@ from statemachine.stage import Stage
 
 
 class RemovalKind(IntEnum):
-    """What a removal takes away. Values are in rows: never renumber."""
+    """The kind of rows that a removal takes away. Values are in rows: never renumber."""
 
     TOPIC = 1
     """Everything under the id of a deleted topic."""
     GROUP = 2
-    """What a deleted group had in each queue."""
+    """A deleted group's rows in each queue."""
     EXPIRE = 3
-    """What was not used since some log time."""
+    """Rows that were not used since some log time."""
     WRITE = 4
     """Attempts at a staged write that did not win. Their messages go as those of any attempt that is discarded."""
 
@@ -52,17 +52,17 @@ are in rows: never reorder."""
 
 
 class Removal(NamedTuple):
-    """What is to go."""
+    """The rows that are to go."""
 
     kind: RemovalKind
     what: Any
     """A topic's id, a group's name, a log time in milliseconds, or the list of what is in `Losers`."""
     offsets: bool = True
-    """Of a group: its committed offsets go, too."""
+    """A group's committed offsets go, too."""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What is done, in this order."""
+        """The removal's steps, in order."""
         steps = STEPS[self.kind]
         return steps if self.offsets else steps[:-1]
 
@@ -77,19 +77,19 @@ class Losers(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far the first removal has come: what the step would walk over below the key `at` is done."""
+    """The place that the first removal has reached: all that the step would walk over below the key `at` is done."""
 
     step: int
     at: bytes
 
 
 class Done(NamedTuple):
-    """What a step of a slice did."""
+    """The result of one step of a slice."""
 
     rows: int
     """So many it walked over."""
     at: bytes | None
-    """Where the next slice goes on; None if the step is over."""
+    """The key at which the next slice goes on; None if the step is over."""
 
 
 BEGIN = Place(0, keys.FIRST)
@@ -101,19 +101,19 @@ class Removals:
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
-        """By number; the order in which they are carried out."""
+        """The removals by number, in the order in which they are carried out."""
         self.groups: dict[str, list[int]] = {}
         """The removals of each group's name, as of this point of the run."""
         self._losers: dict[str, dict[int, Losers]] = {}
-        """Of each name of staged writes, by number of the removal, as of this point of the run. Values are replaced as
-        wholes. Another thread may see those of a run whose batch is being written."""
+        """Name of staged writes -> number of the removal -> its losers, as of this point of the run. Values are
+        replaced as wholes. Another thread may see those of a run whose batch is being written."""
         self.topics: set[int] = set()
         """Ids of topics whose rows are being removed: nobody sees them. Changed in place."""
         self._gone: list[int] = []
         self._over: list[int] = []
         """Ids that the run adds to `topics`, and takes from it."""
         self.expires = False
-        """Whether there is one of the kind EXPIRE, as of this point of the run."""
+        """True if there is one of the kind EXPIRE, as of this point of the run."""
         for key, row in kv.scan(META, *keys.REMOVALS):
             self._add(keys.removal_number(key), _unpack(row))
         row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
@@ -125,12 +125,12 @@ class Removals:
 
     @property
     def first(self) -> Removal | None:
-        """What the next slice works on, as of this point of the run."""
+        """The removal that the next slice works on, as of this point of the run."""
         return next(iter(self._removals.values()), None)
 
     @property
     def place(self) -> Place:
-        """How far it has come."""
+        """The place that the first removal has reached."""
         return self._place
 
     def begin(self, stage: Stage, removal: Removal) -> None:
@@ -141,8 +141,8 @@ class Removals:
         self._changed = True
 
     def begin_write(self, stage: Stage, losers: Losers) -> None:
-        """As `begin`. A removal of the name that no slice has come to takes these along: so whoever commits one write
-        after the other has two removals at most."""
+        """Begins the removal of these attempts, or adds them to a removal of the same name that no slice has come to. A
+        name whose writes are committed one after the other therefore has two removals at most."""
         number, before = next(reversed(self._losers.get(losers.name, {}).items()), (0, None))
         begun = number == next(iter(self._removals), 0) and self._place != BEGIN
         if before is None or begun or before.write > losers.write:
@@ -153,7 +153,7 @@ class Removals:
         stage.put(META, keys.removal_key(number), _pack(removal))
 
     def loses(self, name: str, write: int, number: int) -> bool:
-        """Whether this attempt at that write of the name is to be discarded: to everybody it is."""
+        """Returns True if this attempt at that write of the name is to be discarded: it counts as discarded already."""
         losers = self._losers.get(name)
         return losers is not None and any(write <= each.write and number < each.below for each in losers.values())
 
@@ -172,7 +172,7 @@ class Removals:
         stage.delete(META, keys.REMOVAL_AT_KEY)
 
     def is_last_of_group(self, group: str) -> bool:
-        """Whether only one removal of the name is pending."""
+        """Returns True if only one removal of the name is pending."""
         return len(self.groups[group]) == 1
 
     def ahead_of(self, family: str, group: str, key: bytes) -> int:
@@ -181,8 +181,8 @@ class Removals:
         return max([number for number in self.groups.get(group, ()) if self._is_ahead(number, family, key)], default=0)
 
     def hides(self, kv: KV, family: str, group: str, key: bytes) -> bool:
-        """Whether the store's row of the group is one that is to go: written before the deletion that began the newest
-        of them."""
+        """Returns True if the store's row of the group is to go: it was written before the deletion that began the
+        newest removal of the group."""
         number = self.ahead_of(family, group, key)
         if not number:
             return False

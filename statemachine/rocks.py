@@ -57,7 +57,7 @@ OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
 
 
 def open_files_max(descriptors: int) -> int:
-    """How many descriptors it may use (below 0: any number)."""
+    """Returns the number of files that the store may keep open, of so many descriptors (below 0: any number)."""
     return OPEN_FILES_MAX if descriptors < 0 else max(OPEN_FILES_MIN, min(OPEN_FILES_MAX, descriptors // 4))
 
 
@@ -96,7 +96,7 @@ class RocksKV:
         """A write found no space: RocksDB accepts no more writes until it is opened again, even if there is space."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """See `KV.get`."""
+        """Implements `KV.get`."""
         METER.units += ROW_UNITS
         try:
             value: bytes | None = self._view(family).get(key)
@@ -109,7 +109,8 @@ class RocksKV:
         return value
 
     def write(self, batch: Batch) -> None:
-        """See `KV.write`."""
+        """Implements `KV.write`. Flushes tables and tries again when RocksDB refuses the write for a stall, STALLS_MAX
+        times at most."""
         rocks = self._encode(batch)
         METER.units += SEEK_UNITS + ROW_UNITS * len(batch.ops) + (rocks.size_in_bytes() >> 10)
         for _ in range(STALLS_MAX):
@@ -131,7 +132,7 @@ class RocksKV:
             self._failed("writing to", error)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See `KV.scan`."""
+        """Implements `KV.scan`."""
         METER.units += SEEK_UNITS
         scan = _Scan(self._view(family), start, end, self._failed)
         self._scans.add(scan)
@@ -153,7 +154,7 @@ class RocksKV:
         return None
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """See `KV.seek_last`."""
+        """Implements `KV.seek_last`."""
         METER.units += SEEK_UNITS
         rows = self._view(family).iter()
         rows.seek_for_prev(high)
@@ -177,7 +178,7 @@ class RocksKV:
             self._failed("syncing", error)
 
     def flush_tables(self) -> None:
-        """See `KV.flush_tables`."""
+        """Implements `KV.flush_tables`."""
         try:
             for name in FAMILIES:
                 self._view(name).flush()
@@ -195,12 +196,12 @@ class RocksKV:
             self._failed(f"cannot make a checkpoint at {path}:", error)
 
     def sequence(self) -> int:
-        """See `KV.sequence`."""
+        """Implements `KV.sequence`."""
         self._view(FAMILIES[0])
         return self._db.latest_sequence_number()
 
     def tables(self) -> list[str]:
-        """See `KV.tables`."""
+        """Implements `KV.tables`."""
         self._view(FAMILIES[0])
         return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
@@ -239,7 +240,7 @@ class RocksKV:
         return rocks
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """See KV."""
+        """Implements `KV.watch_corruption`. The last listener replaces the one before it."""
         self.on_corruption = told
 
     def _failed(self, doing: str, error: Exception) -> NoReturn:
@@ -312,7 +313,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
 
 
 def _status_of(rows: RdictIter) -> Exception | None:
-    """What ended the cursor; None if there are no more rows."""
+    """Returns the error that ended the cursor; None if there are no more rows."""
     try:
         rows.status()
     except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more precise
@@ -321,13 +322,13 @@ def _status_of(rows: RdictIter) -> Exception | None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether RocksDB means that stored bytes are wrong or a file of it is missing, not that a call failed."""
+    """Returns True if RocksDB means that stored bytes are wrong or a file of it is missing, not that a call failed."""
     text = str(error)
     return "Corruption" in text or "No such file or directory" in text
 
 
 def _is_stall(error: Exception) -> bool:
-    """Whether RocksDB refused a write, of which it has done nothing, because it would have to wait."""
+    """Returns True if RocksDB refused a write, of which it has done nothing, because it would have to wait."""
     return "Write stall" in str(error)
 
 

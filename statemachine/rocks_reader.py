@@ -76,7 +76,7 @@ class CheckpointReader:
             )
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """As `KV.get`."""
+        """Returns the row's value; None if the checkpoint has no such row or no such family."""
         value: bytes | None = self._views[family].get(key) if family in self._views else None
         return value
 
@@ -101,7 +101,7 @@ class CheckpointReader:
         yield from self._from_here(family, cursor, None)
 
     def _from_here(self, family: str, cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """From the cursor up to the key `end`."""
+        """Yields the rows between the cursor and the key `end`."""
         while cursor.valid():
             key: bytes = cursor.key()
             if end is not None and key >= end:
@@ -126,7 +126,7 @@ class CheckpointReader:
         return digest(cast("KV", self))  # `scan` is all that it asks for
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """As `KV.scan`."""
+        """Yields rows with start <= key < end, ascending; none of a family that the checkpoint does not have."""
         if family not in self._views:
             return
         cursor = self._views[family].iter()
@@ -134,7 +134,7 @@ class CheckpointReader:
         yield from self._from_here(family, cursor, end)
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """As `KV.seek_last`."""
+        """Returns the last row with low <= key < high; None if there is none, or no such family."""
         if family not in self._views:
             return None
         cursor = self._views[family].iter()

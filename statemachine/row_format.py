@@ -1,4 +1,4 @@
-"""Whether this version can read a database's rows."""
+"""The check that this version can read a database's rows."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ KEY_LENGTH_MAX = 96
 VALUE_LENGTH_MAX = 4096
 KEYS_MAX = 1024
 TEXT_LENGTH_MAX = 256
-"""Of an author, and of a reason."""
+"""Characters of an author, and of a reason."""
 CHANGES_KEPT = 256
 """Rows of the history: apply removes the oldest beyond them."""
 NODE_MAX = 65535
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
     value: Value
     version: int
-    """Of the change that set it."""
+    """The version of the change that set it."""
 
 
 class Change(NamedTuple):
@@ -78,11 +78,11 @@ class Settings:
         newest = kv.seek_last(META, *keys.SETTING_CHANGES)
         self._version = 0 if newest is None else keys.setting_version(newest[0])
         self.changed = True
-        """By the run."""
+        """True if the run has changed it."""
         self.by_key: Mapping[str, Setting] = {}
         """Empty until the cluster has been given its first configuration."""
         self.version = 0
-        """Of the last change; 0 before the first."""
+        """The version of the last change; 0 before the first."""
         self.maintenance: Mapping[int, Maintenance] = {}
         """Node -> what is said of it. Nodes that were removed since stay."""
         self.publish()

@@ -75,7 +75,7 @@ class SortedMap(dict[Key, Value]):
         return found
 
     def rank(self, key: Key) -> int | None:
-        """How many keys are below it; None if it is not there. A step for each piece."""
+        """Returns the number of keys below it; None if it is not there. Takes one step per piece."""
         if key not in self:
             return None
         pieces = self._pieces
@@ -113,15 +113,15 @@ class SortedMap(dict[Key, Value]):
             yield from piece
 
     def keys(self) -> KeysView[Key]:  # type: ignore[override]  # a view over __iter__, not the dict's
-        """As of a mapping."""
+        """Returns a view of the keys, as a dict does."""
         return KeysView(self)
 
     def values(self) -> ValuesView[Value]:  # type: ignore[override]  # the same
-        """As of a mapping; removed ones are passed over."""
+        """Returns a view of the values, as a dict does; removed ones are passed over."""
         return _Values(self)
 
     def items(self) -> ItemsView[Key, Value]:  # type: ignore[override]  # the same
-        """As of a mapping; removed ones are passed over."""
+        """Returns a view of the items, as a dict does; removed ones are passed over."""
         return _Items(self)
 
 

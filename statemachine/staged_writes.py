@@ -29,7 +29,7 @@ STAGED_DUE = 1 << 63
 NAME_MAX = 255
 """Characters of the name of a write."""
 ATTEMPTS_MAX = 65_536
-"""That are there at once, whatever became of them: `open_attempt` is refused above it."""
+"""Attempts that are there at once, whatever became of them: `open_attempt` is refused above it."""
 WINNERS_MAX = 4_096
 """Attempts that a commit may name: each of them is a row that the commit changes."""
 LOSERS_AT_ONCE = 16
@@ -39,7 +39,7 @@ COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
 
 
 class AttemptState(IntEnum):
-    """What becomes of an attempt's messages."""
+    """The fate of an attempt's messages."""
 
     OPEN = 0
     COMMITTED = 1
@@ -58,14 +58,14 @@ class Attempt(NamedTuple):
     count: int  # type: ignore[assignment]
     """Messages that were staged."""
     left: int
-    """Of those, the ones that are neither copied nor removed."""
+    """Staged messages that are neither copied nor removed."""
     left_bytes: int
-    """Of the messages that are left."""
+    """Bytes of the messages that are left."""
     opened_ms: int
     staged_ms: int
     """When something was staged last, log time."""
     name: str
-    """Of the write."""
+    """The name of the write."""
 
     @property
     def due_ms(self) -> int:
@@ -93,11 +93,11 @@ class StagedWrites:
         self._removals = removals
         stored = [_attempt(key, row) for key, row in kv.scan(TRANS, *keys.ATTEMPTS)]
         self._attempts = SortedMap((attempt.number, attempt) for attempt in stored)
-        """As their rows are."""
+        """The attempts as their rows have them."""
         self._live = len(stored)
         """Attempts that are there as of the run."""
         self._open: dict[str, SortedMap[int, int]] = {}
-        """Of each name, the attempts whose rows are open, and their writes, as of the run."""
+        """Name -> the attempts whose rows are open, and their writes, as of the run."""
         for attempt in stored:
             if attempt.state is AttemptState.OPEN:
                 self._open.setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
@@ -108,7 +108,7 @@ class StagedWrites:
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
         """Their bytes in the log."""
         self.changed: dict[int, Attempt | None] = {}
-        """By the run."""
+        """Attempts that the run changed; nothing is left of one that is None."""
 
     def get(self, number: int) -> Attempt | None:
         """The attempt; None if it was never opened, or nothing is left of it."""

@@ -48,7 +48,7 @@ class RunningSums:
         self._kv = kv
         known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
         self.totals: Sums = count(kv) if known is None else known
-        """As of the last applied entry."""
+        """The sums as of the last applied entry."""
         self._staged: Sums = self.totals
         self._marked: dict[int, Sums] = {}
         self._history: Mapping[int, Sums] = {}
@@ -88,7 +88,7 @@ class RunningSums:
 
 
 def row_sum(family: str, key: bytes, value: bytes) -> int:
-    """What one row adds, 64 bits."""
+    """Returns one row's part of the sum, 64 bits."""
     of_key: int = crc32c(key, _SEEDS[family])
     of_row: int = crc32c(value, of_key)
     return (of_row + 1) * ((of_row ^ of_key) + 1)

@@ -1,4 +1,4 @@
-"""What the tier holds: one row for each segment of the log that is uploaded, or about to be (docs/adr/0060).
+"""The content of the tier: one row for each segment of the log that is uploaded, or about to be (docs/adr/0060).
 
 The leader uploads, and records every step with the command `tier_state`. The rows are part of the log's state: the next
 leader knows where the last one stopped, and every replica knows up to where the tier can be relied upon. A sealed
@@ -40,7 +40,7 @@ LOG_PREFIX = "log/"
 
 
 class TierState(IntEnum):
-    """How far the upload of a segment has come. Values are in rows and commands: never renumber."""
+    """The progress of a segment's upload. Values are in rows and commands: never renumber."""
 
     UPLOADING = 1
     """A leader may be writing its objects."""
@@ -51,7 +51,7 @@ class TierState(IntEnum):
     DELETING = 4
     """Its objects are being removed; nothing may be read from them."""
     DELETED = 5
-    """In a command only: its objects are gone, and so is the row."""
+    """Its objects are gone, and so is the row. Only a command has this state."""
 
 
 _NEXT = {
@@ -69,7 +69,7 @@ class TierPart(NamedTuple):
     """Below the cluster's prefix."""
     size: int
     digest: bytes
-    """Of its content: XXH3, 128 bits, big-endian. See DIGEST_SIZES."""
+    """Digest of its content: XXH3, 128 bits, big-endian. See DIGEST_SIZES."""
     crc32c: int
 
 
@@ -93,7 +93,7 @@ class TierSegment(NamedTuple):
     state: TierState
     span: SegmentSpan
     term: int
-    """Of the leader that brought it into this state."""
+    """The term of the leader that brought it into this state."""
     parts: tuple[TierPart, ...]
     """() while it is UPLOADING."""
 
@@ -104,7 +104,7 @@ class TierSegment(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """Of all its objects."""
+        """Bytes of all its objects."""
         return sum(part.size for part in self.parts)
 
 
@@ -123,7 +123,7 @@ class TierSegments:
         )
         self._staged = self.rows
         self._verified: tuple[Rows, int, int] = (), 0, 0
-        """What `verified_to` answered last: (rows, position, answer)."""
+        """The last answer of `verified_to`: (rows, position, answer)."""
         self._above: tuple[Rows, int, Rows] = (), 0, ()
         """The same of `above`. Readers ask for the same position again and again."""
         self.changed = False
@@ -133,7 +133,7 @@ class TierSegments:
 
     @property
     def end(self) -> int | None:
-        """Where the segment after the last row begins; None if there is no row."""
+        """The position at which the segment after the last row begins; None if there is no row."""
         rows = self.rows
         return rows[-1].end if rows else None
 

@@ -40,8 +40,8 @@ LOOK_MAX = 4096
 NEVER = keys.U64_MAX
 """Later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
-"""How far a search for the lowest position looks at once, and how often: what was removed from so many bytes of the log
-is passed in a few ms."""
+"""Bytes that a search for the lowest position looks at in one step, and the steps of one search. It passes so many
+bytes of the log whose messages were removed in a few ms."""
 
 TimerName = tuple[int, int]
 """(due_ms, position) of a row; in the order of delivery."""
@@ -73,7 +73,7 @@ class TimerRow(NamedTuple):
     topic_id: int
     queue_id: int
     items: bytes
-    """Where the messages lie now."""
+    """The present places of the messages."""
     origins: bytes = b""
     """If they were carried forward: the position u64 of each when it was first stored."""
     moved_to: int | None = None
@@ -81,22 +81,22 @@ class TimerRow(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Where the messages begin: the log is kept from there on."""
+        """The position at which the messages begin: the log is kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     def first_positions(self) -> list[int]:
-        """Where the messages were first stored."""
+        """Returns the positions at which the messages were first stored."""
         if not self.origins:
             return [item[0] for item in ITEM.iter_unpack(self.items)]
         return [position for (position,) in keys.U64.iter_unpack(self.origins)]
 
     @property
     def name(self) -> TimerName:
-        """What the commands call it."""
+        """The row's name in commands."""
         return self.due_ms, self.position
 
     def messages(self) -> list[QueueItem]:
-        """Where the messages lie; queue offset 0, they are in none."""
+        """Returns the places of the messages; their queue offset is 0, as they are in no queue."""
         return [QueueItem(0, *item) for item in ITEM.iter_unpack(self.items)]
 
 
@@ -119,7 +119,7 @@ class Timers:
         have to be passed again for each slice."""
         self._added: list[TimerName] = []
         self._removed: set[TimerName] = set()
-        """Of the run."""
+        """Rows that the run has removed."""
 
     # -- any thread
 
@@ -396,7 +396,7 @@ def _value(row: TimerRow) -> bytes:
 
 
 def _moved_name(row: TimerRow) -> bytes:
-    """What a row's key by position says of its name, if that is not the position."""
+    """Returns the name's position for a row's key by position; b"" if that key has the same position."""
     return b"" if row.moved_to is None else keys.U64.pack(row.position)
 
 

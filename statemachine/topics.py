@@ -33,7 +33,7 @@ from statemachine.stage import Stage
 NAME_LENGTH_MAX = 256
 """The most that limits.topic_length_max may allow (RocketMQ: 127); an entry with a longer name makes no topic."""
 DERIVED_NAME_LENGTH_MAX = 255
-"""For %RETRY%group and %DLQ%group."""
+"""The length of the names %RETRY%group and %DLQ%group."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
@@ -65,13 +65,14 @@ class TopicConfig:
 
     @property
     def retention_ms(self) -> int | None:
-        """How long its messages are kept, milliseconds of log time (0: for ever); None if as long as all others."""
+        """The time that its messages are kept, milliseconds of log time (0: for ever); None if as long as all
+        others."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
 
     @property
     def queues(self) -> int:
-        """How many queues have rows or may get some: the larger of read and write."""
+        """The number of queues that have rows or may get some: the larger of read and write."""
         return max(self.read_queues, self.write_queues)
 
     def to_map(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def check_topic_name(name: Any) -> str:
 
 
 def is_retention(text: str) -> bool:
-    """Whether the text is a valid `retention.ms` of a topic."""
+    """Returns True if the text is a valid `retention.ms` of a topic."""
     return text.isascii() and text.isdigit() and len(text) <= RETENTION_DIGITS_MAX
 
 
@@ -130,20 +131,20 @@ class Topics:
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._ids = {topic.id: topic for topic in found}
-        """As of the run."""
+        """The topics by id, as of the run."""
         self._changed: dict[str, TopicConfig | None] = {}
-        """By the run; None was deleted."""
+        """Topics that the run changed; None was deleted."""
         self.by_name = SortedMap((topic.name, topic) for topic in found)
         self.by_id = SortedMap(self._ids)
         self.queues = sum([topic.queues for topic in found])
-        """Of all topics together."""
+        """Queues of all topics together."""
 
     def exists(self, topic_id: int) -> bool:
-        """Whether the topic exists at this point of the run (apply lane only)."""
+        """Returns True if the topic exists at this point of the run (apply lane only)."""
         return topic_id in self._ids
 
     def has_queue(self, topic_id: int, queue_id: int) -> bool:
-        """Whether the topic exists at this point of the run, with that queue (apply lane only)."""
+        """Returns True if the topic exists at this point of the run, with that queue (apply lane only)."""
         topic = self._ids.get(topic_id)
         return topic is not None and queue_id < topic.queues
 

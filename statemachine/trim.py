@@ -58,7 +58,7 @@ class Trim(NamedTuple):
     position: int
     first_index: int
     reason: str
-    """For people: why the leader trimmed."""
+    """The leader's reason for trimming, for people."""
     queues: tuple[QueueMin, ...] = ()
     sliced: bool = False
     """Rows go in the slices that follow."""
@@ -85,15 +85,15 @@ class Sweep(NamedTuple):
     position: int
     first_index: int
     index: int  # type: ignore[assignment]
-    """Of the TRIM that names it."""
+    """The index of the TRIM that names it."""
     family: str
-    """Whose rows are gone through."""
+    """The family whose rows are gone through."""
     at: bytes
     """Rows of the family below this key are done."""
     queues: Mapping[tuple[int, int], int]
     """(topic_id, queue_id) -> the offset that it is trimmed to at least."""
     evicts: bool
-    """What goes stays in the tier."""
+    """True if the tier keeps what goes."""
 
 
 class TrimMark(NamedTuple):
@@ -102,7 +102,7 @@ class TrimMark(NamedTuple):
     position: int
     first_index: int
     index: int  # type: ignore[assignment]
-    """Of the TRIM entry; -1 if there was none."""
+    """The index of the TRIM entry; -1 if there was none."""
     timestamp_ms: int
     """Its log time."""
 
@@ -111,7 +111,7 @@ NOT_TRIMMED = TrimMark(0, 0, -1, 0)
 
 
 class Kept(NamedTuple):
-    """Where the log begins that is kept anywhere: here, or below in the tier."""
+    """The beginning of the log that is kept anywhere: here, or below in the tier."""
 
     position: int
     first_index: int
@@ -175,7 +175,7 @@ class TrimState:
         self.kept = self._kept()
         self.sweep = self._staged_sweep = _load_sweep(kv)
         self.changed = False
-        """By the run."""
+        """True if the run has changed it."""
 
     def _kept(self) -> Kept:
         return self._staged_kept or Kept(self._staged.position, self._staged.first_index)

@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """What the core needs to know besides its log. The driver decides how many milliseconds a tick is."""
+    """The core's configuration. The driver decides how many milliseconds a tick is."""
 
     node_id: NodeId
     group_id: int

@@ -140,7 +140,7 @@ class RaftLog:
         return self.term_at(entry_id.index) == entry_id.term
 
     def is_up_to_date(self, last: EntryId) -> bool:
-        """Whether a log that ends at `last` is at least as up to date as this one (Raft paper 5.4.1)."""
+        """Returns True if a log that ends at `last` is at least as up to date as this one (Raft paper 5.4.1)."""
         return (last.term, last.index) >= (self.tail.term, self.tail.index)
 
     def last_not_above(self, index: int, term: int) -> EntryId:

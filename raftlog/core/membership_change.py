@@ -66,7 +66,7 @@ def on_proposed(raft: Raft, entry: Entry) -> None:
 
 
 def check(raft: Raft, new: Membership) -> None:
-    """Whether the leader may propose `new` now. Raises MembershipError."""
+    """Raises MembershipError unless the leader may propose `new` now."""
     members, log = raft.members, raft.log
     current = members.current
     if current.index > log.commit_index:

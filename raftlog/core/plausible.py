@@ -29,8 +29,8 @@ from raftlog.types import EntryId, NodeId, Role
 TERM_MAX = 1 << 62
 """The highest term: half the range of its fields. A thousand elections a second reach it after 146 million years."""
 TERM_STEP_MAX = 1 << 24
-"""How many terms a message may be ahead of this node. A node that was away while others held two elections a second
-for three months is accepted again; a message that would use up the terms is not."""
+"""Terms that a message may be ahead of this node. A node that was away while others held two elections a second for
+three months is accepted again; a message that would use up the terms is not."""
 
 
 def check_term(raft: Raft, term: int) -> None:
@@ -110,7 +110,7 @@ def _append_reply(raft: Raft, message: AppendEntriesReply) -> str:
 
 
 def _counts(raft: Raft, message: AppendEntriesReply | HeartbeatReply) -> bool:
-    """Whether it is a follower's answer to this leader; others are ignored."""
+    """Returns True if it is a follower's answer to this leader; the leader ignores others."""
     return raft.role is Role.LEADER and message.term == raft.term and message.from_id in raft.members.peers
 
 

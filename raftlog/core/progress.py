@@ -1,4 +1,4 @@
-"""What the leader knows about one follower, and how it paces what it sends there (etcd's tracker).
+"""The leader's knowledge of one follower, and its flow control towards it (etcd's tracker).
 
 `next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong, so the leader sends one
 message at a time until the follower has answered. In REPLICATE the guess was right: messages are pipelined, bounded
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class ProgressState(IntEnum):
-    """How the leader talks to a follower."""
+    """The leader's way of sending to a follower."""
 
     PROBE = 0
     REPLICATE = 1

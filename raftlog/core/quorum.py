@@ -1,4 +1,4 @@
-"""What a majority of voters agrees on. Pure functions."""
+"""The quorum's arithmetic: majority, agreed value, median. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def majority(voters: int) -> int:
-    """How many of `voters` voters make a majority."""
+    """Returns the number of votes that make a majority of `voters` voters."""
     return voters // 2 + 1
 
 

@@ -143,7 +143,7 @@ class Raft:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader of its term."""
+        """True if it is the leader of its term."""
         return self.role is Role.LEADER
 
     # -- output

@@ -1,4 +1,4 @@
-"""What a leader sends: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
+"""The leader's sending: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def resume_waiting(raft: Raft) -> None:
 
 
 def _is_held(raft: Raft, progress: Progress) -> bool:
-    """Whether it has to wait for the catch-up budget; entries in memory, such as live traffic, never wait."""
+    """Returns True if the follower has to wait for the catch-up budget. Entries in memory, such as live traffic, never
+    wait."""
     budget = raft.catch_up_budget
     progress.held = budget is not None and budget <= 0 and progress.next_index < raft.log.cache.first_index
     return progress.held

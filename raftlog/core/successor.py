@@ -1,4 +1,4 @@
-"""Who should lead next when a leader is to hand over."""
+"""The choice of the next leader when a leader hands over."""
 
 from __future__ import annotations
 

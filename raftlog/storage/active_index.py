@@ -27,14 +27,14 @@ _INDEX_SHARE = 8
 
 
 class Point(NamedTuple):
-    """Where a scan may begin: after `tail`, with the index of everything below."""
+    """A position where a scan may begin: after `tail`, with the index of everything below."""
 
     tail: LogTail
     segment_index: SegmentIndex
 
 
 def is_due(index: SegmentIndex, tail: LogTail, last_end: int) -> bool:
-    """Whether the log grew enough since the file was written for `last_end`."""
+    """Returns True if the log grew enough since the file was written for `last_end`."""
     grown = tail.end_position - max(last_end, index.base)
     return grown >= max(DISTANCE, _INDEX_SHARE * 4 * len(index.offsets))
 

@@ -28,7 +28,7 @@ class DamagedRange(NamedTuple):
     """header_crc that the frame after the range names as its parent, so that of the range's last; None if unknown."""
     why: str
     located: bool = True
-    """Whether it is known where each frame inside begins. False where headers were lost, or the whole file."""
+    """True if the beginning of each frame inside is known. False where headers were lost, or the whole file."""
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     NOTE = "note"
     """Nothing is lost and nothing has to be done: a torn tail that the next start cuts, a cache that is rebuilt."""

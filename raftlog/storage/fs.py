@@ -77,7 +77,7 @@ class FileSystem(Protocol):
         """
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory has this name."""
+        """Returns True if a file or directory has this name."""
 
     def listdir(self, path: Path) -> list[str]:
         """Names in the directory, sorted."""
@@ -266,12 +266,14 @@ def read_file(fs: FileSystem, path: Path) -> bytes:
 
 
 def unreadable(error: OSError) -> bool:
-    """Whether the call failed because bytes are lost (a bad sector, a missing file), not for lack of resources."""
+    """Returns True if the call failed because bytes are lost (a bad sector, a missing file), not for lack of
+    resources."""
     return error.errno in (errno.ENOENT, errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
 def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
-    """What `read` gives; None if the bytes are lost, or what they say raises one of `damage`. Raises OSError."""
+    """Returns the result of `read`; None if the bytes are lost or their content raises one of `damage`. Raises
+    OSError."""
     try:
         return read()
     except damage:
@@ -283,7 +285,7 @@ def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
 
 
 def _remedy(path: Path, error: OSError) -> str:
-    """What mends it: a refusal by the file system's rights is nothing that is wrong with the disk."""
+    """Returns the remedy, in words. If the file system's rights refused the call, nothing is wrong with the disk."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"run it as the user who owns {path} and its directory, or give both to the node's user"
     if error.errno == errno.EROFS:

@@ -61,7 +61,7 @@ class HardStateStore:
         self._group_id = group_id
         self._failed = False
         self.healed = False
-        """Whether opening found one slot damaged or older than the other."""
+        """True if opening found one slot damaged or older than the other."""
         slots = [decode_slot(file.pread(SLOT_SIZE, offset), group_id) for offset in SLOT_OFFSETS]
         good = [number for number in (0, 1) if slots[number] is not None]
         if not good:

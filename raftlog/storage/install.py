@@ -37,7 +37,7 @@ class Installed(NamedTuple):
     done: bool
     """The log is the new one; else the old one stayed."""
     why: str
-    """For people."""
+    """The reason, for people."""
     checkpoint: str = ""
     """Name of the checkpoint that belongs to the new log; "" if that is not known any more."""
     set_aside: str = ""
@@ -109,7 +109,7 @@ def _why_it_stays(
 
 
 def holds(log: SegmentedLog, install: Install) -> str:
-    """Whether the log holds the last entry of the install, in words; "" if not."""
+    """Returns a text for people if the log holds the last entry of the install or begins above it; "" if neither."""
     index = install.last.index
     if index < log.first_index:
         return f"the log was brought forward meanwhile: it begins above entry {index}, with {log.first_index}"

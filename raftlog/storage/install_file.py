@@ -26,7 +26,7 @@ class Install(NamedTuple):
     """Its last entry; committed, because a peer has applied it."""
     end_position: int
     header_crc: int
-    """Of the last entry."""
+    """CRC of the last entry's header."""
     decided_ms: int = 0
 
 
@@ -46,7 +46,7 @@ def encode(install: Install, group_id: int) -> bytes:
 
 
 def decode(data: bytes, group_id: int) -> Install | None:
-    """What the file says; None if damaged or of another group. Raises CorruptLogError if of a newer format."""
+    """Returns the file's content; None if damaged or of another group. Raises CorruptLogError if of a newer format."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.INSTALL)
     if fields is None:
         return None

@@ -49,7 +49,8 @@ class LogCutter:
         return ()
 
     def _is_here(self, entry: Entry) -> bool:
-        """Whether the log holds this entry. For a damaged one the term decides: one term has one entry at an index."""
+        """Returns True if the log holds this entry. For a damaged entry the term decides: one term has one entry at an
+        index."""
         state = self._state
         damaged = state.damage.at_index(entry.index)
         if damaged is None:

@@ -51,7 +51,8 @@ def decode(data: bytes, group_id: int) -> LogTail | None:
 
 
 def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
-    """What FIRST says; EMPTY_TAIL if there is none, None if it is damaged. Raises CorruptLogError if newer, OSError."""
+    """Returns the content of FIRST: EMPTY_TAIL if there is none, None if it is damaged. Raises OSError, and
+    CorruptLogError if its format is newer."""
     path = log / layout.FIRST
     if not fs.exists(path):
         return EMPTY_TAIL

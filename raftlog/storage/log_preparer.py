@@ -49,7 +49,7 @@ class LogPreparer:
         self.closed = False
 
     def needs_next(self) -> bool:
-        """Whether `prepare_next` has something to do."""
+        """Returns True if `prepare_next` has something to do."""
         state = self._state
         if state.failure is not None or self.closed:
             return False

@@ -29,18 +29,18 @@ _LOOKED_AT_ONCE = 64
 
 
 class SegmentSpan(NamedTuple):
-    """What one segment file holds."""
+    """One segment file's part of the log."""
 
     previous: LogTail
     """The log's tail just before its first frame; `EMPTY_TAIL` in the first file of all."""
     end_position: int
-    """Where its last frame ends, as far as it is written."""
+    """The position at which its last frame ends, as far as it is written."""
     sealed: bool
     """Another file follows: nothing is added any more."""
 
 
 class EntrySpan(NamedTuple):
-    """Where one entry lies: its frame is the log's bytes [position, end)."""
+    """The place of one entry: its frame is the log's bytes [position, end)."""
 
     index: int  # type: ignore[assignment]
     term: int
@@ -55,7 +55,7 @@ class _Run(NamedTuple):
     low: int
     stop: int
     end: int
-    """Where the segment's last entry ends."""
+    """The position at which the segment's last entry ends."""
 
 
 class _Part(NamedTuple):
@@ -98,8 +98,9 @@ class LogReader:
         return ranges
 
     def membership_indexes(self) -> list[int]:
-        """Where MEMBERSHIP entries are, as far as the indexes tell, ascending; held in memory, no scan. An index from
-        before members could change while the group runs tells of none: there each is the first of its term."""
+        """Returns the indexes of MEMBERSHIP entries that the segments' indexes know, ascending; held in memory, no
+        scan. A segment's index from before members could change while the group runs lists none: every entry there is
+        the first of its term."""
         state = self._state
         last = state.tail.index
         return [number for segment in state.segments for number in tuple(segment.members) if number <= last]
@@ -114,7 +115,8 @@ class LogReader:
         return self._looked(low, high, lambda stop: self._read_entries(low, stop, bytes_max))
 
     def _looked(self, low: int, high: int, read: Callable[[int], _Read]) -> _Read:
-        """What `read` finds from entry `low` to the end that it is given: `high`, or where damage begins."""
+        """Returns the result of `read` for the entries from `low` to the end that it is given: `high`, or the beginning
+        of damage."""
         state = self._state
         for _look in range(_LOOKS):
             try:
@@ -163,7 +165,7 @@ class LogReader:
         return _Run(segments[number - 1], low, following.base_index, following.base_position)
 
     def _read_run(self, run: _Run, bytes_max: int, *, at_least_one: bool) -> tuple[list[Entry], bytes]:
-        """As many of them as fit, and the bytes that are their frames."""
+        """Returns as many entries of the run as fit, and the bytes of their frames."""
         part = self._fitting(run, bytes_max, at_least_one=at_least_one)
         if part.stop <= part.low:
             return [], b""
@@ -178,7 +180,7 @@ class LogReader:
         return entries, frames
 
     def _read_run_into(self, run: _Run, room: memoryview) -> int:
-        """As many of them as fit, their frames put into `room`; how many bytes these are."""
+        """Reads the frames of as many entries of the run as fit into `room`. Returns the number of bytes."""
         part = self._fitting(run, len(room), at_least_one=False)
         if part.stop <= part.low:
             return 0
@@ -341,7 +343,8 @@ class LogReader:
         return EntrySpan(index, places.term(index), places.position(index), end)
 
     def tail_at(self, index: int) -> LogTail:
-        """What the tail was after entry `index`. Raises OutOfRangeError, and DamagedLogError if its header is lost."""
+        """Returns the log's tail as it was after entry `index`. Raises OutOfRangeError, and DamagedLogError if its
+        header is lost."""
         state = self._state
         base = state.segment_of(index).base
         position = self.position_of(index)

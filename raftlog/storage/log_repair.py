@@ -63,12 +63,12 @@ class RangeRepair:
 
     @property
     def next_position(self) -> int:
-        """Where the frames wanted next begin; bytes of a frame that came only in part are kept."""
+        """The position at which the frames wanted next begin. The bytes of a frame that came only in part are kept."""
         return self.tail.end_position + len(self._rest)
 
     @property
     def complete(self) -> bool:
-        """Whether all of the range came."""
+        """True if all of the range came."""
         return self.tail.end_position == self.damaged.end_position
 
     def feed(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of one open log share: its segments, its tail, its damage, and the locks that guard them.
+"""State that the parts of one open log share: its segments, its tail, its damage, and the locks that guard them.
 
 The reader, the writer, the cutter, the trimmer and the repairer (log_reader.py and so on) each hold the one LogState of
 their log. SegmentedLog puts them together.
@@ -113,7 +113,7 @@ class LogState:
         return segments[number]
 
     def segment_index(self, segment: Segment) -> SegmentIndex:
-        """Where the segment's entries begin; those in a damaged range that is not `located` are not to be used.
+        """Returns the segment's index; its entries in a damaged range that is not `located` are not to be used.
 
         May find damage, which it records. Raises OutOfRangeError if the segment was trimmed, and FrameError if it is no
         part of the log any more.
@@ -121,11 +121,12 @@ class LogState:
         return segment.index or self.load_sealed(segment)
 
     def segment_index_known(self, segment: Segment) -> bool:
-        """Whether it is known where every entry of it begins: else no index of it may be believed later."""
+        """Returns True if the beginning of each of its entries is known. Otherwise no index of it may be believed
+        later."""
         return all(damaged.located or damaged.end_position <= segment.base for damaged in self.damage.ranges)
 
     def trimmed(self, position: int) -> OutOfRangeError:
-        """What a read below the first entry raises."""
+        """Returns the error of a read below the first entry."""
         return OutOfRangeError(f"position {position} was trimmed: the log begins at position {self.first_position}")
 
     def forget_sealed(self) -> None:

@@ -38,11 +38,11 @@ class LogWriter:
         """Seconds that syncs have taken since they are timed."""
 
     def time_syncs(self, clock_s: Callable[[], float]) -> None:
-        """From now on, by this clock: the log itself has none. Before the first append."""
+        """Measures syncs with this clock from now on; the log itself has no clock. Called before the first append."""
         self._clock_s = clock_s
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """From the next append on, has `call` called on the appending thread, after each write and before its sync:
+        """Has `call` called from the next append on, on the appending thread, after each write and before its sync:
         everything up to that entry was handed to the operating system. Replaces the previous listener; None removes it.
         Any thread."""
         self._on_written = call

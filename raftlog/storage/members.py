@@ -82,7 +82,8 @@ def members_at_opening(
 
 
 def _joins(identity: Identity, log: SegmentedLog, newest: Membership, known: bool) -> bool:
-    """Whether a joining node has not yet received the entry with which its cluster went on from an older one."""
+    """Returns True if a joining node has not yet received the entry with which its cluster went on from an older
+    one."""
     ancestors = [ancestor.cluster_uuid for ancestor in identity.origin]
     last = [ancestor.last_index for ancestor in identity.origin]
     at = bisect_left(last, log.tail.index)  # the first ancestor whose log reaches at least as far as this one

@@ -28,12 +28,12 @@ class PageCacheLimit:
         self._dropped_to = 0
 
     def begin(self, bytes_max: int) -> None:
-        """From now on so many bytes stay. What was in the page cache before is left to the operating system."""
+        """Keeps so many bytes in the page cache from now on. What was in it before is left to the operating system."""
         self._dropped_to = max(0, self._state.tail.end_position - bytes_max)
         self._bytes_max = bytes_max
 
     def is_due(self) -> bool:
-        """Whether `drop_older` has something to do."""
+        """Returns True if `drop_older` has something to do."""
         bytes_max = self._bytes_max
         return bytes_max is not None and self._state.tail.end_position - bytes_max - self._dropped_to >= STEP_BYTES
 

@@ -137,8 +137,9 @@ def _behind_damage(
 
 
 def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
-    """Where terms begin inside the hole is lost with its headers, unless all of it is of one term (`low`: the one in
-    front of it) or it is a single entry; and that matters unless all of it was committed."""
+    """Returns True if the terms inside the hole are known, or need not be. They need not be if all of the hole was
+    committed. They are known if all of it is of one term (`low`: the term in front of it) or it is a single entry; else
+    the beginnings of terms were lost with its headers."""
     hole, last = joined.hole, joined.last_term
     one_term = last is not None and (last == low or hole.first_index == hole.last_index)
     return one_term or hole.last_index <= run.committed_index

@@ -143,7 +143,7 @@ def _previous_of(
 
 
 def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[int]]:
-    """What FIRST says (None: it is damaged), and the bases of the files that count; what a trim left is removed.
+    """Returns FIRST (None: it is damaged) and the bases of the files that count. Removes what a trim left.
 
     Files below FIRST count as far as they join without a gap: a trim that was not finished, or a file that was put in
     front just then. What lies below a gap was given up before the files of the gap were.
@@ -214,7 +214,8 @@ def check_terms(run: RecoveryRun, damaged: DamagedRange, low_term: int, high_ter
 
 
 def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
-    """Where a sealed file ends, when the next one does not tell: as its sidecar says, if its last frame agrees."""
+    """Returns the end of a sealed file if the next one does not tell: by its sidecar, if its last frame agrees, else by
+    a scan."""
     file = run.fs.open(segment.path)
     try:
         head, index = decode_index(read_file(run.fs, segment.path.with_suffix(layout.INDEX_SUFFIX)), run.group_id)

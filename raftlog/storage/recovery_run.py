@@ -37,7 +37,7 @@ class RecoveryReport(NamedTuple):
     vote_withheld: VoteWithheld | None = None
     """Set if this start, or an earlier one, withheld the vote."""
     bytes_zeroed: int = 0
-    """Of `bytes_scanned`: the zeroes behind the last frame, where the next ones will be written."""
+    """The part of `bytes_scanned` that is zeroes behind the last frame, where the next frames will be written."""
 
 
 class RecoveryRun:

@@ -28,7 +28,7 @@ class Chain(NamedTuple):
     first: FrameHeader
     segment_index: SegmentIndex
     timestamp_ms: int
-    """Of the last one."""
+    """The log time of the last frame."""
     bytes_read: int
 
 
@@ -88,15 +88,16 @@ def _walk(
 
 
 class Rejoined(NamedTuple):
-    """What lies between the frames below the damage and those behind it. `timestamp_ms`: of the last one, if known."""
+    """The hole between the frames below the damage and those behind it. `timestamp_ms`: log time of the last frame, if
+    known."""
 
     hole: DamagedRange
     reached: bool
-    """Whether intact frames lead to the goal; else the hole does."""
+    """True if intact frames lead to the goal; else the hole does."""
     timestamp_ms: int
     bytes_read: int
     last_term: int | None
-    """Of the hole's last entry; None if it is unknown."""
+    """The term of the hole's last entry; None if it is unknown."""
 
 
 def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: LogTail) -> Rejoined:

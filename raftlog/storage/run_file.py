@@ -169,5 +169,5 @@ class RunFile:
 
 
 def stopped_in_order(run: Run | None) -> bool:
-    """Whether the run ended in order."""
+    """Returns True if the run ended in order."""
     return run is not None and run.state == RunState.STOPPED

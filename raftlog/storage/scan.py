@@ -160,7 +160,7 @@ def first_frame(file: File, base: int, group_id: int) -> FrameHeader | None:
 
 
 def has_successor(file: File, segment: Segment, tail: LogTail, group_id: int) -> bool:
-    """Whether an intact frame stands where `tail` ends, and names it as the one before. Raises OSError."""
+    """Returns True if an intact frame begins where `tail` ends and names it as its predecessor. Raises OSError."""
     try:
         frame = FrameHeader(file.pread(HEADER_SIZE, segment.file_offset(tail.end_position)), group_id)
         check_successor(frame, tail, segment.base)

@@ -20,7 +20,7 @@ from raftlog.types import LogTail
 
 
 def same_end(first: LogTail, second: LogTail) -> bool:
-    """Whether both are the tail after the same frame; its header_crc covers term and time too."""
+    """Returns True if both are the tail after the same frame; its header_crc covers term and time too."""
     return (first.end_position, first.index, first.header_crc) == (second.end_position, second.index, second.header_crc)
 
 

@@ -23,7 +23,7 @@ def seal(magic: int, rest: bytes) -> bytes:
 
 
 def is_intact(magic: int, data: bytes) -> bool:
-    """Whether `data`, all of it, is a record of this kind, as it was sealed."""
+    """Returns True if `data`, all of it, is an intact sealed record of this kind."""
     return len(data) >= HEAD_SIZE and _HEAD.unpack_from(data) == (magic, crc32c(data[HEAD_SIZE:]))
 
 

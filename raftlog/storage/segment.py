@@ -50,7 +50,7 @@ class SyncMark(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """What sector 0 holds. `previous` is the log's tail just before the first frame of this file."""
+    """The content of sector 0. `previous` is the log's tail just before the first frame of this file."""
 
     group_id: int
     base_position: int
@@ -99,7 +99,7 @@ def encode_header(previous: LogTail, group_id: int) -> bytes:
 
 
 def header_is_damaged(data: bytes) -> bool:
-    """Whether sector 0 is no local header of any format."""
+    """Returns True if sector 0 is not an intact local header of any format."""
     return len(data) < HEADER_BYTES or not is_intact(_HEADER_MAGIC, data[:HEADER_BYTES])
 
 
@@ -158,7 +158,8 @@ class Segment:
         self.file: File | None = None
         """Open for the life of the log in the active segment; None in sealed ones, which are opened on demand."""
         self.index: SegmentIndex | None = None
-        """In memory in the active segment; None in sealed ones, whose sidecar is loaded on demand."""
+        """The segment's index. The active segment has it in memory; sealed ones have None, and their sidecar is loaded
+        on demand."""
         self.terms: list[tuple[int, int]] = []
         """(first index, term) of each run of one term in this file; the active index's own list while active."""
         self.members: list[int] = []
@@ -174,5 +175,5 @@ class Segment:
         return self.header.base_position
 
     def file_offset(self, position: int) -> int:
-        """Where `position` lies in the file."""
+        """Returns the offset of `position` in the file."""
         return LOCAL_HEADER_SIZE + position - self.header.base_position

@@ -57,7 +57,7 @@ class SegmentedLog:
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
         """Use `create` or `open`."""
         self.state = state = LogState(fs, directory, group_id, recovered.segments, recovered.tail)
-        """For tests, and for those that break disks on purpose."""
+        """The parts' common state, for tests and for those that break disks on purpose."""
         self.damage = state.damage
         self.report = recovered.report
         for damaged in recovered.report.damaged:
@@ -148,81 +148,81 @@ class SegmentedLog:
     # Reading
 
     def term_ranges(self) -> list[tuple[int, int]]:
-        """See LogReader."""
+        """Calls `LogReader.term_ranges`."""
         return self._reader.term_ranges()
 
     def membership_indexes(self) -> list[int]:
-        """See LogReader."""
+        """Calls `LogReader.membership_indexes`."""
         return self._reader.membership_indexes()
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """See LogReader."""
+        """Calls `LogReader.read_raw`."""
         return self._reader.read_raw(position, size_max)
 
     def read_raw_into(self, position: int, room: memoryview) -> int:
-        """See LogReader."""
+        """Calls `LogReader.read_raw_into`."""
         return self._reader.read_raw_into(position, room)
 
     def segment_at(self, position: int) -> SegmentSpan:
-        """See LogReader."""
+        """Calls `LogReader.segment_at`."""
         return self._reader.segment_at(position)
 
     def entry_at(self, position: int) -> EntrySpan:
-        """See LogReader."""
+        """Calls `LogReader.entry_at`."""
         return self._reader.entry_at(position)
 
     def position_of(self, index: int) -> int:
-        """See LogReader."""
+        """Calls `LogReader.position_of`."""
         return self._reader.position_of(index)
 
     def tail_at(self, index: int) -> LogTail:
-        """See LogReader."""
+        """Calls `LogReader.tail_at`."""
         return self._reader.tail_at(index)
 
     def report_damage(self, position: int, size: int) -> DamagedRange | None:
-        """See LogReader."""
+        """Calls `LogReader.report_damage`."""
         return self._reader.report_damage(position, size)
 
     def find_damage(self, low: int, high: int) -> DamagedRange | None:
-        """See LogReader."""
+        """Calls `LogReader.find_damage`."""
         return self._reader.find_damage(low, high)
 
     # Writing
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """See LogWriter."""
+        """Calls `LogWriter.tell_written`."""
         self._writer.tell_written(call)
 
     def write_idle_mark(self) -> None:
-        """See LogWriter."""
+        """Calls `LogWriter.write_idle_mark`."""
         self._writer.write_idle_mark()
 
     def prepare_next(self, *, zeroed: bool = True) -> None:
-        """See LogPreparer."""
+        """Calls `LogPreparer.prepare_next`."""
         self._preparer.prepare_next(zeroed=zeroed)
 
     def close(self, clean: bool) -> None:
-        """See LogWriter."""
+        """Calls `LogWriter.close`."""
         self._writer.close(clean)
 
     # Trimming and mending
 
     def trim(self, position: int) -> list[Path]:
-        """See LogTrimmer."""
+        """Calls `LogTrimmer.trim`."""
         return self._trimmer.trim(position)
 
     def remove_files(self, paths: Iterable[Path]) -> int:
-        """See LogTrimmer."""
+        """Calls `LogTrimmer.remove_files`."""
         return self._trimmer.remove_files(paths)
 
     def prepend(self, path: Path) -> None:
-        """See LogTrimmer."""
+        """Calls `LogTrimmer.prepend`."""
         self._trimmer.prepend(path)
 
     def repair(self, damaged: DamagedRange, frames: bytes) -> None:
-        """See LogRepairer."""
+        """Calls `LogRepairer.repair`."""
         self._repairer.repair(damaged, frames)
 
     def repairing(self, damaged: DamagedRange) -> RangeRepair:
-        """See LogRepairer."""
+        """Calls `LogRepairer.repairing`."""
         return self._repairer.repairing(damaged)

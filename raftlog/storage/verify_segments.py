@@ -201,7 +201,7 @@ class _SegmentCheck:
         yield from self._check_sidecar(index, self.tail)
 
     def _sealed_end(self, following: bytes | None, following_base: int | None) -> LogTail | None:
-        """What the next file says of this one's end, else what the sidecar does."""
+        """Returns this file's end according to the next file, else according to the sidecar."""
         if following is None:
             return None
         if not header_is_damaged(following):

@@ -40,7 +40,7 @@ def encode(withheld: VoteWithheld, group_id: int) -> bytes:
 
 
 def decode(data: bytes, group_id: int) -> VoteWithheld | None:
-    """What the file says; None if damaged or of another group. Raises CorruptLogError on a newer format."""
+    """Returns the file's content; None if damaged or of another group. Raises CorruptLogError on a newer format."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.VOTE_WITHHELD)
     if fields is None:
         return None

@@ -32,14 +32,14 @@ from statemachine.payload import ITEM
 
 VERSION = 1
 WRITER = 1
-"""What wrote the file: raised when the same log comes to other bytes than before. For people."""
+"""The version of the writer, for people: raised when the same log comes to other bytes than before."""
 
 BLOCK_SIZE = 64 * 1024
 """A multiple of every row's size."""
 SEGMENT_BYTES_MAX = 1 << 32
 """A key's offset in its segment has 32 bits."""
 FOOTER_SIZE_MAX = 16 << 20
-"""What a reader holds at most: a segment of 1 GiB with a message in every 100 bytes takes 106 KiB."""
+"""Bytes of a footer that a reader holds at most: a segment of 1 GiB with a message in every 100 bytes takes 106 KiB."""
 HEAD_MAGIC, MAGIC = b"RAFTMQIX", b"XIQMTFAR"
 HEAD_FORM = struct.Struct(">8sI4x")
 META_FORM = struct.Struct(">16sQQQQQQQQQQIIII8x")
@@ -62,7 +62,7 @@ class IndexFileError(ValueError):
 
 
 class IndexMeta(NamedTuple):
-    """What a file says of itself and of its segment, the log from `base` to `end`."""
+    """A file's description of itself and of its segment, the log from `base` to `end`."""
 
     cluster_id: UUID
     base: int

@@ -205,7 +205,7 @@ def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
 
 
 def _footer(footer: bytes, footer_at: int) -> tuple[IndexMeta, dict[bytes, Section]]:
-    """What the footer says. Its CRC was good: what does not add up was written so."""
+    """Returns the footer's content. Its CRC was good: if something does not add up, it was written so."""
     meta = unpack_meta(footer)
     at, file_at = META_FORM.size, len(HEAD)
     block_at = at + SECTION_FORM.size * len(ROW_SIZES)
