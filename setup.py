@@ -27,7 +27,7 @@ SHOWN_LINES = 8
 
 
 def say(text: str) -> None:
-    """One sentence. Under pip it is shown with -v only; `make setup` builds once more without pip."""
+    """Prints one sentence. Under pip it is shown with -v only; `make setup` builds once more without pip."""
     sys.stderr.write(f"setup: {text}\n")
 
 
@@ -73,7 +73,7 @@ class BuildKernel(build_ext):
         self.cython_c_in_temp = True  # the C file goes to build/, not beside the source
 
     def build_extension(self, ext: Extension) -> None:
-        """See setuptools. Does not raise: the extension is optional."""
+        """Builds the extension as setuptools does, but does not raise: the extension is optional."""
         try:
             with everything_to(LOG):
                 super().build_extension(ext)

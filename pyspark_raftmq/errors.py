@@ -1,4 +1,4 @@
-"""What a Spark user can get wrong, told in three lines: what, why, what to write instead."""
+"""The errors of Spark users, told in three lines: what, why, what to write instead."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class WriteError(SourceError):
 
 
 def write(name: str, value: str) -> str:
-    """What to type: an option with an example."""
+    """Returns advice to type an option, with an example."""
     return f"""write .option("{name}", "{value}")"""

@@ -1,4 +1,4 @@
-"""What the commands of `raftmq spark` share: a session for one job, errors in three lines, a bar."""
+"""The common part of the commands of `raftmq spark`: a session for one job, errors in three lines, a bar."""
 
 from __future__ import annotations
 

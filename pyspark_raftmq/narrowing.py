@@ -28,7 +28,8 @@ NOTHING = Narrowing()
 
 
 def narrowing_of(filters: Iterable[Any]) -> Narrowing:
-    """What these filters, all of which hold, say about where rows are. Others are passed over."""
+    """Returns the narrowing that these filters, all of which hold, allow for the place of rows. Others are passed
+    over."""
     found = NOTHING
     for each in filters:
         values = _values(each)

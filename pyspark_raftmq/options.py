@@ -45,11 +45,11 @@ OPTIONS = (
     "maxBytesPerTrigger",
     "group",
 )
-"""As documented; Spark compares option names without case."""
+"""The options as documented; Spark compares option names without case."""
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
 _SPARKS_OWN = frozenset(("__partition_columns", "checkpointlocation", "queryname"))
-"""What Spark hands to every source for its own use."""
+"""Options that Spark hands to every source for its own use."""
 _KAFKAS = {
     "kafka.bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
     "bootstrap.servers": write("servers", "127.0.0.1:9876;127.0.0.1:9877"),
@@ -60,8 +60,8 @@ _NEVER = re.compile(r"password|secret|token|credential|access.?key", re.IGNORECA
 
 
 class ReadOptions(NamedTuple):
-    """What to read. `starting` is inclusive, `ending` exclusive; `batch_rows` is the most rows of one Arrow batch.
-    Limits are None where there is none."""
+    """The options of a read. `starting` is inclusive, `ending` exclusive; `batch_rows` is the most rows of one Arrow
+    batch. Limits are None where there is none."""
 
     servers: str
     topics: Topics
@@ -81,7 +81,7 @@ class ReadOptions(NamedTuple):
     """Read instead of the cluster; `servers` is empty then."""
     filter_pushdown: bool = False
     max_bytes_per_second: int | None = None
-    """Of one task."""
+    """The limit of one task."""
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
@@ -209,7 +209,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def _position(given: Mapping[str, str], which: str, topics: Topics, default: Bound) -> TopicBounds:
-    """Of the three ways to say where to begin or end, the one that is used."""
+    """Returns the bounds from the one option that is used, of the three that say where to begin or end. Raises
+    OptionError for two."""
     parsers = {
         f"{which}Offsets": parse_offsets,
         f"{which}Timestamp": parse_time,

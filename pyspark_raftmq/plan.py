@@ -63,7 +63,7 @@ def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
 
 
 def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], ending: TopicBounds) -> list[QueueRange]:
-    """From where the options say up to `ending`. Raises PlanError."""
+    """Plans the ranges from the beginning that the options give up to `ending`. Raises PlanError."""
     found: list[QueueRange] = []
     for topic in topics:
         try:
@@ -113,7 +113,7 @@ def _cut(planned: QueueRange, size: int) -> Iterator[QueueRange]:
 
 
 def no_plan(options: ReadOptions, topic: str, error: raftmq.RaftMQError) -> PlanError:
-    """What a Spark user is told of an error of the cluster."""
+    """Returns the error to show a Spark user for an error of the cluster."""
     if isinstance(error, Unreadable):
         return PlanError(error.what, error.why, error.hint)
     if isinstance(error, raftmq.NotFound):

@@ -30,7 +30,7 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class TaskDone(WriterCommitMessage):  # type: ignore[misc]
-    """What the driver hears of the try of a task that won."""
+    """The driver's message from the try of a task that won."""
 
     staged: StagedAttempt
 

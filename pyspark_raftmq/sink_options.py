@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS = ("servers", "topic", "writeId", "sliceRows", "timeoutSeconds")
-"""As documented; Spark compares option names without case."""
+"""The options as documented; Spark compares option names without case."""
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "tag": ("string",),
@@ -27,16 +27,16 @@ NAME_MAX = 240
 
 
 class SinkOptions(NamedTuple):
-    """Where to write."""
+    """The options of a write."""
 
     servers: str
     topic: str
     write_id: str | None
-    """Of a batch write; two writes with the same one are the same write."""
+    """The id of a batch write; two writes with the same one are the same write."""
     slice_rows: int
     """The most rows of one request."""
     timeout_s: int
-    """How long a request is asked again before its task fails: longer than an election takes."""
+    """Time that a request is asked again before its task fails: longer than an election takes."""
 
 
 def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:

@@ -1,4 +1,4 @@
-"""What a task of the sink does: stages its rows as one attempt at the write.
+"""The work of a task of the sink: it stages its rows as one attempt at the write.
 
 Nothing here may depend on the order of rows or on which try of the task this is: a retry stages all of them anew, as
 an attempt of its own, and only the driver's commit says which attempt counts.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from raftmq.client.staging import StagedWrites
 
 SLICE_BYTES = 512 << 10
-"""Of bodies in one request; one more row may pass it."""
+"""Bytes of bodies in one request; one more row may pass it."""
 
 
 class StagedAttempt(NamedTuple):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     name: str
     write: int

@@ -43,7 +43,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return kind(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> TopicStream:
-        """As `reader`, of a stream."""
+        """Returns the reader of a stream."""
         return TopicStream(parse_options(self.options, stream=True), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:

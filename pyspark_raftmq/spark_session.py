@@ -102,7 +102,7 @@ def check_python(command: str) -> None:
 
 
 def is_remote() -> bool:
-    """Whether sessions of this process are of Spark Connect: the server has the Python then."""
+    """Returns True if sessions of this process are of Spark Connect: the server has the Python then."""
     from pyspark.sql.utils import is_remote as remote
 
     found: bool = remote()
@@ -118,7 +118,8 @@ def _register(spark: SparkSession) -> None:
 
 
 def is_submitted() -> bool:
-    """Whether `spark-submit` runs this process. A master that the program names would win over the one it was told."""
+    """Returns True if `spark-submit` runs this process. A master that the program names would win over the one it was
+    told."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -39,7 +39,7 @@ _SAMPLE_MESSAGES = 32
 
 
 class _Kept(NamedTuple):
-    """What a queue keeps: offsets from `first` up to, not including, `end`."""
+    """The messages that a queue keeps: offsets from `first` up to, not including, `end`."""
 
     first: int
     end: int
@@ -53,15 +53,16 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._columns = columns
         self._mq: raftmq.Client | None = None
         self._target: dict[Queue, _Kept] | None = None
-        """Where a query with the trigger availableNow ends."""
+        """The end of a query with the trigger availableNow."""
         self._committed: StreamOffset | None = None
-        """What was last committed for the group."""
+        """The offset that was last committed for the group."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mq": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins: latest, unless the options say otherwise. Raises PlanError."""
+        """Returns the beginning of a query without a checkpoint: latest, unless the options say otherwise. Raises
+        PlanError."""
         mq = self._connected()
         ranges = plan_topics(mq.admin, self._options, topics_of(mq, self._options), TopicBounds(LATEST))
         return StreamOffset({(each.topic, each.queue_id): each.start for each in ranges}).to_json()
@@ -71,7 +72,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._target = self._kept()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options limit a batch to."""
+        """Returns the limit that the options set for a batch."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -82,7 +83,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch that begins at `start` ends; `start` itself if there is nothing to read. Raises PlanError.
+        """Returns the end of the batch that begins at `start`; `start` itself if there is nothing to read. Raises PlanError.
 
         Spark asks only when it has recorded that everything up to `start` is done, so that is when the group's offsets
         are committed: `commit` comes one batch late, and not at all for the last batch of an availableNow query.
@@ -103,7 +104,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return StreamOffset({**done.next, **read}, began).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What is stored, for the progress reports of the query."""
+        """Returns the ends of the queues as they are stored, for the progress reports of the query."""
         return StreamOffset({queue: found.end for queue, found in self._kept().items()}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
@@ -133,7 +134,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return self._mq
 
     def _kept(self) -> dict[Queue, _Kept]:
-        """What each queue that is read keeps, by the leader's word. Raises PlanError."""
+        """Returns the offsets that each queue of the read keeps, by the leader's word. Raises PlanError."""
         mq = self._connected()
         found = {}
         for topic in topics_of(mq, self._options):
@@ -151,7 +152,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return found
 
     def _kept_to_target(self) -> dict[Queue, _Kept]:
-        """What may be read. A query that ends at a target goes on where a queue begins now: retention goes on, too."""
+        """Returns the offsets that may be read. If a query ends at a target, a queue's present beginning counts:
+        retention goes on meanwhile."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
@@ -164,9 +166,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         }
 
     def _jumps(self, done: StreamOffset, kept: dict[Queue, _Kept]) -> dict[Queue, int]:
-        """Where queues go on that end before what was read already, or that lost messages that were not read yet: at
-        once, and not in steps of a batch. The offset that Spark records then is past them, so each is told once.
-        Raises PlanError if the options do not accept that."""
+        """Returns new offsets for queues that end before what was read already, or that lost messages that were not
+        read yet. They jump there at once, and not in steps of a batch. The offset that Spark records then is past them,
+        so each is told once. Raises PlanError if the options do not accept that."""
         jumps = {}
         for queue, offset in done.next.items():
             found = kept.get(queue)
@@ -185,7 +187,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return jumps
 
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
-        """How many messages of each queue the batch takes."""
+        """Returns the number of messages of each queue that the batch takes."""
         options = self._options
         if isinstance(limit, ReadAllAvailable):  # Spark's word stands above the options
             return lags

@@ -49,7 +49,8 @@ def read_offset(told: Mapping[str, Any]) -> StreamOffset:
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-    """What a batch from `start` to `end` reads: by topic, then by queue; nothing for a queue that did not move."""
+    """Returns the ranges that a batch from `start` to `end` reads: by topic, then by queue; nothing for a queue that
+    did not move."""
     found = []
     for (topic, queue_id), stop in sorted(end.next.items()):
         first = end.began.get((topic, queue_id), start.next.get((topic, queue_id), stop))
@@ -59,8 +60,8 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
 
 
 def share(lags: Mapping[Queue, int], most: int) -> dict[Queue, int]:
-    """How many messages of each queue a batch of at most `most` takes: in proportion to what waits, and exactly `most`
-    if so many wait, so that no queue falls behind for ever."""
+    """Returns the number of messages of each queue that a batch of at most `most` takes: in proportion to what waits,
+    and exactly `most` if so many wait, so that no queue falls behind for ever."""
     total = sum(lags.values())
     if total <= most:
         return dict(lags)

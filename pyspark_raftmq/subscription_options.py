@@ -20,7 +20,7 @@ class Topics(NamedTuple):
     queues: Mapping[str, tuple[int, ...]] = {}
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Whether this queue of one of the topics is read."""
+        """Returns True if this queue of one of the topics is read."""
         return topic not in self.queues or queue_id in self.queues[topic]
 
 

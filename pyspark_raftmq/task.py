@@ -1,4 +1,4 @@
-"""What a task does: reads one range of one queue and hands it to Spark as Arrow batches."""
+"""The work of a task: it reads one range of one queue and hands it to Spark as Arrow batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_partition(
 
 
 def copy_partitions(options: ReadOptions, narrowing: Narrowing = NOTHING) -> list[InputPartition]:
-    """What each task reads of a copy of the log. Raises PlanError."""
+    """Returns the parts of a copy of the log that the tasks read. Raises PlanError."""
     assert options.copy is not None
     with _of_copy(PlanError), opened(options.copy) as copy:
         return [PartPartition(part) for part in plan_copy(copy, options, narrowing)]
@@ -77,7 +77,7 @@ def _of_copy(kind: type[SourceError]) -> Iterator[None]:
 
 
 def read_range(options: ReadOptions, columns: tuple[str, ...], planned: QueueRange) -> Iterator[pa.RecordBatch]:
-    """As `read_partition`."""
+    """Reads a range as `read_partition` does."""
     from raftmq.arrow.reading import RangeReader
 
     with raftmq.connect(options.servers) as mq:

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as options say it: words, times, or JSON by topic and queue in Kafka's form."""
+"""The beginning and the end of a read, as options say it: words, times, or JSON by topic and queue in Kafka's form."""
 
 from __future__ import annotations
 

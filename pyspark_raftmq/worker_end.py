@@ -25,7 +25,7 @@ def _print_exc(*arguments: Any, **named: Any) -> None:
 
 
 def is_end(error: BaseException | None) -> bool:
-    """Whether the daemon itself wrote to a worker's socket that Spark has closed."""
+    """Returns True if the daemon itself wrote to a worker's socket that Spark has closed."""
     trace = error.__traceback__ if isinstance(error, BrokenPipeError | ConnectionResetError) else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -24,7 +24,7 @@ from cluster.runtime.private_files import private
 
 ENTRY_POINT_GROUP = "raftmq.commands"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Of an error without a file's name: standard output."""
+"""If an error with one of these numbers has no file's name, standard output could not be written."""
 
 
 class _Listed(NamedTuple):
@@ -99,7 +99,8 @@ class RootGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As a program (`standalone_mode`): prints errors in three lines and exits with the code."""
+        """Runs the command line. As a program (`standalone_mode`) it prints errors in three lines and exits with the
+        code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         sys.exit(run(list(sys.argv[1:] if args is None else args)))
@@ -196,7 +197,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain(error: Exception) -> LocalError | None:
-    """What a person needs to know of an expected error; None for a defect."""
+    """Returns the three lines and the exit code for an expected error; None for a defect."""
     if isinstance(error, LocalError):
         return error
     if isinstance(error, click.UsageError):
@@ -234,7 +235,7 @@ _CLIENT_ERRORS = {
 
 
 def _client_error(error: Any) -> LocalError:
-    """What the client knows of the outcome decides the exit code."""
+    """Returns the client's error as three lines. The outcome, as far as the client knows it, decides the exit code."""
     from raftmq.commands.common import WHICH_CLUSTER, exit_code_of
 
     code = exit_code_of(error)

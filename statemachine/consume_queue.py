@@ -105,8 +105,7 @@ class ConsumeQueues:
         """(topic_id, queues) of deleted topics: of those below that number there may be bounds in memory."""
         self._ends: dict[Queue, int] = {}
         self._firsts: dict[int, int] = {}
-        """The lowest offset of each queue that apply set one for, by `_name`, which is smaller than a second tuple of
-        each queue."""
+        """The lowest offset of each queue by `_name`, which is smaller than a second tuple of each queue."""
         self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:

@@ -31,7 +31,8 @@ class Finding(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """What was compared. `alone`: segments that only one copy has, so that only their entries were checked."""
+    """The result of comparing copies. `alone`: segments that only one copy has, so that only their entries were
+    checked."""
 
     copies: int
     segments: int
@@ -49,7 +50,7 @@ class Task(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a task found; `missing` says why there is nothing."""
+    """The result of one task; `missing` says why there is nothing."""
 
     task: Task
     sums: SegmentSums | None
@@ -81,7 +82,7 @@ def plan(sources: Sequence[CopySource]) -> list[Task]:
 
 
 def read_segments(sources: Sequence[CopySource], tasks: Iterable[Task]) -> Iterator[Read]:
-    """In a task."""
+    """Reads segments and sums them up. Runs in a task."""
     for task in tasks:
         try:
             with opened(sources[task.copy]) as copy:
@@ -95,7 +96,7 @@ Digest = tuple[int, dict[str, int]]
 
 
 def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[int, Digest | str]]:
-    """In a task: of each copy that has rows, or why they cannot be read."""
+    """Yields the digest of each copy that has rows, or why they cannot be read. Runs in a task."""
     for number, source in sources:
         if source.kind == FILES:
             try:
@@ -157,7 +158,8 @@ def _differing_rows(sources: Sequence[CopySource], digests: dict[int, Digest | s
 
 
 def _outvoted(told: Mapping[int, object]) -> list[int]:
-    """Who says something else than most; everybody, if no answer has a majority of two or more."""
+    """Returns the numbers that answer something else than most do; all of them, if no answer has a majority of two or
+    more."""
     counts = Counter(told.values())
     if len(counts) < 2:
         return []

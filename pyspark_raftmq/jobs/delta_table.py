@@ -38,7 +38,7 @@ class DeltaTarget:
     """A snapshot of the table: read once, committed to once."""
 
     hidden = ""
-    """What names of files that tasks write begin with: readers look into the log, not into the folder."""
+    """The prefix of the names of files that tasks write: empty, as readers look into the log, not into the folder."""
 
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
         """Opens the table, or creates it with these columns and `day`. Raises TableError if it has others."""
@@ -155,7 +155,7 @@ def _schema(columns: Sequence[str]) -> Any:
 
 
 def _stats(file: DayFile) -> str:
-    """What lets readers skip the file."""
+    """Returns the statistics by which readers skip the file."""
     low = {"topic": file.topic, "queue_id": file.queue_id, "queue_offset": file.start}
     high = {**low, "queue_offset": file.end - 1}
     nulls = dict.fromkeys(low, 0)

@@ -38,7 +38,7 @@ OnCommit = Callable[[int, int], None]
 
 
 class ExportReport(NamedTuple):
-    """What a run has done. `version`: of the Delta table; `races`: commits that another export was faster with."""
+    """The result of a run. `version`: of the Delta table; `races`: commits that another export was faster with."""
 
     messages: int
     files: int
@@ -114,7 +114,7 @@ def _ends(options: ReadOptions) -> dict[tuple[str, int], tuple[int, int]]:
 def _missing(
     options: ReadOptions, target: DeltaTarget | ParquetTarget, ends: dict[tuple[str, int], tuple[int, int]]
 ) -> list[QueueRange]:
-    """What the table does not have yet. Raises PlanError if some of that is not there any more."""
+    """Returns the ranges that the table does not have yet. Raises PlanError if some of that is not there any more."""
     ranges = []
     for (topic, queue_id), (first, end) in ends.items():
         reached = target.next_offset(topic, queue_id)
@@ -153,7 +153,7 @@ def _write(
 def _write_parts(
     options: ReadOptions, folder: str, prefix: str, parts: Iterator[tuple[str, int, int, int]]
 ) -> Iterator[tuple[object, ...]]:
-    """In a task. Raises ReadError and OSError."""
+    """Writes the files of these parts and yields them. Runs in a task. Raises ReadError and OSError."""
     for part in parts:
         planned = QueueRange(*part)
         batches = read_range(options, options.columns, planned)

@@ -84,7 +84,8 @@ class ParquetTarget:
         return True
 
     def _ends(self) -> dict[Queue, int]:
-        """Of each queue, the offset after the last message in a visible file. Only the last file is opened."""
+        """Returns, for each queue, the offset after the last message in a visible file. Only the last file is
+        opened."""
         import pyarrow.parquet as pq
 
         last: dict[Queue, tuple[int, Path]] = {}

@@ -37,8 +37,8 @@ CQ, INDEX = "cq", "index"
 
 
 class Work(NamedTuple):
-    """What every task is told. `log`: where segments are read; `rows`: whose checkpoint says which topics there are;
-    `to`: a folder for the rows as Parquet files, "" for none."""
+    """The parameters of every task. `log`: the copy from which segments are read; `rows`: the copy whose checkpoint
+    says which topics there are; `to`: a folder for the rows as Parquet files, "" for none."""
 
     log: CopySource
     rows: CopySource
@@ -56,7 +56,7 @@ class Task(NamedTuple):
 
 
 class RebuildReport(NamedTuple):
-    """What was derived and compared. `differences` is sorted; `topics`: topic id -> name."""
+    """The result of deriving and comparing. `differences` is sorted; `topics`: topic id -> name."""
 
     segments: int
     items: int
@@ -100,7 +100,7 @@ def plan(work: Work) -> list[Task]:
 
 
 def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
-    """In a task: a Checked without edges for each segment, and its edges as (queue and block, pieces)."""
+    """Yields a Checked without edges for each segment, and its edges as (queue and block, pieces). Runs in a task."""
     for task in tasks:
         with _explained(), opened(work.log) as copy, opened_rows(work.rows) as rows:
             next_ms = None
@@ -123,7 +123,7 @@ def derive_parts(work: Work, tasks: Iterable[Task]) -> Iterator[Any]:
 def check_edges(
     work: Work, to_end: bool, blocks: Iterable[tuple[tuple[Queue, int], Iterable[list[Piece]]]]
 ) -> Iterator[Difference]:
-    """In a task: the blocks that several segments have a part of."""
+    """Checks the blocks that several segments have a part of. Runs in a task."""
     made: list[tuple[str, Row]] = []
     with _explained(), opened_rows(work.rows) as rows:
         for (queue, block), parts in blocks:

@@ -50,7 +50,8 @@ class KeyLine(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Of one topic in one hour of the day, per second; `seconds` is how many busy seconds it was learned from."""
+    """The limits of one topic in one hour of the day, per second; `seconds` is the number of busy seconds that they
+    were learned from."""
 
     topic: str
     hour: int

@@ -17,7 +17,7 @@ class Row(NamedTuple):
     safe: str
     """Why that loses nothing that was acknowledged, and lets no entry of another history in."""
     votes: str = "yes"
-    """"yes" if the node votes then, "no" if not; "-" if it does not open."""
+    """The node's vote then: "yes" or "no"; "-" if it does not open."""
     campaigns: str = "yes"
 
 

@@ -80,7 +80,7 @@ def _message_id(rows: _Rows) -> pa.Array:
 
 
 def _text(values: pa.BinaryArray) -> pa.StringArray:
-    """As text, with U+FFFD for what is not UTF-8, as Java does it."""
+    """Returns the values as text, with U+FFFD for bytes that are not UTF-8, as Java does it."""
     text = as_text(values)
     if text is not None:
         return text

@@ -34,7 +34,7 @@ of the entry of the Raft log that holds it."""
 ENTRY_COLUMNS = frozenset({"index", "term"})
 """They cost a request, or another look at the log: only who names them gets them."""
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name not in ENTRY_COLUMNS)
-"""What is read unless columns are named."""
+"""The columns that are read unless others are named."""
 
 
 def require_arrow() -> None:

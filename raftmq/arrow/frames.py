@@ -59,14 +59,14 @@ class Frames(NamedTuple):
     properties_at: Any
     properties_end: Any
     index: Any = None
-    """Of the entry of the Raft log; None, and `term` likewise, unless somebody looked it up (int64)."""
+    """Index of the entry of the Raft log (int64); None, and `term` likewise, unless somebody looked it up."""
     term: Any = None
 
 
 @twin
 def message_starts(data: bytes) -> bytes | None:
-    """Where each message in `data` begins, as int64 one behind the other. None unless they are back to back, and each
-    body lies in its message and matches its CRC: nothing else is checked."""
+    """Returns the offset at which each message in `data` begins, as int64 one behind the other. None unless they are
+    back to back, and each body lies in its message and matches its CRC: nothing else is checked."""
     starts = array("q")
     view, size = memoryview(data), len(data)
     at = 0
@@ -94,7 +94,8 @@ def parse_frames(data: bytes) -> Frames:
 
 
 def parse_checked(data: bytes, sizes: Any) -> Frames:
-    """As `parse_frames`, of messages of these sizes whose bytes were compared with a checksum of theirs already."""
+    """Parses messages of these sizes, whose bytes were compared with a checksum of theirs already, as `parse_frames`
+    does."""
     ends = np.cumsum(sizes)
     starts = ends - sizes
     _check(data, sizes >= HEAD.size, ends[-1:] == len(data))
@@ -127,7 +128,7 @@ def _parse(data: bytes, starts: Any) -> Frames:
 
 
 def are_of_topic(frames: Frames, topic: str) -> Any:
-    """Of each message, whether it is of `topic`."""
+    """Returns a mask of the messages that are of `topic`."""
     name = np.frombuffer(topic.encode(), dtype=np.uint8)
     fits = frames.topic_end - frames.topic_at == len(name)
     long_enough = np.flatnonzero(fits)

@@ -1,4 +1,4 @@
-"""How fast one reader reads at most, so that it leaves room for producers on the same disks and wires."""
+"""A limit to the speed of one reader, so that it leaves room for producers on the same disks and wires."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.5
-"""What was not read in a pause may be read at once later, as far as it is worth so long."""
+"""A reader that paused may later read at once what it would have read in this time."""
 
 
 class Pace:

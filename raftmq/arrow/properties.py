@@ -16,7 +16,7 @@ from raftmq.arrow.frames import windows
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
 _ENTRIES_MAX = 64
-"""Of a row: one with more takes the long way, as one does that has a name twice."""
+"""Entries of a row: one with more takes the long way, as one does that has a name twice."""
 _WANTED_MAX = 8
 _COLUMN_BYTES_MAX = (1 << 31) - 1
 _I32 = 4
@@ -25,8 +25,8 @@ Texts = tuple[bytes, bytes, bytes]
 """Buffers of a column of Arrow: a bit per row that is set where there is a text, where each text ends (int32, one more
 than rows), and the texts."""
 MapParts = tuple[bytes, bytes, bytes, bytes, bytes, bool]
-"""Where the entries of each row end (int32, one more than rows), the two buffers of the names, those of the values, and
-whether a row has a name twice, or more than 64 entries."""
+"""The ends of each row's entries (int32, one more than rows), the two buffers of the names, those of the values, and
+True if a row has a name twice, or more than 64 entries."""
 
 
 class Entries(NamedTuple):
@@ -47,8 +47,8 @@ class Entries(NamedTuple):
 def split_properties(
     data: bytes, at: Any, end: Any, names: tuple[bytes, ...], as_map: bool
 ) -> tuple[list[Texts], MapParts | None]:
-    """Of rows whose properties are `data[at:end]` (int64, ascending, not overlapping): each row's value of each of at
-    most eight `names`, and, if wanted, all properties.
+    """Returns the values of properties: each row's value of each of at most eight `names`, and, if wanted, all
+    properties. The rows' properties are `data[at:end]` (int64, ascending, not overlapping).
 
     Raises ValueError for places outside of the data.
     """

@@ -24,7 +24,7 @@ Bound = int | str | AtTime
 
 
 class Bounds(NamedTuple):
-    """Where to begin or end in each queue: `default` where `by_queue` names none."""
+    """The beginning or the end of a read in each queue: `default` where `by_queue` names none."""
 
     default: Bound
     by_queue: Mapping[int, Bound] = {}
@@ -43,7 +43,8 @@ class QueueRange(NamedTuple):
 
 
 class Unreadable(Failed):
-    """What was asked for is not there, or not any more. `what`, `why` and `hint` are three lines for a person."""
+    """The data that the caller asked for is not there, or not any more. `what`, `why` and `hint` are three lines for a
+    person."""
 
     def __init__(self, what: str, why: str, hint: str) -> None:
         super().__init__(f"{what}: {why}", hint=hint)
@@ -55,15 +56,15 @@ class Unreadable(Failed):
 
 
 class Described(Protocol):
-    """What is known of a topic."""
+    """A topic as far as it is known."""
 
     @property
     def queues(self) -> list[QueueInfo]:
-        """What each queue keeps, in order of queue ids."""
+        """The bounds of each queue, in order of queue ids."""
 
 
 class Catalog(Protocol):
-    """Who knows what topics keep: raftmq's Admin, or a copy of the log."""
+    """A source of the bounds of topics: raftmq's Admin, or a copy of the log."""
 
     def describe_topic(self, name: str) -> Described:
         """Raises NotFound."""

@@ -30,13 +30,14 @@ logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 1024
 POSITIONS_MAX = 1024
-"""Of one request for entries."""
+"""Positions in one request for entries."""
 _RUN = np.dtype([("index", ">u8"), ("term", ">u8"), ("count", ">u4")])
-"""What request 700005 answers of each run of positions in one entry."""
+"""The answer to request 700005: one record for each run of positions in one entry."""
 MAX_BATCH_BYTES = 8 << 20
 """A batch is closed when its frames reach this, whatever its row count: it is held in memory twice."""
 LAG_PATIENCE_S = 30.0
-"""How long the leader may lack what the plan saw. A new leader applies what it has within moments of its election."""
+"""Time that the leader may lack what the plan saw, in seconds. A new leader applies what it has within moments of its
+election."""
 _FOLLOWER_PATIENCE_S = 2.0
 _WAIT_S = 1.0
 
@@ -55,10 +56,10 @@ class Puller(Protocol):
         wait_s: float,
         timeout_s: float,
     ) -> concurrent.futures.Future[PulledFrames]:
-        """As raftmq.Client.pull_frames_soon."""
+        """Pulls as raftmq.Client.pull_frames_soon does."""
 
     def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
-        """As raftmq.Client.entries_at."""
+        """Asks as raftmq.Client.entries_at does."""
 
 
 class RangeReader:
@@ -86,7 +87,7 @@ class RangeReader:
 
     @property
     def node(self) -> str | None:
-        """Who is asked at present; None: the leader, perhaps in place of a follower that failed or lags."""
+        """The node that is asked at present; None: the leader, perhaps in place of a follower that failed or lags."""
         return self._node
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -121,7 +122,7 @@ class RangeReader:
             yield first, following, b"".join(parts)
 
     def _pulls(self) -> Iterator[tuple[int, PulledFrames]]:
-        """What each pull found, with its first offset. The next pull is on its way while this one is made use of.
+        """Yields the result of each pull, with its first offset. The next pull is on its way while this one is used.
 
         Invariant: offsets handed out and those that `skip_lost` left out are all from the start up to `offset`.
         """
@@ -172,7 +173,7 @@ class RangeReader:
             ) from error
 
     def _after(self, offset: int, pulled: PulledFrames, *, too_late: bool) -> int:
-        """Where to go on. Raises Unreadable if what was planned is not there."""
+        """Returns the offset at which to go on. Raises Unreadable if planned messages are not there."""
         if pulled.status is PullStatus.FOUND:
             if pulled.next_offset <= offset:
                 raise self._gap(offset, f"the cluster sent messages, and says to go on at {pulled.next_offset}")

@@ -22,7 +22,7 @@ Position = str | int | datetime.datetime
 
 
 class Selection(NamedTuple):
-    """What to read of a topic: `ranges` were fixed when the selection was made."""
+    """The part of a topic that is to be read: `ranges` were fixed when the selection was made."""
 
     columns: tuple[str, ...]
     ranges: tuple[QueueRange, ...]
@@ -30,7 +30,7 @@ class Selection(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many rows there will be."""
+        """The number of rows that there will be."""
         return sum(planned.end - planned.start for planned in self.ranges)
 
 
@@ -67,7 +67,7 @@ def read_pandas(
     servers: str | Iterable[str] | None = None,
     read_from: str = FOLLOWER,
 ) -> pd.DataFrame:
-    """As `read_arrow`, as a data frame of pandas, which has to be installed."""
+    """Reads like `read_arrow` and returns a data frame of pandas, which has to be installed."""
     return read_arrow(topic, start, end, columns=columns, servers=servers, read_from=read_from).to_pandas()
 
 

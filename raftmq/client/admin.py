@@ -55,7 +55,7 @@ class TopicInfo(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many are kept."""
+        """The number of messages that are kept."""
         return sum(q.max_offset - q.min_offset for q in self.queues)
 
 
@@ -167,7 +167,7 @@ class AsyncAdmin(Offsets):
         await self._write(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete group {group}")
 
     async def offsets(self, group: str, topic: str) -> list[GroupOffset]:
-        """Where the group is in each queue. Raises NotFound for no such topic."""
+        """Returns the group's offset in each queue. Raises NotFound for no such topic."""
         route = await self._route(topic)
         found = []
         for queue_id in range(route.read_queues):

@@ -135,7 +135,7 @@ class CheckBack:
 
 
 def _resolution(answer: object) -> Resolution:
-    """What a program's function answered. Raises TypeError."""
+    """Returns the answer of a program's function. Raises TypeError if it is no Resolution."""
     if not isinstance(answer, Resolution):
         raise TypeError(f"the check answered {answer!r}, which is no Resolution")
     return answer

@@ -49,7 +49,7 @@ class AsyncClient:
 
     @property
     def view(self) -> ClusterView:
-        """What this client knows of the cluster."""
+        """The client's knowledge of the cluster."""
         return self._view
 
     def producer(self, **options: Any) -> AsyncProducer:
@@ -160,12 +160,12 @@ class AsyncClient:
         wait_s: float = 0.0,
         timeout_s: float = 10.0,
     ) -> PulledFrames:
-        """As `pull`; the messages stay as they are stored, for `raftmq.arrow`."""
+        """Pulls like `pull`; the messages stay as they are stored, for `raftmq.arrow`."""
         request = PullRequest(topic, queue_id, offset, max_messages=max_messages, wait_s=wait_s)
         return await self._pull(request, node, timeout_s, read_frames)
 
     async def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
-        """Where stored messages stand in the Raft log, as request 700005 answers: `positions` packed, at most 1,024.
+        """Returns the entries of stored messages, as request 700005 answers: `positions` packed, at most 1,024.
 
         `node` ("host:port") asks that node, once; without it the leader is asked. Raises RaftMQError.
         """

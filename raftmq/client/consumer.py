@@ -27,9 +27,9 @@ from raftmq.client.view import ClusterView
 
 HEARTBEAT_S = 5.0
 RELOCK_S = 1.0
-"""How soon an ordered consumer asks again for a queue that another client still holds."""
+"""Time after which an ordered consumer asks again for a queue that another client still holds, in seconds."""
 DEALT_WITH_S = 0.05
-"""How often it looks whether the reader is done with the last message of a queue that it hands over."""
+"""Interval at which it looks if the reader is done with the last message of a queue that it hands over, in seconds."""
 REBALANCE_S = 20.0
 LEADER_CHECK_S = 2.0
 
@@ -198,7 +198,8 @@ class AsyncConsumer:
         return frozenset(key.queue_id for key in self._leaving)
 
     def _lose(self, queue_id: int) -> None:
-        """What was read and not committed comes again, to whoever holds the queue."""
+        """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
+        then holds the queue."""
         _log.warning("group %s queue %d: its lock is lost", self.group, queue_id)
         key = QueueKey(self.topic, queue_id)
         self._pulls.pop(key).cancel()
@@ -297,8 +298,8 @@ class AsyncConsumer:
                 return message
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises what ended
-        the reading, RuntimeError before the consumer is open."""
+        """Waits until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises the
+        error that ended the reading, RuntimeError before the consumer is open."""
         if not self._tasks and not self._closed:
             raise RuntimeError("the consumer is not open: read it inside its `with` block, or call open() first")
         try:
@@ -349,8 +350,9 @@ class AsyncConsumer:
         await send_back(self._view, self.group, message, DEAD, self._max_retries)
 
     async def _give_back(self, message: Message) -> None:
-        """What cannot be read counts as failed: another member of the group may read it. In an ordered consumer, where
-        it would keep its queue waiting for ever, it is a dead letter. Raises RaftMQError if it was not stored."""
+        """Gives a message back that cannot be read. It counts as failed: another member of the group may read it. In an
+        ordered consumer, where it would keep its queue waiting for ever, it is a dead letter. Raises RaftMQError if it
+        was not stored."""
         level = BY_BACK_OFF if self._locks is None else DEAD
         await send_back(self._view, self.group, message, level, self._max_retries)
 
@@ -392,7 +394,7 @@ class AsyncConsumer:
         log_failure(self.group, message, self._max_retries, self._locks is not None)
 
     def pace(self, commit_every_s: float) -> Pace:
-        """For one `run`."""
+        """Returns the pace of one `run`."""
         return Pace(self._loop.time, commit_every_s, self.max_wait_s)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the cluster is: an explicit list, RAFTMQ_SERVERS, the local cluster's file, or the default ports."""
+"""The search for the cluster: an explicit list, RAFTMQ_SERVERS, the local cluster's file, or the default ports."""
 
 from __future__ import annotations
 

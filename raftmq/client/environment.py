@@ -1,4 +1,4 @@
-"""What the client takes from the outside world besides the event loop, so that a simulator can stand in."""
+"""The client's seams to the outside world besides the event loop, so that a simulator can stand in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Environment(NamedTuple):
     entropy: Callable[[int], bytes]
     dial: Dial
     members_every_s: float = 5.0
-    """How often the leader is asked who the nodes are; 0: only on trouble."""
+    """Interval at which the leader is asked for the nodes; 0: only on trouble."""
 
 
 def _wall_clock_ms() -> int:

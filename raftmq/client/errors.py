@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and what is known of the outcome.
+"""The client's errors, and what is known of the outcome.
 
 Every operation ends as ok, fail or unknown. The class tells which, `retryable` whether asking again as it is can help,
 `code` is the protocol's response code (0 when no server answered) and `hint` says what to do about it.
@@ -128,7 +128,7 @@ def is_unreadable(code: int, remark: str | None) -> bool:
 
 
 def hint_of(code: int, remark: str | None) -> str:
-    """What to do about a reply that is not a success; "" if nothing is known."""
+    """Returns advice about a reply that is not a success; "" if nothing is known."""
     if is_disk_full(code, remark):
         return _DISK_FULL
     return _UNREADABLE if is_unreadable(code, remark) else _HINTS.get(code, "")

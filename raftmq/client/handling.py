@@ -1,4 +1,5 @@
-"""What `run` of both consumers shares: when it commits, when it ends, and how a failure of the function is told."""
+"""The common part of `run` in both consumers: when it commits, when it ends, and how a failure of the function is
+told."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _log = logging.getLogger("raftmq.consumer")
 
 
 class Pace:
-    """Of one `run`. `now` is the loop's clock."""
+    """The times at which one `run` commits and ends. `now` is the loop's clock."""
 
     def __init__(self, now: Callable[[], float], commit_every_s: float, max_wait_s: float | None) -> None:
         self._now = now
@@ -24,7 +25,7 @@ class Pace:
         self._commit_at = now() + commit_every_s
 
     def patience_s(self) -> float:
-        """How long to wait for the next message before there is something else to do."""
+        """Returns the seconds to wait for the next message before there is something else to do."""
         until = self._commit_at
         if self._max_wait_s is not None:
             until = min(until, self._handled_at + self._max_wait_s)
@@ -35,7 +36,7 @@ class Pace:
         self._handled_at = self._now()
 
     def waited_enough(self) -> bool:
-        """Whether no message came for `max_wait_s`."""
+        """Returns True if no message came for `max_wait_s`."""
         return self._max_wait_s is not None and self._now() - self._handled_at >= self._max_wait_s
 
     def commit_is_due(self) -> bool:

@@ -34,16 +34,16 @@ class QueueFeed:
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = offset
-        """Where the next pull begins."""
+        """The offset at which the next pull begins."""
         self.position = offset
         """Everything below was handed out or filtered out."""
         self.committed: int | None = None
         self.end: int | None = None
-        """Where a reader that does not follow stops."""
+        """The offset at which a reader that does not follow stops."""
         self.ask = 0
         """Broker id of whom to pull from, as the last reply suggested; 0 is the leader."""
         self.resets = 0
-        """How often the group was reset while this consumer read the queue."""
+        """The number of times that the group was reset while this consumer read the queue."""
         self.finished = False
         self.revoked = False
         self.buffered_messages = 0
@@ -55,7 +55,7 @@ class QueueFeed:
 
 
 class Batch:
-    """What one pull gave; no messages if all were filtered out."""
+    """The result of one pull; no messages if all were filtered out."""
 
     __slots__ = ("at", "feed", "messages", "next_offset", "size")
 
@@ -74,7 +74,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._ready: deque[Batch] = deque()
         self._current: tuple[QueueFeed | None, Message] | None = None
-        """What was handed out last; without its feed after a reset of the group."""
+        """The message that was handed out last; without its feed after a reset of the group."""
         self._resting: dict[QueueFeed, deque[Batch]] = {}
         """Batches of queues from which nothing is handed out for now."""
         self._on_room = on_room
@@ -150,7 +150,7 @@ class Inbox:
 
     @property
     def resting(self) -> bool:
-        """Whether a message was put back and is not to be handed out yet."""
+        """True if a message was put back and is not to be handed out yet."""
         return bool(self._resting)
 
     @property
@@ -177,7 +177,7 @@ class Inbox:
             return self._settled(feed)
 
     def in_hand(self, feed: QueueFeed) -> bool:
-        """Whether the message handed out last is the feed's and may not be dealt with yet."""
+        """Returns True if the message handed out last is the feed's and may not be dealt with yet."""
         with self._lock:
             return self._current is not None and self._current[0] is feed
 

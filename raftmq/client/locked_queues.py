@@ -41,7 +41,7 @@ class QueueLocks:
         """Queue -> when the lock was asked for that was granted last."""
 
     def holds(self, queue_id: int) -> bool:
-        """Whether the queue may be read now. Any thread may ask."""
+        """Returns True if the queue may be read now. Any thread may ask."""
         confirmed_s = self._confirmed_s.get(queue_id)
         return confirmed_s is not None and self._now() < confirmed_s + CONFIRMED_S
 

@@ -18,19 +18,20 @@ COMPRESSED = 0x1
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
 MAX_BODY_BYTES = 15 << 20
-"""What fits a 16 MiB frame with its header, whatever the server is configured to: more ends the connection. The
-server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names it."""
+"""The largest body that fits a 16 MiB frame with its header, whatever the server is configured to: more ends the
+connection. The server's own limit for a message and for a batch is 4 MiB unless configured; its refusal (13) names
+it."""
 
 RESERVED = frozenset(("KEYS", "TAGS", "UNIQ_KEY"))
 
 
 class SendOptions(TypedDict, total=False):
-    """What a send may be given beside topic and body."""
+    """The options of a send beside topic and body."""
 
     key: str | Sequence[str] | None
     """One key or several, by which the message can be found again."""
     tag: str | None
-    """What consumers may filter by."""
+    """A tag that consumers may filter by."""
     queue_id: int | None
     """The queue to store it in; without it, and without `ordering_key`, the producer takes turns."""
     ordering_key: str | None
@@ -40,15 +41,15 @@ class SendOptions(TypedDict, total=False):
 
 
 class MessageOptions(SendOptions, total=False):
-    """What a send of one message may be given besides: with either, it is stored at once and delivered then, with an
-    offset and a position of its own; those of the result are where it waits."""
+    """The further options of a send of one message: with either, it is stored at once and delivered then, with an
+    offset and a position of its own; those of the result are the place where it waits."""
 
     delay: Delay
     deliver_at: DeliverAt
 
 
 class SendResult(NamedTuple):
-    """Where a message is. `position` is its byte position in the commit log, -1 if the server did not say (messages
+    """The place of a message. `position` is its byte position in the commit log, -1 if the server did not say (messages
     after the first of a batch whose first reply was lost). `recall_handle`: of a message that is delivered later, ""
     for any other."""
 

@@ -12,7 +12,8 @@ from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
 
 Start = str | int | datetime.datetime
-"""Where a group without a committed offset begins: "earliest", "latest", a queue offset, or a time (aware datetime)."""
+"""The beginning for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware
+datetime)."""
 
 
 class Offsets:
@@ -96,7 +97,7 @@ class Offsets:
             self._unsettled.discard(sequence)
 
     async def begin(self, topic: str, queue_id: int, start: Start) -> int:
-        """Where `start` lies in this queue."""
+        """Returns the offset that `start` means in this queue."""
         if isinstance(start, datetime.datetime):
             return await self.offset_at(topic, queue_id, int(start.timestamp() * 1000))
         if isinstance(start, int):

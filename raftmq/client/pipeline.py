@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _SWEEP_S = 0.1
 _TOLD_EVERY_S = 30.0
-"""That a full disk refuses sends is said at once, and again so often while it lasts."""
+"""Interval in seconds at which a full disk that refuses sends is logged while it lasts; the first time is at once."""
 _OLDEST_ATTEMPTS = 3
 """A request unanswered for this many attempt times on a connection that answers others is lost, too."""
 
@@ -169,7 +169,7 @@ class SendPipeline:
             self._linking = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Until connected to a leader, or nothing is left to send (the sweep ends it)."""
+        """Connects to a leader; returns when it is connected, or nothing is left to send (the sweep ends it)."""
         try:
             if self._lost_in_a_row > 1:
                 await self._backoff.pause()
@@ -328,7 +328,7 @@ class SendPipeline:
             link.close()
 
     async def drained(self) -> None:
-        """Until every send so far is settled: bounded by their deadlines."""
+        """Returns when every send so far is settled: bounded by their deadlines."""
         done: asyncio.Future[None] = self.loop.create_future()
         self._room.when_empty(functools.partial(settle, done, None, None))
         await done

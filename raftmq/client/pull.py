@@ -20,7 +20,7 @@ MAX_PULL_MESSAGES = 1024
 MAX_PULL_BYTES = 1 << 20
 """Asked for; the server gives at most what its own limits allow."""
 GRACE_S = 5.0
-"""How much longer than the server's hold the client waits for the reply."""
+"""Time that the client waits for the reply beyond the server's hold, in seconds."""
 
 
 class PullStatus(Enum):
@@ -62,7 +62,7 @@ class PullResult(NamedTuple):
     staleness_ms: int | None = None
     """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
     unreadable: tuple[tuple[Message, str], ...] = ()
-    """For a consumer: messages whose bodies cannot be decompressed, as they are stored, and why."""
+    """Messages whose bodies cannot be decompressed, as they are stored, and why; only a consumer gets them."""
 
 
 class PulledFrames(NamedTuple):
@@ -83,7 +83,7 @@ class PulledFrames(NamedTuple):
 
 
 class PullRequest(NamedTuple):
-    """What to pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
+    """The parameters of a pull. Every node answers from its own applied state; "nothing yet" may mean that it lags."""
 
     topic: str
     queue_id: int

@@ -25,7 +25,7 @@ from raftmq.client.view import Backoff, ClusterView
 
 LONG_POLL_S = 15.0
 PULL_RETRY_S = 30.0
-"""How long a queue's pulls may fail with errors of the server before the reader is told."""
+"""Time that a queue's pulls may fail with errors of the server before the reader is told, in seconds."""
 MAX_BUFFERED_MESSAGES = 2048
 MAX_BUFFERED_BYTES = 64 << 20
 
@@ -64,7 +64,7 @@ class QueuePuller:
         """Pulled from at present: they share the room."""
 
     async def keep_pulling(self, feed: QueueFeed) -> None:
-        """Until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
+        """Pulls until the feed's end, or for ever. Raises RaftMQError when waiting does not help."""
         self._queues += 1
         try:
             await self._keep_pulling(feed)

@@ -1,4 +1,4 @@
-"""What a consumer could not handle goes back to the cluster (36): it comes again later, or is a dead letter.
+"""The return of messages that a consumer could not handle (36): each comes again later, or is a dead letter.
 
 The cluster waits by RocketMQ's delay levels. A report is named by the group and the message's position, so one that is
 repeated after a lost answer leaves one copy.
@@ -21,7 +21,7 @@ RETRY_TOPIC = "RETRY_TOPIC"
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Level 1 and so on, as `timer.delay_levels` has them unless it is configured otherwise."""
 BY_BACK_OFF, DEAD = 0, -1
-"""In place of a level: a level more with each failure, from 10 s on; no further try."""
+"""Two values in place of a delay level: a level more with each failure, from 10 s on; and no further try."""
 _TIMEOUT_S = 30.0
 
 

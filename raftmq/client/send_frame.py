@@ -25,7 +25,7 @@ _OVERHEAD_BYTES = 512
 
 
 class SendRequest(NamedTuple):
-    """What a user asked to send, checked and encoded as far as it can be without knowing the cluster."""
+    """A user's message or batch, checked and encoded as far as it can be without knowing the cluster."""
 
     topic: str
     body: bytes
@@ -37,7 +37,7 @@ class SendRequest(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What it counts against the bound in bytes."""
+        """Bytes that it counts against the bound."""
         return len(self.body) + len(self.properties) + _OVERHEAD_BYTES
 
 

@@ -38,7 +38,7 @@ AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 class NextStep(Enum):
-    """What to do with a request that was answered."""
+    """The next step for a request that was answered."""
 
     OK = "ok"
     AGAIN = "again"
@@ -201,13 +201,14 @@ def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
 
 
 def never_sent(what: str, ids: tuple[str, ...], why: str) -> Unreachable:
-    """For what no attempt has left this client. `why`: what the servers said."""
+    """Returns the error of messages of which no attempt has left this client. `why`: the servers' answers."""
     text = f"{what}: no leader could be reached before the deadline"
     return Unreachable(f"{text} ({why})" if why else text, retryable=True, message_ids=ids)
 
 
 def too_large(what: str, size: int, limit: int, ids: tuple[str, ...]) -> Refused:
-    """For what no frame can hold: the server would close the connection instead of answering."""
+    """Returns the error of a request that no frame can hold: the server would close the connection instead of
+    answering."""
     return Refused(
         f"{what} is {size} bytes, a frame holds at most {limit}",
         code=ResponseCode.MESSAGE_ILLEGAL,

@@ -1,4 +1,5 @@
-"""What a consumer wants of a topic: everything, messages with certain tags, or those that an SQL92 filter selects."""
+"""The part of a topic that a consumer wants: everything, messages with certain tags, or those that an SQL92 filter
+selects."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import NamedTuple
 
 
 class Subscription(NamedTuple):
-    """As requests carry it. All members of a group must send the same."""
+    """A subscription in the form that requests carry. All members of a group must send the same."""
 
     kind: str = "TAG"
     """RocketMQ's expressionType."""
@@ -22,7 +23,8 @@ ALL = Subscription()
 
 
 def subscription(tags: str | None, filter: str | None) -> Subscription:
-    """Of "a || b", or of an SQL92 expression such as "price > 10 AND region = 'eu'". Raises ValueError for both."""
+    """Returns the subscription of "a || b", or of an SQL92 expression such as "price > 10 AND region = 'eu'". Raises
+    ValueError for both."""
     if filter is None:
         return Subscription("TAG", normal_tags(tags))
     if split_tags(tags) is not None:

@@ -81,7 +81,7 @@ class Client:
         return self._default_producer().send_batch(topic, bodies, **options)
 
     def staged_writes(self, *, timeout_s: float = 60.0) -> StagedWrites:
-        """What Spark's sink writes with; `timeout_s` bounds each request."""
+        """Returns the staged writes that Spark's sink writes with; `timeout_s` bounds each request."""
         return StagedWrites(self._client.view, self._thread, timeout_s)
 
     def recall(self, topic: str, recall_handle: str, *, timeout_s: float = 10.0) -> None:
@@ -153,7 +153,7 @@ class Client:
         return self._thread.begin(work)
 
     def entries_at(self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0) -> bytes:
-        """See AsyncClient.entries_at."""
+        """Calls AsyncClient.entries_at."""
         return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s))
 
     def close(self) -> None:

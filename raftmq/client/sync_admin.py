@@ -55,7 +55,7 @@ class Admin:
         self._run(self._admin.delete_group(group, clean_offsets=clean_offsets))
 
     def offsets(self, group: str, topic: str) -> list[GroupOffset]:
-        """Where the group is in each queue."""
+        """Returns the group's offset in each queue."""
         return self._run(self._admin.offsets(group, topic))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:

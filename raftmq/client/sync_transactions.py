@@ -15,8 +15,8 @@ from raftmq.client.transaction_producer import AsyncTransaction, AsyncTransactio
 from raftmq.client.view import ClusterView
 
 Check = Callable[[Message], Resolution]
-"""What became of the local transaction that the message tells of; called in any program of the group, in a thread of
-its own, one message at a time."""
+"""A function that returns the outcome of the local transaction that the message tells of; called in any program of the
+group, in a thread of its own, one message at a time."""
 
 
 class TransactionProducer:

@@ -1,4 +1,4 @@
-"""How a transaction ends: END_TRANSACTION (37) asked until it is settled, and what is known then.
+"""The end of a transaction: END_TRANSACTION (37) asked until it is settled, and what is known then.
 
 The answer says how the message ended (ext field `raftmqEnd`), if the leader that answers ended it. After a lost answer,
 or when another producer of the group was faster, it only says that the transaction is over: then the message is looked
@@ -23,7 +23,7 @@ _HINT = "The cluster asks a producer of the group, whose check decides; look the
 
 
 class Resolution(Enum):
-    """What becomes of a transaction. Values are RocketMQ's commitOrRollback."""
+    """The outcome of a transaction. Values are RocketMQ's commitOrRollback."""
 
     COMMIT = 0x8
     ROLLBACK = 0xC
@@ -37,7 +37,7 @@ class Half(NamedTuple):
     topic: str
     message_id: str
     offset: int
-    """What the answer to its send called the queue offset."""
+    """The queue offset according to the answer to its send."""
     position: int
 
 
@@ -72,7 +72,7 @@ class TransactionEnds:
             )
 
     async def _look_up(self, half: Half) -> str:
-        """How a transaction ended that is over. Raises RaftMQError."""
+        """Returns the outcome of a transaction that is over. Raises RaftMQError."""
         try:
             found = await self._admin.query_messages(half.topic, half.message_id, unique=True)
         except NotFound:

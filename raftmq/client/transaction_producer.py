@@ -20,7 +20,8 @@ from raftmq.client.transaction_end import Half, Resolution, TransactionEnds
 from raftmq.client.view import ClusterView
 
 AsyncCheck = Callable[[Message], Awaitable[Resolution]]
-"""What became of the local transaction that the message tells of; called in any program of the group."""
+"""A function that returns the outcome of the local transaction that the message tells of; called in any program of the
+group."""
 CHECK_AFTER_S_MAX = 86_400
 UNSETTLED_MAX = 10_000
 """Decisions that are remembered because the cluster has not confirmed them."""
@@ -43,7 +44,7 @@ class AsyncTransactionProducer:
         self._check_back = CheckBack(view, group, self._decide, self._ends)
         self._opened = False
         self._decided: dict[str, Resolution] = {}
-        """By message id: transactions of this program that the cluster has not confirmed to have ended. UNDECIDED while
+        """Transactions of this program that the cluster has not confirmed to have ended, by message id. UNDECIDED while
         the block runs."""
 
     async def open(self) -> AsyncTransactionProducer:

@@ -1,9 +1,9 @@
-"""What a client knows of the cluster: who leads, who else there is, how many queues a topic has; calls to the leader.
+"""The client's knowledge of the cluster: the leader, the other nodes, each topic's queues; calls to the leader.
 
-Finding the leader: every server is asked (106) by a task of its own, each with a short growing back-off, and whoever a
-server names must confirm it by answering there. The first confirmed one wins, so a dead or stopped leader that others
-still name costs nothing but its own task. Any node passes requests on to the leader; when nothing is confirmed for a
-while, a node that answers is taken instead.
+Finding the leader: every server is asked (106) by a task of its own, each with a short growing back-off, and the node
+that a server names must confirm it by answering there. The first confirmed one wins, so a dead or stopped leader that
+others still name costs nothing but its own task. Any node passes requests on to the leader; when nothing is confirmed
+for a while, a node that answers is taken instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SAY_WHY_AFTER_S = 5.0
 """A search that takes longer says in the log what it met: its callers may wait for much longer."""
 _HEARD_MAX = 32
 _STAND_IN_S = 5.0
-"""How long a node that only passes requests on is kept before the leader is looked for again."""
+"""Time that a node that only passes requests on is kept before the leader is looked for again, in seconds."""
 
 
 class _MembersBody(msgspec.Struct):
@@ -229,7 +229,8 @@ class ClusterView:
             return None
 
     def why_no_leader(self) -> str:
-        """What the last search met at each server, in words; only their addresses before there was one."""
+        """Returns the trouble that the last search met at each server, in words; only their addresses before there was
+        one."""
         troubles = {server: self._troubles.get(server, "has not been asked") for server in self.servers}
         return "; ".join(f"{server} {trouble}" for server, trouble in (troubles | self._troubles).items())
 
@@ -250,8 +251,8 @@ class ClusterView:
         return leader, others
 
     def _is_ours(self, server: str, said: str) -> bool:
-        """Whether a server is of the cluster that this client began with, or of one that goes on from it. An address of
-        a node that left may be anybody's by now."""
+        """Returns True if a server is of the cluster that this client began with, or of one that goes on from it. An
+        address of a node that left may be anybody's by now."""
         clusters = tuple(said.split())
         if clusters and self.clusters and self.clusters[0] not in clusters:
             logger.warning(

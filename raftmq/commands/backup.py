@@ -95,7 +95,8 @@ def create(
 
 
 def _addresses(admin: str | None, data: str | None, node: int | None) -> list[str]:
-    """Where to look for the node; without one, at the addresses that were given: the backup stays on that machine."""
+    """Returns the addresses at which to look for the node; without one, those that were given: the backup stays on that
+    machine."""
     return admin_addresses(admin, data) if node is None else node_addresses(admin, data)
 
 

@@ -138,7 +138,7 @@ class Load(Window):
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:
-    """Where the last whole frame ends, and how many there are up to there."""
+    """Returns the end of the last whole frame, and the number of frames up to there."""
     at, end, count = 0, len(data), 0
     while end - at >= 4 and (stop := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= end:
         at, count = stop, count + 1

@@ -1,4 +1,4 @@
-"""What each mode costs on this machine's disk: three nodes, one load after the other, one table."""
+"""The cost of each mode on this machine's disk: three nodes, one load after the other, one table."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MODES = (
     Mode("leader", "async", ASYNC),
     Mode("leader", "async+pool", POOL),
 )
-"""From the strongest to the weakest; those with the same settings share a cluster."""
+"""The modes from the strongest to the weakest; those with the same settings share a cluster."""
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """What the disk does alone: PROBE_WRITES appends of PROBE_BYTES, each followed by an fdatasync."""
+    """The speed of the disk alone: PROBE_WRITES appends of PROBE_BYTES, each followed by an fdatasync."""
 
     sync_p50_ms: float
     sync_p99_ms: float
@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `raftmq bench modes --json` prints."""
+    """The output of `raftmq bench modes --json`."""
 
     schema: int
     directory: str
@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of an ascending list; 0.0 if it is empty."""
+    """Returns a percentile of an ascending list; 0.0 if it is empty."""
     return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 

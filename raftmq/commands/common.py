@@ -1,4 +1,4 @@
-"""What commands share: the options --json, --data and --servers, and how they print."""
+"""The common part of commands: the options --json, --data and --servers, and their output."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from raftmq.client import Client
 
 WHICH_CLUSTER = "raftmq status    (is it running? Is it at --servers, RAFTMQ_SERVERS or --data?)"
-"""What to type when no server can be reached."""
+"""Advice for when no server can be reached."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a command that has started processes."""
+"""The signals that end a command that has started processes."""
 
 WIDTH_MAX = 1_000_000
 """Columns of a table that nobody has to read on a screen."""
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """What a command ends with, of an error that the client raised."""
+    """Returns the exit code of a command for an error that the client raised."""
     from cluster.wire.codes import ResponseCode
     from raftmq.client import errors
 
@@ -112,7 +112,7 @@ def print_json(value: object) -> None:
 
 
 def show(as_json: bool, answer: Mapping[str, object], *lines: str, markup: bool = False) -> None:
-    """What a command has found or done: one object with --json, else lines for people; `markup`: rich's."""
+    """Prints a command's result: one object with --json, else lines for people; `markup`: rich's."""
     if as_json:
         print_json({"schema": 1, **answer})
         return
@@ -144,7 +144,7 @@ def show_problems(problems: Iterable[str]) -> None:
 
 
 def author() -> str:
-    """Who types, for the history."""
+    """Returns the name of the user who types, for the history."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -163,8 +163,8 @@ def size_of(count: int) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where text for people goes: stdout, or stderr for progress beside real output. Only a terminal has a width: what
-    is written to a file or a pipe is never cut."""
+    """Returns the output for people: stdout, or stderr for progress beside real output. Only a terminal has a width:
+    text that goes to a file or a pipe is never cut."""
     from rich.console import Console
 
     out = Console(stderr=stderr, highlight=False, soft_wrap=True)
@@ -248,7 +248,7 @@ def show_table(table: Table, out: Console) -> None:
 
 
 def is_context(servers: str | None) -> TypeGuard[str]:
-    """Whether --servers names a context, not addresses."""
+    """Returns True if --servers names a context, not addresses."""
     return servers is not None and servers != "" and ":" not in servers
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _IDLE_S = 0.1
 _COMMIT_S = 1.0
 _TICK_S = 0.2
-"""How soon a signal is looked at while no message comes."""
+"""Time after which a signal is looked at while no message comes, in seconds."""
 _PULL_MESSAGES = 32
 
 

@@ -22,7 +22,7 @@ class Check(NamedTuple):
     name: str
     found: str
     finding: str = ""
-    """What is wrong, and what to do about it; empty if nothing is."""
+    """The fault, and what to do about it; empty if there is none."""
 
 
 @click.command()

@@ -37,14 +37,14 @@ class Remote:
             time.sleep(_POLL_S)
 
     def entry(self, index: int) -> EntryView:
-        """See Asks."""
+        """Asks the node for one entry."""
         from cluster.repair.consistency_views import EntryView
 
         entry: EntryView = _convert(self._api.local(f"/v1/consistency/entries/{index}"), EntryView)
         return entry
 
     def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
-        """See Asks."""
+        """Asks the node for the CRCs of its log, one for each chunk."""
         body = {"position": position, "end_position": end_position, "chunk_bytes": chunk_bytes}
         found: list[str | None] = self._api.post("/v1/consistency/log", body)["crcs"]
         return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cluster.backup.metadata import Metadata, Plan
 
 CHUNK_BYTES = 32 * 1024
-"""Of one request; the API takes twice as much."""
+"""Bytes of one request; the API takes twice as much."""
 
 
 @click.group()

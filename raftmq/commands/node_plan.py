@@ -1,4 +1,5 @@
-"""What removing a node would leave, shown before it is done; the question where fewer than three voters are left."""
+"""The preview of the cluster without a node, shown before it is removed; the question if fewer than three voters are
+left."""
 
 from __future__ import annotations
 

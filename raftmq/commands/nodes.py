@@ -14,7 +14,7 @@ from raftmq.local.process import is_running
 from raftmq.local.tier_rest import bring_rest
 
 WAIT_S = 10.0
-"""For copies that catch up."""
+"""Time to wait for copies that catch up, in seconds."""
 
 
 @click.command()

@@ -115,7 +115,7 @@ class Tally:
         return {"sent": self.sent, "failed": self.failed, "unknown": self.unknown}
 
     def rest(self) -> str:
-        """What else there is to say."""
+        """Returns the numbers of failed and unknown sends in words; "" if there are none."""
         parts = [f"{count} {word}" for count, word in ((self.failed, "failed"), (self.unknown, "unknown")) if count]
         return f" ({', '.join(parts)})" if parts else ""
 

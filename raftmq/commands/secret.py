@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 IN_FORCE_S = 60.0
 POLL_S = 0.2
 _OLDER = {"state": "none", "key": "", "waiting_for": []}
-"""Of a node of a release that knows no secret."""
+"""The secret's state for a node of a release that knows no secret."""
 _FILE = click.option(
     "--file",
     "file",

@@ -149,14 +149,14 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 
 
 def _bytes(topic: dict[str, Any]) -> str | None:
-    """What the messages take in a node's log; None if nobody measured it. An older node does not say."""
+    """Returns the size of the messages in a node's log; None if nobody measured it. An older node does not say."""
     if topic.get("bytes") is None:
         return None
     return ("" if topic["bytes_exact"] else "about ") + size_of(topic["bytes"])
 
 
 def _held(topic: dict[str, Any]) -> str:
-    """As in "3 messages (1.2 KiB)"."""
+    """Returns a text such as "3 messages (1.2 KiB)"."""
     size = _bytes(topic)
     return f"{topic['messages']} messages" + (f" ({size})" if size else "")
 

@@ -106,7 +106,8 @@ def _tell(cluster: LocalCluster, view: ClusterView, ready_s: float, where: str, 
 
 
 def hints(raftmq: str, where: str, leader: int | None, *, detach: bool) -> list[str]:
-    """What to type next, in a form that the shell finds: `raftmq` names the program, `where` the cluster."""
+    """Returns the next commands to type, in a form that the shell finds: `raftmq` names the program, `where` the
+    cluster."""
     from rich.markup import escape
 
     lines = [
@@ -130,7 +131,7 @@ def program() -> str:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Until another command has stopped all nodes. A node that ends by itself is reported once."""
+    """Waits until another command has stopped all nodes. A node that ends by itself is reported once."""
     from raftmq.local.process import is_running
 
     out = console(stderr=True)

@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
 
 
 class SegmentSums(NamedTuple):
-    """Of one segment in one copy. `ends` is None if `damage` says why its entries cannot be read."""
+    """The sums of one segment in one copy. `ends` is None if `damage` says why its entries cannot be read."""
 
     chunks: list[Chunk]
     ends: SegmentEnds | None
@@ -28,7 +28,8 @@ class SegmentSums(NamedTuple):
 
 
 def sums_of(copy: LogCopy, segment: Segment, end: int) -> SegmentSums:
-    """Of the segment up to position `end`, where a frame ends. Raises CopyError if a file is missing."""
+    """Returns the sums of the segment up to position `end`, where a frame ends. Raises CopyError if a file is
+    missing."""
     places = tuple(place._replace(end=min(place.end, end)) for place in segment.places if place.base < end)
     tap = _Tap(copy)
     try:
@@ -50,7 +51,7 @@ class _Tap:
         self._at = 0
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """As LogCopy."""
+        """Reads as `LogCopy.read` does, and sums the bytes up."""
         data = self._copy.read(place, start, stop)
         at = start
         while at < start + len(data):
@@ -64,11 +65,11 @@ class _Tap:
         return data
 
     def found(self, place: Place) -> Place:
-        """As LogCopy."""
+        """Implements `LogCopy.found`."""
         return self._copy.found(place)
 
     def finish(self, place: Place) -> None:
-        """What is behind a damaged entry."""
+        """Reads the bytes behind a damaged entry, so that they are in the sums too."""
         at = max(self._at, place.base)
         while at < place.end and self.read(place, at, min(place.end, at + READ_BYTES)):
             at = self._at

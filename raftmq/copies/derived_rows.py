@@ -16,7 +16,7 @@ from statemachine.message_index import RECORD, RECORDS_MAX
 from statemachine.payload import ITEM, RowKind
 
 BLOCK = 256
-"""As `statemachine.consume_queue`: part of the format."""
+"""Offsets per block, as in `statemachine.consume_queue`: part of the format."""
 Row = tuple[bytes, bytes]
 """Key and value."""
 Queue = tuple[int, int]
@@ -36,15 +36,16 @@ class Piece(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """Of one segment: `pieces` by queue in order, and `keys`, the rows of the message index, sorted."""
+    """The rows derived from one segment: `pieces` by queue in order, and `keys`, the rows of the message index,
+    sorted."""
 
     pieces: dict[Queue, list[Piece]]
     keys: list[Row]
 
 
 def derive(entries: Iterable[Entry], end: int, next_ms: int | None) -> Derived:
-    """Of the segment's entries below position `end`. `next_ms`: log time of the entry that follows the segment and was
-    applied; None if there is none, so that the segment's bucket is open. Raises PayloadError."""
+    """Derives rows from the segment's entries below position `end`. `next_ms`: log time of the entry that follows the
+    segment and was applied; None if there is none, so that the segment's bucket is open. Raises PayloadError."""
     pieces: dict[Queue, list[Piece]] = {}
     bucket = _Bucket()
     for entry in entries:
@@ -107,7 +108,7 @@ def blocks_of(derived: Derived, topic_ids: frozenset[int]) -> Iterator[Block]:
 
 
 class _Bucket:
-    """What one segment adds to the message index."""
+    """One segment's rows of the message index."""
 
     def __init__(self) -> None:
         self._base = -1

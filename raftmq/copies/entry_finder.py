@@ -1,4 +1,4 @@
-"""In which entry of the Raft log a message of a copy stands, by the headers of the segment's frames.
+"""The search for the entry of the Raft log that holds a message of a copy, by the headers of the segment's frames.
 
 A frame begins where the one before ends, so the headers are followed from the beginning of the segment: nothing that a
 message holds can be taken for one. Each header is compared with its checksum and with the header before.
@@ -22,16 +22,17 @@ _ENTRY = np.dtype([("position", "i8"), ("index", "i8"), ("term", "i8")])
 
 
 class EntryFinder:
-    """Of one segment. Asked in any order; it reads no further than the highest position that was asked for."""
+    """The entries of one segment. Asked in any order; it reads no further than the highest position that was asked
+    for."""
 
     def __init__(self, copy: LogCopy, segment: Segment) -> None:
         self._copy = copy
         self._segment = segment
         self._headers = self._read(segment)
         self._entries: Any = np.zeros(0, dtype=_ENTRY)
-        """Of the headers read so far, ascending."""
+        """The entries of the headers read so far, ascending."""
         self._end = segment.base
-        """Where the last of these frames ends."""
+        """The position at which the last of these frames ends."""
 
     def of(self, positions: Any) -> tuple[Any, Any]:
         """(index, term) of the entries that hold these positions of the segment, int64 each. Raises CopyError."""

@@ -49,7 +49,7 @@ class _Kept(NamedTuple):
 
 
 class FileCopy:
-    """See LogCopy."""
+    """A LogCopy of files: a backup, or DATA of a node."""
 
     read_bytes = 2 << 20  # larger ones take memory that the process has not yet: page faults cost more than the calls
 
@@ -64,11 +64,11 @@ class FileCopy:
         self._open: dict[str, int] = {}
 
     def topics(self) -> list[str]:
-        """As LogCopy."""
+        """Implements `LogCopy.topics`."""
         return sorted(self._topics.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Kept:
-        """As LogCopy."""
+        """Implements `LogCopy.describe_topic`."""
         topic = self._topic(name)
         with _told(self._files.state):
             return _Kept([self._queue(topic.id, queue_id) for queue_id in range(topic.queues)])
@@ -94,7 +94,7 @@ class FileCopy:
         return first if next(pieces, b"") else None
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """As LogCopy."""
+        """Implements `LogCopy.offset_at`."""
         topic_id = self._topic(topic).id
         with _told(self._files.state):
             kept = self._queue(topic_id, queue_id)
@@ -103,7 +103,7 @@ class FileCopy:
             )
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """As LogCopy."""
+        """Implements `LogCopy.segments`."""
         spans: dict[Place, list[Span]] = {place: [] for place in self._files.places}
         with _told(self._files.state):
             for planned in ranges:
@@ -126,7 +126,7 @@ class FileCopy:
                 first = end
 
     def log(self) -> list[Segment]:
-        """As LogCopy."""
+        """Implements `LogCopy.log`."""
         return [Segment(place.base, place.end, (place,)) for place in self._files.places]
 
     @property
@@ -141,7 +141,7 @@ class FileCopy:
 
     @property
     def end_position(self) -> int:
-        """Where the log ended when the checkpoint was made."""
+        """The end of the log when the checkpoint was made."""
         return self._reader.mark.end_position
 
     @property
@@ -151,7 +151,7 @@ class FileCopy:
 
     @property
     def applied_index(self) -> int:
-        """Of the checkpoint's last entry."""
+        """The index of the checkpoint's last entry."""
         return self._reader.mark.index
 
     def digest(self) -> dict[str, int]:
@@ -164,12 +164,12 @@ class FileCopy:
         return {topic.id: topic.name for topic in self._topics.values()}
 
     def items(self, segment: Segment, span: Span) -> bytes:
-        """As LogCopy."""
+        """Implements `LogCopy.items`."""
         with _told(self._files.state):
             return query.fetch_packed(self._kv, span.topic_id, span.queue_id, span.start, span.end)
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """As LogCopy."""
+        """Implements `LogCopy.read`."""
         with _told(Path(place.name)):
             descriptor = self._open.get(place.name)
             if descriptor is None:
@@ -177,11 +177,11 @@ class FileCopy:
             return os.pread(descriptor, stop - start, LOCAL_HEADER_SIZE + start - place.base)
 
     def found(self, place: Place) -> Place:
-        """As LogCopy."""
+        """Implements `LogCopy.found`."""
         return place
 
     def close(self) -> None:
-        """As LogCopy."""
+        """Implements `LogCopy.close`."""
         self._reader.close()
         for descriptor in self._open.values():
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What every copy of the log can be asked, and how a read is cut into parts.
+"""The questions that every copy of the log answers, and the cut of a read into parts.
 
 A part belongs to one segment. It has a span of each queue that is read there, so the bytes of the log are read once,
 however many queues they belong to.
@@ -21,7 +21,7 @@ FILES, TIER = "files", "tier"
 
 
 class CopySource(NamedTuple):
-    """Where a copy is. `path`: a folder or the store's URL; `cluster`: of a tier, its uuid."""
+    """The location of a copy. `path`: a folder or the store's URL; `cluster`: of a tier, its uuid."""
 
     kind: str
     path: str
@@ -61,14 +61,14 @@ class Span(NamedTuple):
 
 
 class CopyPart(NamedTuple):
-    """What one task reads."""
+    """The part of a copy that one task reads."""
 
     segment: Segment
     spans: tuple[Span, ...]
 
     @property
     def messages(self) -> int:
-        """How many rows there will be."""
+        """The number of rows that there will be."""
         return sum(span.end - span.start for span in self.spans)
 
 
@@ -89,7 +89,7 @@ class LogCopy(Catalog, Reads, Protocol):
     """Opened on the driver, and again by each task. Every call raises CopyError."""
 
     read_bytes: int
-    """What one read should have: a request of a store costs more than one of a disk."""
+    """Bytes that one read should have: a request of a store costs more than one of a disk."""
 
     def topics(self) -> list[str]:
         """Names of all topics but the system's own, sorted."""

@@ -14,7 +14,7 @@ READ_BYTES = 8 << 20
 
 
 class SegmentEnds(NamedTuple):
-    """How a segment begins and ends: equal ones mean equal entries in between.
+    """The beginning and the end of a segment: equal ones mean equal entries in between.
 
     `parent` and `header_crc` chain segments: the parent of the next one is the header CRC of the last entry here.
     """

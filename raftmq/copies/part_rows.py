@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 2 << 20
-"""Of the log in a batch, unless a single message has more: the arrays that a batch is made of then fit into memory that
-the process has already, and into the processor's cache."""
+"""Bytes of the log in a batch, unless a single message has more: the arrays that a batch is made of then fit into
+memory that the process has already, and into the processor's cache."""
 GAP_BYTES = 512 << 10
 """Bytes of other queues between two messages of one read: more take longer than a read of their own."""
 _ITEM = np.dtype(

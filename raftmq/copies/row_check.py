@@ -29,10 +29,10 @@ class StoredRows(Protocol):
     """A checkpoint's rows."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """As KV."""
+        """Returns the row's value, as `KV.get` does."""
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[Row]:
-        """As KV."""
+        """Yields rows, as `KV.scan` does."""
 
 
 class Underived(NamedTuple):
@@ -45,8 +45,8 @@ class Underived(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Of one segment. `edges`: the pieces of blocks that other segments may have a part of; `spans`: the offsets
-    [start, end) of each queue."""
+    """The result of checking one segment. `edges`: the pieces of blocks that other segments may have a part of;
+    `spans`: the offsets [start, end) of each queue."""
 
     differences: list[Difference]
     edges: dict[tuple[Queue, int], list[Piece]]
@@ -103,13 +103,13 @@ def _kept(queue: Queue, pieces: Iterable[Piece], stored: StoredRows) -> list[Pie
 
 
 def chunk_of_first(queue: Queue, stored: StoredRows) -> int:
-    """Where the rows of a queue begin: 0 unless it was trimmed."""
+    """Returns the offset at which the rows of a queue begin: 0 unless it was trimmed."""
     bounds = stored.get(CQ, keys.cq_bounds_key(*queue))
     return 0 if bounds is None else keys.unpack_bounds(bounds)[1]
 
 
 def _from(piece: Piece, offset: int) -> Piece:
-    """What of it is at or above the offset."""
+    """Returns the part of the piece that is at or above the offset."""
     if piece.base >= offset:
         return piece
     return Piece(offset, piece.items[(offset - piece.base) * ITEM.size :])
@@ -131,8 +131,8 @@ def check_ends(
     from_start: bool,
     to_end: bool,
 ) -> tuple[list[Difference], list[Underived]]:
-    """What the checkpoint has of queues before and behind what was derived. `from_start`, `to_end`: the log was there
-    from position 0 on, and up to the checkpoint's last entry."""
+    """Checks the checkpoint's rows of queues before and behind the derived ones. `from_start`, `to_end`: the log was
+    there from position 0 on, and up to the checkpoint's last entry."""
     found: list[Difference] = []
     underived: list[Underived] = []
     for queue in queues:

@@ -24,7 +24,7 @@ async def clusters_of(store: ObjectStore) -> list[str]:
 
 
 class SharedObjects:
-    """Of one event loop."""
+    """The objects of a store whose place may be another cluster's folder. Used by one event loop."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -35,7 +35,8 @@ class SharedObjects:
         self._last = ""
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`, of the object itself or of the one of that name below another cluster's id."""
+        """Reads as `ObjectStore.get_range` does, from the object itself or from the one of that name below another
+        cluster's id."""
         own, _, rest = name.partition("/")
         folder = self._folders.get(name, own)
         try:

@@ -53,14 +53,14 @@ class _Described(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What one segment has of a queue."""
+    """One segment's run of a queue."""
 
     segment: Segment
     run: QueueRun
 
 
 class _Listing(NamedTuple):
-    """Of all topics, by (topic id, queue id), lowest segment first; `ids`: topic id by name."""
+    """The runs of all topics, by (topic id, queue id), lowest segment first; `ids`: topic id by name."""
 
     runs: dict[tuple[int, int], list[_Run]]
     ids: dict[str, int]
@@ -86,17 +86,18 @@ class TierCopy:
     # -- the plan
 
     def topics(self) -> list[str]:
-        """As LogCopy."""
+        """Implements `LogCopy.topics`."""
         return sorted(self._listing().ids.keys() - SYSTEM_TOPICS)
 
     def describe_topic(self, name: str) -> _Described:
-        """As LogCopy. A queue keeps what lies above its last gap: what is below was removed by retention."""
+        """Implements `LogCopy.describe_topic`. A queue keeps what lies above its last gap: what is below was removed by
+        retention."""
         topic_id = self._topic_id(name)
         known = {queue: _kept(runs) for (topic, queue), runs in self._listing().runs.items() if topic == topic_id}
         return _Described([QueueInfo(queue, *known.get(queue, (0, 0))) for queue in range(max(known) + 1)])
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """As LogCopy."""
+        """Implements `LogCopy.offset_at`."""
         runs = self._listing().runs.get((self._topic_id(topic), queue_id), [])
         first, end = _kept(runs)
         for segment, run in runs:
@@ -107,7 +108,7 @@ class TierCopy:
         return end
 
     def segments(self, ranges: Sequence[QueueRange]) -> list[CopyPart]:
-        """As LogCopy."""
+        """Implements `LogCopy.segments`."""
         spans: dict[Segment, list[Span]] = {}
         for planned in ranges:
             topic_id = self._topic_id(planned.topic)
@@ -119,7 +120,7 @@ class TierCopy:
         return [CopyPart(segment, tuple(spans[segment])) for segment in sorted(spans)]
 
     def log(self) -> list[Segment]:
-        """As LogCopy."""
+        """Implements `LogCopy.log`."""
 
         async def read() -> list[Segment]:
             folder = self._cluster or await self._only_cluster()
@@ -211,7 +212,7 @@ class TierCopy:
     # -- the tasks
 
     def items(self, segment: Segment, span: Span) -> bytes:
-        """As LogCopy."""
+        """Implements `LogCopy.items`."""
 
         async def read() -> bytes:
             index = await self._index(segment)
@@ -224,16 +225,16 @@ class TierCopy:
             return self._run(read())
 
     def read(self, place: Place, start: int, stop: int) -> bytes:
-        """As LogCopy."""
+        """Implements `LogCopy.read`."""
         with self._told():
             return self._run(self._shared.get_range(place.name, start - place.base, stop - place.base))
 
     def found(self, place: Place) -> Place:
-        """As LogCopy."""
+        """Implements `LogCopy.found`."""
         return place._replace(name=self._shared.where(place.name))
 
     def close(self) -> None:
-        """As LogCopy."""
+        """Implements `LogCopy.close`."""
         try:
             self._run(self._store.close())
         finally:

@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ADMIN_VARIABLE = "RAFTMQ_ADMIN"
 ELSEWHERE = "raftmq status --admin HOST:PORT"
-"""What to type where nobody answers at addresses that were given."""
+"""Advice for when no node answers at the addresses that were given."""
 _TIMEOUT_S = 10.0
 
 _EXIT_CODES = {
@@ -43,7 +43,7 @@ class ApiRefusal(LocalError):
     def __init__(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode) -> None:
         super().__init__(what, why, fix, exit_code)
         self.code = code
-        """As docs/http-api.md lists them."""
+        """One of the codes in docs/http-api.md."""
 
     @property
     def is_passing(self) -> bool:
@@ -148,7 +148,7 @@ class AdminApi:
         return {**first, field: items, **({"next": None} if "next" in first else {})}
 
     def local(self, path: str) -> dict[str, Any]:
-        """What the node that answers says about itself. Raises LocalError."""
+        """Asks the node that answers about itself. Raises LocalError."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _connect(address: str) -> http.client.HTTPConnection:
 
 
 def ask_all(addresses: Iterable[str], path: str) -> tuple[list[tuple[AdminApi, dict[str, Any]]], dict[str, LocalError]]:
-    """What each node says of itself, in the order of the addresses; and address -> why it does not."""
+    """Returns each node's answer about itself, in the order of the addresses; and address -> why there is none."""
     answers, silent = [], {}
     for address in addresses:
         api = AdminApi([address])

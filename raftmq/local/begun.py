@@ -1,7 +1,7 @@
-"""Whether the first `raftmq up` of a directory got to its end: until then nothing in it is anybody's data.
+"""The mark of a first `raftmq up` that has not got to its end: until then nothing in its directory is anybody's data.
 
 DATA/BEGUN stands there from before the first file until all data directories are complete. No node starts meanwhile, so
-whoever finds it (Ctrl-C, kill -9 or a power cut came between) may remove what was made and begin again.
+a command that finds it (Ctrl-C, kill -9 or a power cut came between) may remove what was made and begin again.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class LocalCluster:
 
     @property
     def servers(self) -> str:
-        """What a client is given: "127.0.0.1:9876;127.0.0.1:9877;…"."""
+        """The servers that a client is given: "127.0.0.1:9876;127.0.0.1:9877;…"."""
         return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
 
     @property

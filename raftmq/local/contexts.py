@@ -23,11 +23,11 @@ class ClusterContext(NamedTuple):
 
     name: str
     addresses: list[str]
-    """Of the HTTP API; [] if only the servers were named."""
+    """Addresses of the HTTP API; [] if only the servers were named."""
     cluster_id: str
-    """Of the cluster that answered when it was added; "" if none did."""
+    """The id of the cluster that answered when it was added; "" if none did."""
     servers: list[str]
-    """Of the clients' port; [] if only the HTTP API was named."""
+    """Addresses of the clients' port; [] if only the HTTP API was named."""
 
 
 def contexts_file() -> Path:

@@ -1,4 +1,4 @@
-"""What the machine should be like for a node: kernel settings, disk, clock, limits. Linux; elsewhere little is known.
+"""The machine's fitness for a node: kernel settings, disk, clock, limits. Linux; elsewhere little is known.
 
 Each check says what it found and, if that should be changed, what to change and why. Values are what RocketMQ's os.sh
 and common advice ask for only where that is right for a log that is synced for every batch; where it is not, the reason
@@ -29,7 +29,7 @@ class HostCheck(NamedTuple):
     name: str
     found: str
     finding: str = ""
-    """What to change and why; "" if nothing."""
+    """The advised change and its reason; "" if nothing."""
 
 
 class Setting(NamedTuple):
@@ -60,7 +60,7 @@ SETTINGS = (
     Setting("net/core/somaxconn", lambda value: value >= 1_024, "1024 or more", "many clients connect again at once"),
 )
 SCHEDULERS = ("none", "mq-deadline", "deadline", "noop", "kyber")
-"""Of the disk: they do not hold a sync back in favour of other processes, as bfq and cfq may."""
+"""Schedulers of the disk that do not hold a sync back in favour of other processes, as bfq and cfq may."""
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
@@ -100,7 +100,7 @@ def _swap(root: Path) -> HostCheck:
 
 
 def _file_system(directory: Path, root: Path) -> HostCheck:
-    """Of the longest mount point above the directory."""
+    """Checks the file system of the longest mount point above the directory."""
     path = str(directory.absolute())
     try:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]

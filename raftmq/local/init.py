@@ -63,7 +63,7 @@ def check_data_dirs(nodes: Sequence[NodeRecord]) -> UUID:
 
 
 def is_empty(directory: Path) -> bool:
-    """Whether nothing was ever in it but a lock."""
+    """Returns True if nothing was ever in it but a lock."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 

@@ -28,9 +28,9 @@ from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
 
 POLL_S = 0.1
 LOCK_S = 60.0
-"""How long another command on the same directory is waited for."""
+"""Time to wait for another command on the same directory, in seconds."""
 ELECTED_S = 30.0
-"""How long a leader is waited for."""
+"""Time to wait for a leader, in seconds."""
 REMOVED = "removed"
 
 Tell = Callable[[str], object]
@@ -59,7 +59,7 @@ class LocalMembers:
 
     @property
     def _api(self) -> AdminApi:
-        """Whoever of the running nodes answers first."""
+        """The API of the running node that answers first."""
         nodes = self._cluster.nodes
         running = [node for node in nodes if is_running(node)] or nodes
         return AdminApi([f"127.0.0.1:{node.admin_port}" for node in running], "raftmq node list")
@@ -178,7 +178,7 @@ class LocalMembers:
                 write_cluster(self._cluster.data, cluster.without(node.id))
 
     def _wait_promoted(self, record: NodeRecord, role: str) -> Joined:
-        """Until it is a voter; or a learner that has what the others have."""
+        """Waits until the node is a voter; or a learner that has what the others have."""
         while True:
             view = self._look()
             member = next((each for each in view["members"] if each["id"] == record.id), None) if view else None

@@ -41,7 +41,7 @@ _reserved: list[int] = []
 _PLACES = ((15000, 32000), (2000, 9000), (61000, 65500))
 PORTS_WANTED = 1000
 NAMELESS_PORT_S = 10.0
-"""How long a port is waited for whose owner has no name: a killed process whose disk still works."""
+"""Time to wait for a port whose owner has no name, in seconds: a killed process whose disk still works."""
 
 
 def start_node(node: NodeRecord) -> int:
@@ -85,7 +85,7 @@ def is_running(node: NodeRecord) -> bool:
 
 
 def exit_code(pid: int) -> int | None:
-    """What a node that this process started ended with; None if it runs or somebody else started it."""
+    """Returns the exit code of a node that this process started; None if it runs or somebody else started it."""
     return _children[pid].poll() if pid in _children else None
 
 
@@ -176,7 +176,7 @@ def _bind_error(port: int) -> int | None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a node could listen there now."""
+    """Returns True if a node could listen there now."""
     return _bind_error(port) is None
 
 
@@ -225,7 +225,8 @@ def _reserve(base: int, count: int) -> bool:
 
 
 def _free_range() -> tuple[int, int]:
-    """Where free ports are looked for: the first of these places that the ephemeral ports leave alone."""
+    """Returns the range in which free ports are looked for: the first of these places that the ephemeral ports leave
+    alone."""
     taken = ephemeral_ports()
     for low, high in _PLACES:
         if taken.stop <= low or high <= taken.start:

@@ -14,7 +14,7 @@ from cluster.runtime import python_speed
 
 NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python")
 FASTER = 1.1
-"""From this ratio on another Python is worth a word; `.ci/preflight` takes it from there on as well."""
+"""The least ratio at which another Python is worth a word; `.ci/preflight` then takes it as well."""
 TURNS = 3
 """Runs of each process, in turns: other work on the machine slows one of them, or all alike."""
 PATIENCE_S = 30.0
@@ -90,7 +90,7 @@ def _named(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _output(*command: str) -> str:
-    """What a process prints; empty if it fails."""
+    """Returns the output of a process; empty if it fails."""
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -25,11 +25,11 @@ class Restarted(NamedTuple):
 
     node: int
     seconds: float
-    """From the beginning of its stop until it was ready."""
+    """Time between the beginning of its stop and its being ready."""
 
 
 class RollingRestart:
-    """Of all nodes, or of some. `addresses`: node -> "host:port" of its HTTP API."""
+    """A restart of all nodes, or of some, one after the other. `addresses`: node -> "host:port" of its HTTP API."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RollingRestart:
         return Restarted(node, round(time.monotonic() - began_s, 3))
 
     def _wait_back(self, node: int, began_s: float) -> None:
-        """Until another process than before answers and is ready for clients."""
+        """Waits until another process than before answers and is ready for clients."""
         self._tell(f"node {node}: starts")
         deadline = began_s + self._wait_s
         while True:

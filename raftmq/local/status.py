@@ -1,4 +1,4 @@
-"""What the nodes say about themselves over HTTP, and what follows for the cluster."""
+"""The nodes' answers about themselves over HTTP, and what follows for the cluster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ClusterView(NamedTuple):
 
     @property
     def leader(self) -> int | None:
-        """Who leads in that term, by its own word."""
+        """The node that leads in that term, by its own word."""
         for view in self.nodes:
             status = view.status
             if status and status["role"] == "leader" and int(status["term"]) == self.term:
@@ -137,7 +137,7 @@ def fetch_status(admin_port: int, timeout_s: float = 1.0, host: str = "127.0.0.1
 
 
 def fetch_ready(address: str, timeout_s: float = 2.0) -> bool:
-    """Whether clients may be sent to the node; False if it does not answer."""
+    """Returns True if clients may be sent to the node; False if it does not answer."""
     host, port = split_address(address)
     body = _get(host, port, "/v1/health/ready", timeout_s)
     return body is not None and bool(body.get("ready"))

@@ -1,4 +1,4 @@
-"""What a support bundle contains, without secrets and without message bodies.
+"""The content of a support bundle, without secrets and without message bodies.
 
 Endpoints are named one by one: none of them shows a body. Secrets are removed from everything that is written, whatever
 it is: values of keys that look like secrets, passwords in URLs, and PEM blocks.
@@ -37,7 +37,7 @@ ENDPOINTS = (
     "/metrics",
 )
 LOG_BYTES_MAX = 2 << 20
-"""Of the end of each log."""
+"""Bytes at the end of each log that it contains."""
 TIMEOUT_S = 10.0
 HIDDEN = "***"
 _WORDS = r"(?:secret|passw(?:or)?d|token|access_?key|api_?key|credential|private_?key|authorization)"

@@ -13,7 +13,7 @@ POLL_S = 0.1
 
 
 class Rest(NamedTuple):
-    """What has not reached the tier."""
+    """The part of the log that has not reached the tier."""
 
     size: int | None
     """Bytes; None if no node could say."""
@@ -68,5 +68,5 @@ def _views(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _pending(views: Sequence[dict[str, Any]]) -> int | None:
-    """As the node says that has the most in sealed segments."""
+    """Returns the bytes that wait for the tier, by the node that has the most of them in sealed segments."""
     return max((view["sealed_end"] - view["verified_to"] for view in views), default=None)
