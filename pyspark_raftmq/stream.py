@@ -83,7 +83,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the batch that begins at `start`; `start` itself if there is nothing to read. Raises PlanError.
+        """Returns the end of the batch that begins at `start`; `start` itself if there is nothing. Raises PlanError.
 
         Spark asks only when it has recorded that everything up to `start` is done, so that is when the group's offsets
         are committed: `commit` comes one batch late, and not at all for the last batch of an availableNow query.

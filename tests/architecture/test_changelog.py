@@ -18,7 +18,7 @@ NAME = re.compile(rf"\+[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
 
 
 def problem(name: str, text: str) -> str:
-    """What is wrong with a fragment; "" if nothing is."""
+    """Returns the fault of a fragment; "" if there is none."""
     if not NAME.fullmatch(name):
         return f"changelog.d/{name} is not called +some-name.KIND.md with KIND one of {', '.join(KINDS)}"
     if not text.strip() or text.lstrip()[0] in "#-*":

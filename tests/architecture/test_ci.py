@@ -39,7 +39,7 @@ ABOUT_THE_RUNNER = {
     "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     f"{INSTALL}valgrind",
 }
-"""What brings tools that no Python package brings."""
+"""The lines that install tools which no Python package has."""
 RUN = re.compile(r"(\.ci/bare )?\.ci/run|make [a-z -]+")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 

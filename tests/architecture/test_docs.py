@@ -205,7 +205,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 NO_COMMANDS = {"raftmq key id"}
-"""In backticks: what a key is mixed with (docs/wire-protocol.md)."""
+"""Words in backticks that are no command: a key is mixed with them (docs/wire-protocol.md)."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -215,7 +215,7 @@ def test_commands_in_sentences_exist(page: Path) -> None:
 
 
 def check_command(line: str) -> str | None:
-    """What is wrong with a line that runs `raftmq`, or None."""
+    """Returns the fault of a line that runs `raftmq`, or None."""
     from raftmq.cli import cli
 
     match = re.search(r"(?:^|[|;&$] *|bin/)raftmq((?: +[^\s|;&#>]+)+)", line)

@@ -1,4 +1,4 @@
-"""Who may import whom: the contracts hold, and each of them can fail."""
+"""The layers: which package may import which. The contracts hold, and each of them can fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for folder in sys.argv[1:]:
         code = lint_imports(no_cache=True)
     print(json.dumps([code, said.getvalue()]))
 """
-"""What the command lint-imports does, in one folder after the other."""
+"""The work of the command lint-imports, in one folder after the other."""
 
 
 def run(tool: str, *args: str, cwd: Path = ROOT, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -162,7 +162,7 @@ def test_clocks_are_allowed_elsewhere() -> None:
 
 
 def lint(folder: str, code: str) -> str:
-    """What ruff says about `code`, were it a new file in `folder`."""
+    """Returns ruff's findings about `code`, were it a new file in `folder`."""
     return run("ruff", "check", "--no-cache", "--stdin-filename", f"{folder}/new_file.py", "-", text=code).stdout
 
 

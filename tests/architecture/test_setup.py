@@ -201,7 +201,7 @@ def test_the_cpp_client_does_not_load(bin_dir: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What setup.py needs to build a kernel, which is a small one."""
+    """The files that setup.py needs to build a kernel, which is a small one."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "cluster/kernel").mkdir(parents=True)
@@ -210,7 +210,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
-    """What was built, and what was said. It succeeds in any case."""
+    """Returns the libraries that were built, and the output. The build succeeds in any case."""
     command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=tree, env=os.environ | variables, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -260,7 +260,7 @@ def test_a_kernel_that_does_not_compile_is_not_passed_over_in_silence(tree: Path
 
 
 def plan_of(target: str, folder: Path) -> str:
-    """What `make TARGET` would run on a fresh clone."""
+    """Returns the commands that `make TARGET` would run on a fresh clone."""
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, folder)
     (folder / "cluster/kernel").mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""What grows unseen: circles of imports, long functions, many modules of one name. Each test prints its counts."""
+"""Figures that grow unseen: circles of imports, long functions, many modules of one name. Each test prints its
+counts."""
 
 from __future__ import annotations
 
@@ -128,8 +129,8 @@ def assigned_from_outside(sources: dict[str, str]) -> list[Assignment]:
 
 
 def test_no_attribute_of_a_finished_object_is_assigned_from_outside() -> None:
-    """Whoever does so makes the object in two steps, and every reader has to find the second one. What an object needs
-    is an argument of its constructor; where two need each other, a Signal is made before both."""
+    """An assignment from outside makes an object in two steps, and every reader has to find the second one. An object
+    gets all that it needs as arguments of its constructor; where two need each other, a Signal is made before both."""
     sources = {
         str(path.relative_to(ROOT)): path.read_text()
         for path in product_files()

@@ -50,7 +50,7 @@ def name_of(path: Path) -> str:
 
 
 def findings(text: str) -> list[str]:
-    """What in `text` does not belong in the tree, as "line: reason: match"."""
+    """Returns the parts of `text` that do not belong in the tree, as "line: reason: match"."""
     found: list[str] = []
     if not ANY_BANNED.search(text):  # of the whole file at once, as of nearly all there is nothing to tell
         return found

@@ -43,7 +43,7 @@ def wanting(tool: str) -> list[str]:
 
 
 def table() -> str:
-    """As docs/testing.md has it."""
+    """Returns the table as docs/testing.md has it."""
     lines = ["| Tool | How to get it (Debian) | What for | Tests |", "|---|---|---|---|"]
     for name, tool in TOOLS.items():
         tests = " ".join(f"`{test}`" for test in wanting(name))

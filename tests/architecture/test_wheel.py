@@ -1,4 +1,4 @@
-"""What is shipped: the wheel holds the product packages, their data, and nothing else."""
+"""The shipped files: the wheel holds the product packages, their data, and nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_holds_every_module(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_holds_the_native_kernel_and_not_its_source(wheel: zipfile.ZipFile) -> None:
-    """Where the compiler is missing, tests/architecture/test_setup.py tells what is built."""
+    """If the compiler is missing, tests/architecture/test_setup.py tells what is built."""
     suffixes = {Path(name).suffix for name in wheel.namelist() if name.startswith("cluster/kernel/_native")}
     assert suffixes == {".pyi"} | ({".so"} if is_here("compiler") else set())
     assert ("-none-any" in Path(str(wheel.filename)).name) is not is_here("compiler")
@@ -129,7 +129,7 @@ def user(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def check_types(python: Path, folder: Path) -> str:
-    """What mypy says about USE, were it a file of the user whose Python this is."""
+    """Returns mypy's output about USE, were it a file of the user whose Python this is."""
     (folder / "use.py").write_text(USE)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), "use.py"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name this tree
@@ -137,7 +137,7 @@ def check_types(python: Path, folder: Path) -> str:
 
 
 def test_a_users_type_checker_sees_the_types_of_the_installed_package(user: Path, tmp_path: Path) -> None:
-    """Where a package has no marker, everything that comes out of it is Any, and any call passes."""
+    """If a package had no marker, everything that comes out of it would be Any, and any call would pass."""
     done = check_types(user, tmp_path)
     errors = [line for line in done.splitlines() if ": error: " in line]
     wrong = [number for number, line in enumerate(USE.splitlines(), 1) if line.endswith("# error")]

@@ -68,7 +68,7 @@ class Accepted(asyncio.Protocol):
 
 
 class OneByteSystem:
-    """As much of a system as a send needs."""
+    """The part of a system that a send needs."""
 
     traits = Traits("fake", "1", "nowhere", warm_s=0.0, batches=False)
 

@@ -49,7 +49,7 @@ def connect(window: bench_load.Window) -> Wire:
 
 
 def feed(window: bench_load.Window, data: bytes, cut: int) -> None:
-    """In pieces of `cut` bytes."""
+    """Hands the data over in pieces of `cut` bytes."""
     for at in range(0, len(data), cut):
         window.data_received(data[at : at + cut])
 
@@ -119,7 +119,7 @@ async def test_a_connection_that_is_lost_ends_the_run() -> None:
 
 
 def replied(opaque: int, code: int = 0) -> bytes:
-    """What a broker answers to a send."""
+    """Returns a broker's answer to a send."""
     header = b'{"code":%d,"extFields":{"queueOffset":"7"},"flag":1,"opaque":%d,"version":477}' % (code, opaque)
     return PREFIX.pack(4 + len(header), len(header)) + header
 
@@ -173,7 +173,7 @@ def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
 
 
 def answer(stream: int) -> bytes:
-    """What etcd sends for a put: headers, a message, trailers."""
+    """Returns etcd's frames for a put: headers, a message, trailers."""
     return (
         frame(grpc.HEADERS, grpc.END_HEADERS, stream, b"\x88")
         + frame(grpc.DATA, 0, stream, b"\x00\x00\x00\x00\x02\x0a\x00")

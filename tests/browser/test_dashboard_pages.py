@@ -40,7 +40,7 @@ SHOWN = "document.querySelector('#main .stamp[data-applied]') !== null"
 TABS_MAX = 250
 
 DASH = "\u2013"
-"""Where there is no number."""
+"""The text in place of a number that is not known."""
 TABLE = """[...document.querySelector('#main table').querySelectorAll('tbody tr')].map((row) => ({
   key: row.dataset.row,
   cells: Object.fromEntries([...row.children].map(
@@ -93,7 +93,7 @@ async def opened(page: Page, cluster: LiveCluster, name: str, node: int = 1, **s
 
 
 def of_rows(numbers: Numbers, answer: Any) -> dict[str, dict[str, str | None]]:
-    """What the table has to show of an answer, as the page keeps it: text, None for null."""
+    """Returns the texts that the table has to show of an answer, as the page keeps them: text, None for null."""
     return {
         str(row[numbers.key]): {name: None if row[name] is None else str(row[name]) for name in numbers.fields}
         for row in answer[numbers.rows]

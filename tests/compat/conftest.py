@@ -54,7 +54,8 @@ COMMANDS = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a foreign process. The C++ and the Java client write their own logs into the home folder."""
+    """Returns the environment of a foreign process. The C++ and the Java client write their own logs into the home
+    folder."""
     return {
         **os.environ,
         "HOME": str(home),
@@ -185,7 +186,8 @@ def start(live: LocalCluster, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def chance() -> random.Random:
-    """Where in a client's life it is struck; RAFTMQ_COMPAT_SEED repeats a run."""
+    """The chance that chooses the moments of a client's life at which it is struck; RAFTMQ_COMPAT_SEED repeats a
+    run."""
     seed = int(os.environ.get("RAFTMQ_COMPAT_SEED") or random.SystemRandom().randrange(1 << 32))
     assert sys.__stdout__
     sys.__stdout__.write(f"\n    RAFTMQ_COMPAT_SEED={seed}\n")

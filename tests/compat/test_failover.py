@@ -40,7 +40,7 @@ AFTER = 300
 PATIENCE_S = 90.0
 YOUNG_S, POLL_S = 10.0, 30.0
 REPEATS = {"cpp", "java", "java-newest"}
-"""Who repeats a failed send at the name of another node (docs/adr/0010-broker-names.md)."""
+"""The clients that repeat a failed send at the name of another node (docs/adr/0010-broker-names.md)."""
 FAILED_MAX = 5
 """Sends of such a client that may fail: one that waits for its route poll fails hundreds a second."""
 
@@ -50,7 +50,7 @@ def acknowledged(line: dict[str, Any]) -> bool:
 
 
 class Strike(NamedTuple):
-    """What one producer went through when the leader was killed."""
+    """The experience of one producer when the leader was killed."""
 
     after_s: float
     """Age of the producer."""

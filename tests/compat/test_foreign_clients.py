@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 def expected(prefix: str, number: int) -> Seen:
-    """What every client sends as its message `number`."""
+    """Returns the message that every client sends as its message `number`."""
     key = f"{prefix}-{number}"
     return Seen(key, "odd" if number % 2 else "even", f"blue {number}", f"{key} ".encode() + SAMPLE_BYTES)
 

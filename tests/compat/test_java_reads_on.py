@@ -50,7 +50,7 @@ def mq(live: LocalCluster) -> Iterator[raftmq.Client]:
 
 
 def wait_past(client: Any, moment: float) -> None:
-    """Until a message came after this time."""
+    """Waits until a message came after this time."""
     client.wait("message", 1, 2 * POLL_S, lambda line: line["at"] > moment)
 
 

@@ -27,7 +27,7 @@ def send_some(mq: raftmq.Client, topic: str, first: int) -> None:
 
 
 def all_seen(readers: list[Any]) -> list[dict[str, Any]]:
-    """What all of them were given, in the order of time."""
+    """Returns the messages of all readers, in the order of time."""
     return sorted((line for reader in readers for line in reader.lines("message")), key=lambda line: line["at"])
 
 

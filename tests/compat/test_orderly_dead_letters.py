@@ -1,4 +1,4 @@
-"""What orderly Java consumers of both lines give up is a dead letter once, and comes no more."""
+"""A message that orderly Java consumers of both lines give up is a dead letter once, and comes no more."""
 
 from __future__ import annotations
 

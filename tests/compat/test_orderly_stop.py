@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 QUEUES = 4
 GRACE_S = 35.0
 DOWN_S = 12.0
-"""How long the node stays down: a client that waits for it would show."""
+"""Seconds that the node stays down: a client that waits for it would show."""
 GAP_MAX_S = 8.0
 """Without a message: far above what a failover or a retry takes (3 s), far below the route poll."""
 

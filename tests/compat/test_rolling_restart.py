@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 
 class Sent:
-    """What our client was told."""
+    """The answers that our client got."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []

@@ -44,7 +44,7 @@ SUITE: dict[str, Callable[[ObjectStore], Awaitable[None]]] = {
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server with an empty bucket."""
+    """The endpoint of a server with an empty bucket."""
     if not SERVER.exists():
         lack("go", why="make test-compat builds versitygw with it")
     folder = tmp_path_factory.mktemp("s3")

@@ -37,7 +37,7 @@ def put_group(live: LocalCluster, group: str, retry_max_times: int) -> None:
 
 
 def dead_letters(mq: raftmq.Client, group: str, limit_s: float) -> list[raftmq.Message]:
-    """What %DLQ%group holds once there is something, or after `limit_s`."""
+    """Returns the messages of %DLQ%group once there are some, or none after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         try:

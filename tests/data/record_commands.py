@@ -40,7 +40,7 @@ BEYOND: list[list[Any]] = [
 
 
 def answers(payloads: list[bytes]) -> tuple[list[str], dict[str, int]]:
-    """What apply says to each, and the sums of the rows afterwards."""
+    """Returns apply's answer to each payload, and the sums of the rows afterwards."""
     kv = MemoryKV()
     state, tail = BrokerState(kv), EMPTY_TAIL
     results = []

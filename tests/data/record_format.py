@@ -98,7 +98,8 @@ def keep(home: Path, name: str) -> None:
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """What the release that wrote it finds in a copy: the state is brought up to the end of the log first."""
+    """Returns the content of a copy by the release that wrote it: the state is brought up to the end of the log
+    first."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(directory, Path(folder) / "copy"))
         opened = open_node_dir(OsFileSystem(), copy)

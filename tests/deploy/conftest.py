@@ -1,4 +1,4 @@
-"""What the tests of deploy/ share: `live_cluster`."""
+"""The shared fixtures of the tests of deploy/: `live_cluster`."""
 
 from __future__ import annotations
 

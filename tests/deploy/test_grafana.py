@@ -20,7 +20,7 @@ BOARD = json.loads((ROOT / "deploy/grafana/raftmq.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 PAGE = (ROOT / "docs/metrics.md").read_text()
 ANSWERS = re.findall(r"^\| [^|]+\? \| `([^|]+)` \|", PAGE, re.MULTILINE)
-"""What to look at, of the questions in docs/metrics.md."""
+"""The expressions that answer the questions in docs/metrics.md."""
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]] + ANSWERS
 OF_PROMETHEUS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 PATIENCE_S = 90.0

@@ -28,7 +28,8 @@ SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="package", autouse=True)
 def short_lived_java() -> Iterator[None]:
-    """For the session here and for those of commands; a user's JVM is left as Java has it."""
+    """Gives the JVMs of the session here and of commands' sessions a short life; a user's JVM is left as Java has
+    it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
             patch.setenv(name, SHORT_LIVED_JAVA)

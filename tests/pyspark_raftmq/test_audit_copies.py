@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 def run(*sources: CopySource) -> AuditReport:
-    """As Spark does it, in this process."""
+    """Compares copies as Spark does it, in this process."""
     read = list(read_segments(sources, plan(sources)))
     return compare(sources, read, dict(read_digests(enumerate(sources))))
 

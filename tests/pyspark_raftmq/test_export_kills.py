@@ -29,7 +29,7 @@ class DriverDied(BaseException):
 
 
 def parquet_rows(spark: SparkSession, folder: Path) -> list[tuple[int, int]]:
-    """As any user of Spark reads such a folder."""
+    """Reads the folder as any user of Spark does."""
     return [tuple(row) for row in spark.read.parquet(str(folder)).select("queue_id", "queue_offset").collect()]
 
 

@@ -33,7 +33,7 @@ TOPIC = "millions"
 QUEUES = 8
 BATCH = 500
 SINGLES = 10
-"""Of so many runs of messages, one is sent message by message: each then has a key and an entry of its own."""
+"""One of so many runs of messages is sent message by message: each then has a key and an entry of its own."""
 TASKS = 64
 PATIENCE_S = 120
 
@@ -91,7 +91,8 @@ def fill(mq: raftmq.Client) -> list[int]:
 
 
 def sums(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """Of each queue: messages, sums of what they say, and how many do not stand where they were acknowledged."""
+    """Returns, for each queue, the messages, sums of what they say, and how many do not stand where they were
+    acknowledged."""
     from pyspark.sql import functions as f
 
     text = f.col("body").cast("string")
@@ -111,7 +112,7 @@ def sums(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def acknowledged(counts: list[int]) -> list[tuple[Any, ...]]:
-    """What `sums` is to say."""
+    """Returns the rows that `sums` is to return."""
     found = []
     for queue, count in enumerate(counts):
         together = 0

@@ -65,7 +65,7 @@ def test_of_two_that_began_at_one_place_one_commits(tmp_path: Path, starts: tupl
 
 
 def test_a_name_that_is_taken_is_never_replaced(tmp_path: Path) -> None:
-    """Where the file system knows no locks, the link decides."""
+    """If the file system knows no locks, the link decides."""
     target = ParquetTarget(tmp_path, COLUMNS)
     target.commit(written(tmp_path, 0, 3), {("orders", 0): 3})
     target._reached = {("orders", 0): 3}

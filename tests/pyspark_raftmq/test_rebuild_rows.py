@@ -27,7 +27,7 @@ Rows = dict[tuple[str, bytes], bytes]
 
 
 def run(log: CopySource, rows: CopySource, to: str = "") -> RebuildReport:
-    """As Spark does it, in this process."""
+    """Rebuilds rows as Spark does it, in this process."""
     work = Work(log, rows, to)
     tasks = plan(work)
     made = list(chain.from_iterable(derive_parts(work, [task]) for task in tasks))

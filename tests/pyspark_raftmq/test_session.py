@@ -1,4 +1,4 @@
-"""What a session needs is checked before Java starts, and what is missing is said in three lines."""
+"""The needs of a session are checked before Java starts, and what is missing is said in three lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_spark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_python_without_our_packages_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark's workers are when PYSPARK_PYTHON is not set and the environment is not activated."""
+    """Spark's workers are such a Python when PYSPARK_PYTHON is not set and the environment is not activated."""
 
     def missing(name: str) -> object:
         raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
@@ -67,7 +67,7 @@ class Session:
 
 
 def python_without_packages(folder: Path) -> str:
-    """As `python3` on the PATH is where the environment is not activated."""
+    """Makes a Python like `python3` on the PATH where the environment is not activated."""
     path = folder / "python3"
     path.write_text(f'#!/bin/sh\ncd /\nexec {sys.executable} -S "$@"\n')
     path.chmod(0o755)

@@ -70,7 +70,7 @@ def test_a_stream_goes_from_topic_to_topic(
 def test_a_topic_that_is_missing_is_refused_before_a_task_starts(
     spark: SparkSession, servers: str, tmp_path: Path, stream: bool
 ) -> None:
-    """By the driver: there is no job, and so no line of Java about tasks."""
+    """The driver refuses it: there is no job, and so no line of Java about tasks."""
 
     def write() -> None:
         source = spark.readStream.format("rate").load() if stream else spark.range(3).withColumnRenamed("id", "value")

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(mode: str, servers: str, topic: str, folder: Path, **more: str) -> int:
-    """What a driver of its own ends with; `more`: of its environment."""
+    """Returns the exit code of a driver of its own; `more`: additions to its environment."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     command = [sys.executable, "-m", "tests.support.sink_job", mode, servers, topic, str(folder)]
     return subprocess.run(command, cwd=ROOT, env=env, start_new_session=True, timeout=850, check=False).returncode

@@ -1,4 +1,4 @@
-"""What the sink is told: wrong options and columns are refused with what to write instead."""
+"""The sink's options: wrong options and columns are refused with what to write instead."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_spark_submit_runs_a_job(spark: SparkSession, left: Left, tmp_path: Path
 
 
 def submitted(within: Path, *program: str | Path) -> str:
-    """What it prints."""
+    """Returns the output of the program."""
     submit = str(Path(sys.executable).parent / "spark-submit")
     command = [submit, "--master", "local[1]", "--driver-memory", "512m", *map(str, program)]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

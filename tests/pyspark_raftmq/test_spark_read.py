@@ -105,7 +105,8 @@ def test_a_range_of_offsets(spark: SparkSession, servers: str, sent: object) -> 
 
 
 def test_the_first_action_fixes_the_range(spark: SparkSession, servers: str, mq: raftmq.Client) -> None:
-    """What arrives later is in no further action of this frame, nor of one made from it; a new `load` sees it."""
+    """A message that arrives later is in no further action of this frame, nor of one made from it; a new `load` sees
+    it."""
     mq.admin.create_topic("growing", 1)
     mq.send_batch("growing", [b"first", b"second"])
     frame = load(spark, servers, "growing")

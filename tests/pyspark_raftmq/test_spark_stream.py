@@ -27,7 +27,7 @@ class Query:
         self.where = "true"
 
     def run(self) -> list[int]:
-        """How many rows each of its batches had."""
+        """Returns the number of rows of each of its batches."""
         frame = self._spark.readStream.format("raftmq").options(**self._options).load().where(self.where)
         query = (
             frame.writeStream.format("parquet")

@@ -21,7 +21,7 @@ ZERO, ONE = ("t", 0), ("t", 1)
 
 
 class Kept(TopicStream):
-    """What the cluster keeps is what the test says."""
+    """A stream to which the test says what the cluster keeps."""
 
     def __init__(self, kept: dict[Queue, _Kept], **options: str) -> None:
         given = {"servers": "h:1", "topic": "t", "maxOffsetsPerTrigger": "2000", "failOnDataLoss": "false", **options}

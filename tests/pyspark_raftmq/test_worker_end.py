@@ -37,7 +37,7 @@ GIVES_ROWS = 'outfile.write(b"rows"); sys.exit(-1)'
 
 
 def printed(task: str) -> str:
-    """What a worker with this task prints."""
+    """Returns the output of a worker with this task."""
     command = [sys.executable, "-c", WORKER.format(task=task)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr

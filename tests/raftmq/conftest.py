@@ -1,4 +1,4 @@
-"""What the tests of what people touch share: `live_cluster`."""
+"""The shared fixtures of the tests of what people touch: `live_cluster`."""
 
 from __future__ import annotations
 

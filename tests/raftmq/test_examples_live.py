@@ -57,13 +57,13 @@ def test_every_address_has_an_example() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Where the commands run; whatever they started is ended."""
+    """The folder in which the commands run; whatever they started is ended."""
     yield tmp_path
     command(tmp_path, "raftmq down || true")
 
 
 def command(place: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """As typed in that folder, on ports that are free."""
+    """Runs a line as typed in that folder, on ports that are free."""
     names = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(place)}
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("RAFTMQ", "PATH", "HOME"))}
     return subprocess.run(

@@ -243,7 +243,7 @@ def draw_log() -> Callable[[int, int], list[Entry]]:
 
 @pytest.fixture(scope="session")
 def rows_of() -> Callable[[KV], Rows]:
-    """See `all_rows`."""
+    """The function `all_rows`."""
     return all_rows
 
 

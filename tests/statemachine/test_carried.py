@@ -34,7 +34,7 @@ class Broker(FedState):
         return self._store(Run(1, 0, check_ms, 1, RowKind.HALF, self.log.items(0, 1)))
 
     def carry(self, name: int, count: int = 1, kind: RowKind = RowKind.CARRIED_TIMERS, **more: Any) -> int:
-        """Where the first message lies then."""
+        """Carries messages forward; returns the position of the first one then."""
         return self._store(self.log.carried(name, count, kind), **more)
 
     def _store(self, run: Run, **more: Any) -> int:
@@ -236,7 +236,7 @@ def test_a_carry_of_the_other_kind_changes_nothing(broker: Broker) -> None:
 
 
 class Model:
-    """What waits: name -> [due or check, count, place of the first message]."""
+    """The waiting messages: name -> [due or check, count, place of the first message]."""
 
     def __init__(self) -> None:
         self.timers: dict[int, list[int]] = {}

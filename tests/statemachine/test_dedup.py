@@ -57,7 +57,7 @@ def broker(new_log: Callable[[], Any]) -> Broker:
 def test_a_session_of_many_parts_is_that_of_few(
     new_log: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """In pieces of three, in one piece, and read anew: the same is found, and the same rows are left."""
+    """A session in pieces of three, in one piece, and read anew: the same is found, and the same rows are left."""
     rng, size = Random(seed), dedup.PIECE_MAX
     one, pieces = Broker(new_log()), Broker(new_log())
     for broker in (one, pieces):

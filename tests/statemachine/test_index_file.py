@@ -37,7 +37,7 @@ SIZE = 100
 
 
 class Wanted(NamedTuple):
-    """What a file is to say, kept in dicts."""
+    """The wanted content of a file, kept in dicts."""
 
     meta: IndexMeta
     queues: dict[tuple[int, int], tuple[int, bytes]]

@@ -1,4 +1,4 @@
-"""What both stores promise: the same operations give the same rows."""
+"""The contract of both stores: the same operations give the same rows."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_every_call_charges_the_meter_before_its_rows_are_used(kv: KV) -> None:
 
 
 def test_a_removed_range_is_charged_as_one_row(kv: KV) -> None:
-    """What reads the rows in it, for the sums, charges them by its scan."""
+    """A scan that reads the rows in it, for the sums, charges them."""
     batch = Batch()
     batch.delete_range(CQ, b"a", b"z")
     before = METER.units

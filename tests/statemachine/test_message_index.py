@@ -22,7 +22,7 @@ MANY = message_index.RECORDS_MAX
 
 
 def records(topic_id: int, written: list[tuple[bytes, int]]) -> bytes:
-    """What a leader would put into an entry for (key, position)."""
+    """Returns the records that a leader would put into an entry for (key, position)."""
     return b"".join(RECORD.pack(key_hash(topic_id, key), position & 0xFFFFFFFF) for key, position in written)
 
 
@@ -135,7 +135,7 @@ def test_d5_a_segment_closes_its_bucket_and_reopening_goes_on(kv: KV) -> None:
 
 
 def test_rows_of_a_bucket_go_with_one_range(kv: KV) -> None:
-    """What trimming the log will do."""
+    """A trim of the log will remove rows so."""
     writer = Writer(kv)
     writer.add(*[b"k%d" % n for n in range(40)])
     writer.add(b"k1", roll=True)

@@ -1,5 +1,5 @@
-"""What commands take away from level 7 on goes slice by slice: nobody sees it from the first entry on, no entry is
-long, and in the end the same rows are left as if it had gone at once."""
+"""Rows that commands remove from level 7 on go slice by slice: nobody sees them from the first entry on, no entry is
+long, and in the end the same rows are left as if they had gone at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recording(MemoryKV):
         super().__init__()
         self.ops: list[Op] = []
         self.starts: list[tuple[str, bytes]] = []
-        """Where scans began."""
+        """The keys at which scans began."""
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         self.starts.append((family, start))
@@ -59,7 +59,7 @@ class Broker:
         assert self.state.sums.totals == sums.count(self.kv)
 
     def finish(self) -> int:
-        """How many slices it took until nothing was left to remove."""
+        """Returns the number of slices that it took until nothing was left to remove."""
         count = 0
         while self.state.removing:
             self.slice()
@@ -469,7 +469,7 @@ def test_rows_of_a_loser_may_be_dropped_before_its_slice(broker: Broker) -> None
 
 
 def test_slices_of_a_discarded_attempt_begin_where_the_last_one_ended(broker: Broker) -> None:
-    """What was removed is not passed again: a store keeps it for a while."""
+    """A slice does not pass rows again that were removed: a store keeps them for a while."""
     broker.run(["create_topic", {"name": "t"}, True])
     (number,) = open_attempts(broker, 1)
     for _ in range(60):

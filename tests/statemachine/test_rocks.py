@@ -1,4 +1,4 @@
-"""What only RocksKV does: opening, refusing to open, checkpoints, letting go of its lock."""
+"""RocksKV's own part: opening, refusing to open, checkpoints, letting go of its lock."""
 
 from __future__ import annotations
 

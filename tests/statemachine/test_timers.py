@@ -106,7 +106,7 @@ def test_what_lies_behind_a_row_is_found_from_there_on(broker: Broker) -> None:
 
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2], [1], [0, 1, 2, 3]])
 def test_a_start_reads_no_row_by_due_time(broker: Broker, monkeypatch: pytest.MonkeyPatch, gone: list[int]) -> None:
-    """What was removed would be passed one by one."""
+    """A start that read rows by due time would pass removed ones one by one."""
     names = [(due, broker.schedule(due)) for due in (10, 20, 30, 40)]
     broker.run(["deliver_timers", [list(names[at]) for at in gone]])
     first = broker.state.timers.first
@@ -227,7 +227,7 @@ def test_what_does_not_wait_is_not_recalled(broker: Broker) -> None:
 
 
 def test_a_row_may_be_made_changed_and_removed_in_one_run(broker: Broker) -> None:
-    """Whether the store had it before or not: nothing of it is left."""
+    """Nothing of a row is left, if the store had it before or not."""
     kept = broker.schedule(50, count=2)
     log = broker.log
     position = log.tail.end_position

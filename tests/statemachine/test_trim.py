@@ -198,8 +198,8 @@ def test_a_position_above_the_open_bucket_leaves_it_whole(log: Any) -> None:
 @given(seed=st.integers(0, 2**32))
 @example(seed=39)  # a queue grows past an offset that a sweep names and that was beyond its end
 def test_a_trim_hides_what_is_below_and_nothing_else(draw_log: Callable[[int, int], list[Entry]], seed: int) -> None:
-    """What is left of each queue is what it was before. It begins where the TRIMs said; during a sweep, there or
-    where it began before."""
+    """The rest of each queue is as it was before. It begins where the TRIMs said; during a sweep, there or where it
+    began before."""
     kv = MemoryKV()
     state = BrokerState(kv)
     model = Model()
@@ -227,7 +227,7 @@ def test_a_trim_hides_what_is_below_and_nothing_else(draw_log: Callable[[int, in
 
 
 class Model:
-    """Where queues begin, by what the entries say."""
+    """The beginnings of queues, by what the entries say."""
 
     def __init__(self) -> None:
         self.lowest: dict[tuple[int, int], int] = {}
@@ -238,7 +238,7 @@ class Model:
         self.whole: dict[tuple[int, int], dict[int, QueueItem]] = {}
 
     def highest(self, queue: tuple[int, int]) -> int:
-        """Where the queue begins at most."""
+        """Returns the highest offset at which the queue may begin."""
         return max(self.target.get(queue, 0), self.beyond.get(queue, 0))
 
     def trimmed(

@@ -23,7 +23,7 @@ def say(event, **fields):
 
 
 def failures(key):
-    """How many attempts at a message fail, told by its number."""
+    """Returns the number of attempts that fail at a message, told by its number."""
     return {0: 99, 1: 1, 2: 2}.get(int(key.rpartition("-")[2]) % 20, 0)
 
 

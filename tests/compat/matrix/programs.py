@@ -71,7 +71,7 @@ ABSENT: dict[str, dict[str, str]] = {
 ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
     "go-2.1.2": {"request": "the process ends: a request whose send fails is a nil pointer in the library"},
 }
-"""What a client offers, and what ends the client when a leader dies."""
+"""Features that a client offers and that end the client when a leader dies, and why."""
 
 
 def why_absent(client: str, feature: str, mode: str) -> str:
@@ -138,7 +138,7 @@ class Program:
         self._process.stdin.flush()
 
     def wait(self, event: str, timeout_s: float = 120.0) -> None:
-        """Until the program said so. Raises RuntimeError if it ended, or does not say it in time."""
+        """Waits until the program said so. Raises RuntimeError if it ended, or does not say it in time."""
         with self._changed:
             self._changed.wait_for(lambda: {event, "ended"} & self._said, timeout_s)
             if event not in self._said:

@@ -36,7 +36,7 @@ SENDING_MAX_S = 420.0
 DRAIN_MAX_S, QUIET_MAX_S = 180.0, 60.0
 """After the sending: how long is waited for what is missing, and how long while nothing comes."""
 SETTLE_S = 5.0
-"""How long is waited for messages that should not come, after the last judge was content."""
+"""Time to wait for messages that should not come, after the last judge was content, in seconds."""
 ORPHAN_COUNT = 100
 SETTINGS = {
     "RAFTMQ_TIMER__DELAY_LEVELS": "1s 2s 3s 4s 5s 6s",
@@ -44,12 +44,12 @@ SETTINGS = {
     "RAFTMQ_TRANSACTION__CHECK_INTERVAL_MS": "5000",
     "RAFTMQ_TRANSACTION__CHECK_MAX": "60",
 }
-"""Of the cluster: a run is over in minutes."""
+"""The cluster's settings: a run is over in minutes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. Messages a second of each feature; at least so long, in s."""
+    """The parameters of a run. `rate`: messages a second of each feature; `sending_s`: at least so long."""
 
     client: str
     features: tuple[str, ...]
@@ -84,7 +84,7 @@ class Result:
     kills: int
     wait_max_s: float
     drain_s: float
-    """From the end of the sending until the judge was content."""
+    """Time between the end of the sending and the judge's being content."""
 
 
 class Killer(threading.Thread):
@@ -159,7 +159,8 @@ class Run:
             program.finish()
 
     def _send(self, program: Program, admin: AdminApi) -> None:
-        """From "go" to "stopped": kills, a reset, a killed producer, and a calm time in which clients resume."""
+        """Runs the phase between "go" and "stopped": kills, a reset, a killed producer, and a calm time in which
+        clients resume."""
         plan = self.plan
         program.tell("go")
         begun = time.monotonic()
@@ -285,7 +286,7 @@ class Run:
 
 
 def _copy(seen: Seen) -> Seen:
-    """As it stands now: the thread that reads the program's output goes on appending."""
+    """Returns a copy as it stands now: the thread that reads the program's output goes on appending."""
     return replace(seen, sends=list(seen.sends), deliveries=list(seen.deliveries))
 
 

@@ -1,4 +1,4 @@
-"""What is skipped because all is well must be what the thorough passes find nothing in; and a million in seconds."""
+"""The quick passes skip only what the thorough passes find nothing in, and judge a million operations in seconds."""
 
 from __future__ import annotations
 

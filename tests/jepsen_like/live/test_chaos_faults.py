@@ -176,7 +176,7 @@ class Clocks:
 
 
 class Members:
-    """Whoever joins runs and votes; the leader is the lowest id."""
+    """A cluster whose joiners run and vote; the leader is the lowest id."""
 
     def __init__(self, subject: Subject, *, deaf: bool) -> None:
         self._subject = subject

@@ -1,4 +1,4 @@
-"""What a full run must show, the table of faults, and the deck that makes the gates hold."""
+"""The gates of a full run, the table of faults, and the deck that makes the gates hold."""
 
 from __future__ import annotations
 

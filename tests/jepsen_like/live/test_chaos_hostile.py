@@ -300,8 +300,8 @@ def test_a_short_run_of_the_fuzzer_reaches_every_handler_and_finds_nothing(tmp_p
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_meter_knows_of_the_work_of_long_turns(tmp_path: Path) -> None:
-    """By the CPU clock of the nodes' loops, which is nobody's wall clock; the text names the function that ran. What a
-    library does without a function of ours on the stack is told, but is nobody's to charge."""
+    """The figures are of the CPU clock of the nodes' loops, which is nobody's wall clock; the text names the function
+    that ran. The work of a library without a function of ours on the stack is told, but nobody has to charge it."""
     _, told = _chaos(tmp_path, "fuzz", "--requests", "5000", "--seed", "2", "--out", "run")
     assert told.count("longest turn of node") == 3, told
     assert not re.findall(r"not charged to the meter: (?:cluster|statemachine|raftlog)\.", told), told

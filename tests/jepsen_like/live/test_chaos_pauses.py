@@ -1,4 +1,4 @@
-"""What a blow to the cluster costs a client: pauses measured on made-up histories."""
+"""The pauses that a blow to the cluster costs a client, measured on made-up histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `report-000` compares at its end, on a pretended cluster and real files: each check must be able to fail."""
+"""The comparisons of `report-000` at its end, on a pretended cluster and real files: each check must be able to
+fail."""
 
 from __future__ import annotations
 

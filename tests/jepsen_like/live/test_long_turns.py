@@ -1,4 +1,4 @@
-"""What a node's metrics say about its longest turn, read as the node writes them."""
+"""The longest turn according to a node's metrics, read as the node writes them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_the_record_is_of_bugs_that_there_are() -> None:
 
 
 def test_the_recorded_bugs_are_enough_if_their_schedules_kill() -> None:
-    """What the whole command says in the end, without its half hour."""
+    """The verdict of the whole command, without its half hour."""
     found = acceptance.standings(BUGS, rows(BUGS), recorded.load())
     assert [condition.text for condition in acceptance.conditions(found) if not condition.holds] == []
     assert sum(not each.lacks for each in found) >= acceptance.COUNT_MIN

@@ -55,7 +55,7 @@ def witnesses(path: Path) -> ModuleType:
 
 WHOLE_NODES = [bug for bug in BUGS if bug.engine == "full"]
 INSTEAD = {"B01": "B09", "E02": "E03", "J01": "J03", "V01": "V10"}
-"""Of letters whose first schedule takes seconds, one that is played in less than one."""
+"""Letters whose first schedule takes seconds -> one that is played in less than one."""
 FIRST_OF_EACH = {min(bug.id for bug in bugs) for _, bugs in groupby(WHOLE_NODES, lambda bug: bug.id[0])}
 STANDING_FOR_ALL = {INSTEAD.get(name, name) for name in FIRST_OF_EACH}
 """One bug of each letter whose schedule plays whole nodes. `-m slow` plays the others."""
@@ -75,7 +75,7 @@ PLANTED = [
     pytest.param(bug, id=bug.id, marks=COMPILED if any(edit.file == kernels.SOURCE for edit in bug.edits) else [])
     for bug in BUGS
 ]
-"""For tests that make a copy with each bug."""
+"""The parameters of tests that make a copy with each bug."""
 
 
 @pytest.mark.parametrize("bug", PLAYED)

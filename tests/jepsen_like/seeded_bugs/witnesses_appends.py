@@ -22,7 +22,7 @@ GENESIS = Genesis(UUID(int=7), 1, SEGMENT, 0, (Voter(NodeId(1), UUID(int=1)),)).
 
 
 class Held:
-    """In the place of the thread: drains when it is told to."""
+    """A stand-in for the thread: it drains when it is told to."""
 
     def __init__(
         self, _: str, lane: AppendLane, loop: object, on_done: Callable[[Persisted], None], *rest: object

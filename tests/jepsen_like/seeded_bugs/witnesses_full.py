@@ -44,7 +44,7 @@ TOPIC_ID = 1
 
 
 def looked(script: str, look: Callable[[Stage], T]) -> T:
-    """What `look` sees when the script has been played; nothing is judged before."""
+    """Returns the view of `look` when the script has been played; nothing is judged before."""
     seen: list[T] = []
 
     class Looked(Stage):
@@ -57,7 +57,7 @@ def looked(script: str, look: Callable[[Stage], T]) -> T:
 
 
 def count_of(name: str) -> Callable[[Stage], int]:
-    """How many operations ended so, such as "send ok"."""
+    """Returns a look at the number of operations that ended so, such as "send ok"."""
     return lambda stage: stage.recorder.counts[name]
 
 
@@ -107,7 +107,7 @@ class Disk:
         return self.opened()
 
     def refuses(self, call: str, code: int) -> bool:
-        """Whether an append of two entries fails when one of its calls does."""
+        """Returns True if an append of two entries fails when one of its calls does."""
         self.fs.fail_next[call] = code
         try:
             self.log.append(self.pair())

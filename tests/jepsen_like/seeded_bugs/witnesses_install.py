@@ -14,7 +14,7 @@ AWAY = "lead 1\nsend 5\nkill 3\nsend 40 body=2000\nwait 1\nsend 40 body=2000\nwa
 
 
 def played(script: str, looks: Any = lambda stage: None) -> Any:
-    """What `looks` says of the stage after the last line; nothing is judged but what clients see."""
+    """Returns the answer of `looks` about the stage after the last line; nothing is judged but what clients see."""
     seen: list[Any] = []
 
     class Looked(Stage):

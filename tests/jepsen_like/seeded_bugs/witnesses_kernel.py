@@ -24,7 +24,7 @@ from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, request
 
 ENTRY_AT, STORE_MS = 1000, 5
 BODY_AT = 88
-"""In a stored message."""
+"""The offset of the body in a stored message."""
 
 
 def batch(*bodies: bytes) -> bytes:

@@ -33,7 +33,7 @@ def with_learners(*learners: NodeId) -> Membership:
 
 
 def table(current: Membership) -> Members:
-    """Of node 1."""
+    """Returns the members as node 1 has them."""
     return Members(ONE, [current], 1, 1)
 
 

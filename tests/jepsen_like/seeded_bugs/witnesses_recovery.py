@@ -7,7 +7,7 @@ from raftlog.types import NodeId
 
 
 def witness_S10() -> None:
-    """What the state lacks after it was made from a checkpoint is applied again."""
+    """Entries that a state made from a checkpoint lacks are applied again."""
     applied: list[tuple[int, int]] = []
 
     class Looked(Stage):

@@ -64,12 +64,12 @@ def applied(log: Log) -> BrokerState:
 
 
 def witness_G01() -> None:
-    """What a peer reads stays until it has read it."""
+    """A file that a peer reads stays until it has read it."""
     holds("G01")
 
 
 def witness_G02() -> None:
-    """What goes is below the TRIM that both checkpoints know."""
+    """Removed files are below the TRIM that both checkpoints know."""
     holds("G02")
 
 
@@ -126,7 +126,7 @@ def witness_G07() -> None:
 
 
 def witness_G08() -> None:
-    """What is not trimmed is found by its key."""
+    """A message that is not trimmed is found by its key."""
     log = Log()
     stored = [log.store(40, key=b"k%d" % n) for n in range(8)]
     log.trim(stored[2])

@@ -24,7 +24,7 @@ ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 
 
 async def _nothing() -> None:
-    """Where nobody waits for messages."""
+    """Does nothing: nobody waits for messages."""
 
 
 def witness_O01() -> None:

@@ -13,7 +13,7 @@ from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
 
 
 class Side(asyncio.Protocol):
-    """What one side was told, in order."""
+    """The calls that one side got, in order."""
 
     transport: Endpoint
 

@@ -36,7 +36,7 @@ class Watched(Stage):
             self.monitor.report("liveness", f"the script does not get the logs trimmed: {firsts}")
 
     def do_lead_is_refused(self, name: str) -> None:
-        """Whoever lacks log does not campaign, and nobody hands over to it."""
+        """A node that lacks log does not campaign, and nobody hands over to it."""
         machine = self._machine(name)
         assert machine.node is not None
         if machine.node.raw.may_campaign or not machine.node.installs.missing_bytes:

@@ -84,7 +84,7 @@ NOBODY_AWAY: dict[str, list[int]] = {"1": [], "2": [], "3": []}
 
 
 def unreached(stage: Stage) -> dict[str, list[int]]:
-    """What each running node answers routes by."""
+    """Returns the nodes that each running node cannot reach, by which it answers routes."""
     return {
         str(number): sorted(machine.node.links.unreached())
         for number, machine in sorted(stage.machines.items())

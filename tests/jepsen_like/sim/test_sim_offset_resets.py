@@ -84,7 +84,7 @@ class Judged(ResetJudge):
         self.pulled(0, offset)
 
     def reads(self, offset: int | None) -> bool:
-        """Whether that offset may be read now."""
+        """Returns True if that offset may be read now."""
         before = len(self.wrong)
         self.read(0, self.now(), offset)
         return len(self.wrong) == before

@@ -1,4 +1,4 @@
-"""What the simulator holds an orderly stop to, each rule broken once; and who took over from whom."""
+"""The simulator's rules for an orderly stop, each broken once; and which leader took over from which."""
 
 from __future__ import annotations
 

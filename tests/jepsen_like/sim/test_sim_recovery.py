@@ -50,7 +50,7 @@ def test_the_second_checkpoint_in_a_row_is_of_the_replaced_state() -> None:
 def test_damage_that_a_running_node_meets_stops_it_and_is_left_to_its_next_start() -> None:
     class Corrupting(Stage):
         def do_corrupt(self, name: str) -> None:
-            """As a read that failed its checksum."""
+            """Reports damage like a read that failed its checksum."""
             self._machine(name).kv.on_corruption(KVCorruptError("a block fails its checksum"))
 
     stage = Corrupting("nodes 3\nlead 1\nsend 10\nwait 4\nsend 2\ncorrupt 2\nsend 5\nwait 2\nsettle\n")

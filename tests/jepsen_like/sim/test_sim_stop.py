@@ -16,7 +16,7 @@ class Watched(Stage):
         super().__init__(script)
         self.leaders: list[tuple[NodeId, int]] = []
         self.cores: list[RawNode] = []
-        """Of every leader that was seen."""
+        """The cores of every leader that was seen."""
 
     def do_look(self) -> None:
         for machine in self.machines.values():

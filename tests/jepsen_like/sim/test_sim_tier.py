@@ -1,4 +1,4 @@
-"""What the simulator judges of the tier, and the parts of machines that only a tier's seeds have needed."""
+"""The simulator's judgement of the tier, and the parts of machines that only a tier's seeds have needed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _deleted(index: int, name: str) -> Entry:
 
 
 def _judged(*entries: Entry) -> list[str]:
-    """What is said of a node that applied them all at once, and has deleted every topic by then."""
+    """Returns the findings about a node that applied them all at once, and has deleted every topic by then."""
     said: list[str] = []
     machine: Any = SimpleNamespace(node=SimpleNamespace(state=SimpleNamespace(topics_by_id={})))
     TrimCheck(lambda _, what: said.append(what)).applied(cast(Machine, machine), [entries])
@@ -73,7 +73,8 @@ PLACE, DUE_MS = 500, 90
 
 
 def _pinned(*entries: Entry) -> list[str]:
-    """What is said of a log that begins with a message at PLACE, due at DUE_MS, and a half message behind it."""
+    """Returns the findings about a log that begins with a message at PLACE, due at DUE_MS, and a half message behind
+    it."""
     said: list[str] = []
     check = PinCheck(lambda _, what: said.append(what))
     check.learn(_waiting(payload.RowKind.SCHEDULED, PLACE, DUE_MS))

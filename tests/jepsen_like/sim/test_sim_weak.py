@@ -86,7 +86,7 @@ def test_a_message_that_the_leader_alone_had_goes_with_it_by_right() -> None:
 @pytest.mark.parametrize("options", ["", " flush_async=1", " flush_async=1 memory_pool=1"])
 @pytest.mark.parametrize("level", ["leader", "quorum", WAIT_FALSE])
 def test_an_orderly_stop_takes_nothing_along(level: str, options: str) -> None:
-    """Whoever is told while its messages are under way: they are at no level an excuse."""
+    """A leader may be told to stop while its messages are under way: they are at no level an excuse."""
     script = f"nodes 3{options}\nlead 1\nsend 2\nask 1 6 level={level} later\nstop 1\nwait 2\nsettle\n"
     verdict = play(script)
     assert not verdict.violations, verdict.violations

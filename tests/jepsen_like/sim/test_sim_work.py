@@ -23,7 +23,7 @@ SEED = 31
 
 
 def violations() -> list[tuple[str, str]]:
-    """What a run without faults finds."""
+    """Returns the findings of a run without faults."""
     options = draw(SEED)._replace(fault_phase_s=0.5, acked_min=0, hostile=0)
     return [(violation.checker, violation.what) for violation in World(options, ()).run().violations]
 

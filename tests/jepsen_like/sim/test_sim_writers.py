@@ -54,7 +54,7 @@ def commits_the_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_the_rows(patch: pytest.MonkeyPatch) -> None:
-    """What was copied is copied again."""
+    """Plants a fault: messages that were copied are copied again."""
     real = Timers.remove
 
     def remove(timers: Timers, stage: Any, rows: Any, *, delivered: bool) -> CommandResult:

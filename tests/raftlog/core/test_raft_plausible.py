@@ -1,4 +1,4 @@
-"""What a peer may say: each lie is refused before it changes anything, and the node goes on."""
+"""The lies of a peer: each is refused before it changes anything, and the node goes on."""
 
 from __future__ import annotations
 

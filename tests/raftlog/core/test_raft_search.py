@@ -358,7 +358,7 @@ class Search:
         self.seen["trims"] += 1
 
     def _install(self, node: NodeId) -> None:
-        """From whoever has a checkpoint that reaches far enough."""
+        """Installs a checkpoint of a node that reaches far enough."""
         offer = self.offers.pop(node)
         sources = [
             each
@@ -377,7 +377,8 @@ class Search:
         return list(self.group.disks)
 
     def _send_away(self) -> None:
-        """Who left for good is told so by nobody, campaigns for ever and may be stopped by its operator."""
+        """Crashes nodes that left for good: nobody tells them so, they campaign for ever, and their operator may stop
+        them."""
         leader = max(self.group.leaders(), key=lambda node: self.group.nodes[node].term, default=None)
         if leader is not None and (raw := self.group.nodes[leader]).committed_membership_index == raw.membership.index:
             for node in set(self.group.nodes) - set(raw.membership.node_uuids):
@@ -436,7 +437,7 @@ class Search:
 
 
 def searched() -> Iterator[Any]:
-    """What the environment asks for, else SEEDS."""
+    """Yields the seeds that the environment asks for, else SEEDS."""
     if "RAFT_SEED" in os.environ:
         yield int(os.environ["RAFT_SEED"])
     elif "RAFT_SEEDS" in os.environ:

@@ -1,4 +1,4 @@
-"""What a leader sends at once: no more bytes of entries than a turn may, and no answer twice."""
+"""The leader's sending in one turn: no more bytes of entries than a turn may, and no answer twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads next: one table for an orderly stop, a drain, a lagging disk and a damaged log."""
+"""The choice of the next leader: one table for an orderly stop, a drain, a lagging disk and a damaged log."""
 
 from __future__ import annotations
 

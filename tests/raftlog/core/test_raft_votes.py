@@ -1,4 +1,4 @@
-"""Who grants a vote waits a whole election timeout before it campaigns itself (Raft paper, section 5.2)."""
+"""A node that grants a vote waits a whole election timeout before it campaigns itself (Raft paper, section 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `append` refuses changes nothing; what failed once is refused for ever; a full disk is given back its room."""
+"""A call that `append` refuses changes nothing; after one that failed all are refused; a full disk is given back its
+room."""
 
 from __future__ import annotations
 

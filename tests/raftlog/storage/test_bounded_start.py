@@ -1,4 +1,4 @@
-"""What a start reads after a kill does not grow with the log, nor with its segments."""
+"""The bytes that a start reads after a kill do not grow with the log, nor with its segments."""
 
 from __future__ import annotations
 

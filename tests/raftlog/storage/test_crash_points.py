@@ -29,11 +29,11 @@ class Life:
         self.genesis = genesis
         self.frames = frames
         self.acked: list[Entry] = []
-        """What a returned call made durable."""
+        """Entries that a returned call made durable."""
         self.handed: list[Entry] = []
-        """What the log should become if the call under way succeeds."""
+        """The log as it should become if the call under way succeeds."""
         self.before: list[Entry] = []
-        """What it was before that call; differs from `acked` only where the call cuts a conflict."""
+        """The log as it was before that call; differs from `acked` only where the call cuts a conflict."""
 
     def run(self) -> None:
         log = SegmentedLog.create(self.fs, DATA, genesis=self.genesis.entry(), segment_size=self.genesis.segment_size)

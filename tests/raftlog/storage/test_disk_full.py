@@ -74,7 +74,7 @@ def test_every_call_finds_no_space_once(new_log: NewLog, frames: Frames, prepare
 
 
 def test_power_is_lost_while_there_is_no_space(new_log: NewLog, frames: Frames) -> None:
-    """What was refused is gone or whole, and the log takes it again."""
+    """A refused batch is gone or whole, and the log takes it again."""
     for seed in range(40):
         fs, log = new_log()
         done = log.read_entries(0, 1, 1)
@@ -171,7 +171,7 @@ def test_a_refused_vote_never_takes_the_last_promise_with_it(call: int) -> None:
 
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of every write from now on."""
+    """The offsets of every write that follows."""
     seen: list[int] = []
     write = MemoryFile.pwritev
 

@@ -1,4 +1,4 @@
-"""What the storage code relies on, on the real file system and on the one the simulator uses."""
+"""The storage code's contract with the file system, on the real one and on the one the simulator uses."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_directory_moves_as_a_whole_or_not_at_all() -> None:
 
 
 def flip_on_real_disk(path: Path, flips: list[tuple[int, int]]) -> None:
-    """What `MemoryFileSystem.rot` did, done to a real file by somebody else."""
+    """Repeats on a real file what `MemoryFileSystem.rot` did."""
     data = bytearray(path.read_bytes())
     for offset, mask in flips:
         data[offset] ^= mask

@@ -61,7 +61,7 @@ class Trimmed:
         return [int(name[:20]) for name in self.fs.listdir(LOG) if name.endswith(".seg")]
 
     def build(self, base: int, fs: MemoryFileSystem | None = None) -> Path:
-        """What the file at `base` held, as a node would fetch it from a peer."""
+        """Builds the file at `base` again, as a node would fetch it from a peer."""
         first = next(entry for entry in self.entries if entry.position == base)
         previous = self.tail_before(first)
         build = SegmentBuild(fs or self.fs, BUILT, GROUP, previous)

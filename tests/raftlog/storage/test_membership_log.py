@@ -153,7 +153,7 @@ def test_the_id_of_a_node_that_left_is_not_another_nodes(new_log: Any, genesis: 
 
 
 def test_a_joining_node_receives_the_cluster_it_is_of_later(new_log: Any, genesis: Any, frames: Any) -> None:
-    """Of a cluster that was restored, a joining node has only GENESIS at first, which is of the one before."""
+    """A joining node of a cluster that was restored has only GENESIS at first, which is of the one before."""
     _, log = new_log()
     path = Path("/data")
     joins = Identity(NEXT, genesis.group_id, NodeId(4), CLUSTER, 0, (Ancestor(genesis.cluster_uuid, 3),))

@@ -105,7 +105,7 @@ def test_a_newer_format_is_refused(fs: MemoryFileSystem) -> None:
 
 
 def test_a_power_cut_at_any_call_leaves_the_old_run_or_the_new(fs: MemoryFileSystem) -> None:
-    """From no file at all through five runs."""
+    """The run begins with no file at all and goes through five runs."""
     for number in range(1, 14):
         fs = MemoryFileSystem()
         fs.mkdir(DATA)

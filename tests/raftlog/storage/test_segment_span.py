@@ -1,4 +1,4 @@
-"""What a log says of one segment file: where it begins and ends, and what came before."""
+"""The log's description of one segment file: where it begins and ends, and what came before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.types import EMPTY_TAIL
 
 Build = Callable[..., Any]
 SEGMENT_SIZE = 4096
-"""Of `new_log`."""
+"""The segment size of `new_log`."""
 
 
 def test_the_spans_of_all_segments_are_the_log(new_log: Build, frames: Build) -> None:

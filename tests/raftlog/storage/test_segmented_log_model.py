@@ -37,7 +37,7 @@ class LogMachine(RuleBasedStateMachine):
         self.first = 0
         """Index of the log's first entry."""
         self.given_up: list[Path] = []
-        """What was trimmed, and is not removed yet."""
+        """Files that were trimmed, and are not removed yet."""
         self.model = [GENESIS.entry()]
         self.log = SegmentedLog.create(self.fs, DATA, genesis=self.model[0], segment_size=SEGMENT_SIZE)
 

@@ -1,4 +1,4 @@
-"""What the next frame of a log must say of the one before, each part by itself."""
+"""The link between a log's next frame and the one before, each part by itself."""
 
 from __future__ import annotations
 

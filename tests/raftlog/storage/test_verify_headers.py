@@ -32,7 +32,7 @@ def lose_first(disk: Disk) -> None:
 
 
 def found(disk: Disk) -> list[Finding]:
-    """Of the log: this directory has nothing else."""
+    """Returns the findings about the log: this directory has nothing else."""
     return [finding for finding in verify_log(disk.fs, DATA, group_id=GROUP) if LOG in finding.path.parents]
 
 

@@ -53,7 +53,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 
 def by_rows(data: bytes) -> list[dict[str, Any]]:
-    """What the client's own messages say, one by one."""
+    """Returns the rows of the client's own messages, one by one."""
     return [
         {
             "topic": message.topic,

@@ -40,7 +40,7 @@ class Script:
         self.asked: list[tuple[int, int]] = []
         self.nodes: list[str | None] = []
         self.looked_up: list[tuple[int, str | None]] = []
-        """How many positions were asked for in one request, and of whom."""
+        """The number of positions that were asked for in one request, and the node that was asked."""
         self.no_entries_from: set[str | None] = set()
 
     def pull_frames_soon(

@@ -150,7 +150,7 @@ def test_an_export_that_fails_leaves_no_file(servers: str, tmp_path: Path, capsy
 def test_a_read_goes_on_when_the_leader_is_killed(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, read_from: str
 ) -> None:
-    """What was begun at one leader is finished with the next: every offset once, in order."""
+    """A read that was begun at one leader is finished with the next: every offset once, in order."""
     monkeypatch.setattr("raftmq.arrow.reading.MAX_PULL_MESSAGES", 50)
     monkeypatch.setattr("raftmq.arrow.tables.BATCH_ROWS", 50)
     with raftmq.connect(cluster.servers) as mq:

@@ -24,7 +24,7 @@ from tests.support.patient_loop import PatientLoop
 
 
 class Step(NamedTuple):
-    """What becomes of one send: stored or not, answered (None: never) or not, the connection closed or not."""
+    """The fate of one send: stored or not, answered (None: never) or not, the connection closed or not."""
 
     store: bool = True
     code: int | None = 0
@@ -193,7 +193,7 @@ class FakeNode:
         self.overrides: dict[int, deque[tuple[int, str | None, dict[str, str], bytes]]] = {}
         self.names_leader: int | None = -1
         self.clusters = ""
-        """What it says of the cluster it belongs to."""
+        """The clusters that it says it belongs to."""
         self.mute = False
         self.calls: list[int] = []
         self.connections: set[FakeConnection] = set()
@@ -207,7 +207,7 @@ class FakeNode:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def kill(self) -> None:
-        """As kill -9: no longer listens, every connection is reset."""
+        """Ends like kill -9: no longer listens, every connection is reset."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -450,7 +450,7 @@ def fake_in_thread() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def step() -> type[Step]:
-    """What becomes of one send."""
+    """The type of a send's fate."""
     return Step
 
 

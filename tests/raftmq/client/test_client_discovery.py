@@ -1,4 +1,4 @@
-"""Where the client looks for the cluster."""
+"""The sources from which the client takes the cluster's addresses."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def test_a_compressed_body_is_inflated(stored: Any, stored_message: Any) -> None
 def test_a_body_in_lz4_or_zstd_is_inflated(
     stored: Any, stored_message: Any, kind: int, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Java's setCompressType writes it: frames of LZ4 and of ZSTD, their kind in the message's flags."""
+    """The body is in the form that Java's setCompressType writes: frames of LZ4 and of ZSTD, their kind in the
+    message's flags."""
     pyarrow = pytest.importorskip("pyarrow")
     body = b"a long story " * 100
     sink = pyarrow.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""Who leads, and for how long that is believed; routes in either form."""
+"""The leader, and the time for which it is believed; routes in either form."""
 
 from __future__ import annotations
 

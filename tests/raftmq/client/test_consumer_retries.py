@@ -1,4 +1,5 @@
-"""What a consumer could not handle, against a scripted cluster: it is sent back, comes again, and blocks no other."""
+"""The way of a message that a consumer could not handle: it is sent back, comes again, and blocks no other. The cluster
+is scripted."""
 
 from __future__ import annotations
 

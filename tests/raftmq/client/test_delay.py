@@ -1,4 +1,4 @@
-"""What a delay or a time of delivery is on the wire, and what makes no sense."""
+"""The form of a delay or a time of delivery on the wire, and values that make no sense."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from raftmq.client.inbox import Batch, Inbox, QueueFeed
 
 
 class Stored:
-    """As much of a message as the inbox looks at."""
+    """The part of a message that the inbox looks at."""
 
     def __init__(self, queue_offset: int) -> None:
         self.queue_offset = queue_offset

@@ -73,7 +73,7 @@ def half_of(message_id: str, group: str = GROUP) -> Stored:
 
 
 wrongly_asked: list[Message] = []
-"""By `never`: a check that raises is logged, and answers that it does not know."""
+"""Messages that `never` was asked about: a check that raises is logged, and answers that it does not know."""
 
 
 async def never(message: Message) -> Resolution:
@@ -82,7 +82,7 @@ async def never(message: Message) -> Resolution:
 
 
 def settles_in(producer: AsyncTransactionProducer, timeout_s: float) -> None:
-    """How long it asks for an end; opening and sending have all the time that a busy machine takes."""
+    """Limits the time that it asks for an end; opening and sending have all the time that a busy machine takes."""
     producer._ends._timeout_s = timeout_s
 
 

@@ -1,4 +1,4 @@
-"""What a program does wrong is said at once, in the words that its author wrote, and harms no other send."""
+"""Mistakes of a program are told at once, in the words that its author wrote, and harm no other send."""
 
 from __future__ import annotations
 

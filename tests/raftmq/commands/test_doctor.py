@@ -24,7 +24,7 @@ OTHER = Python("3.11.2", "/usr/bin/python3.11")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the checks find: all is well, until a test changes it."""
+    """The findings of the checks: all is well, until a test changes it."""
     found: dict[str, Any] = {"times": 1.0, "faster": None, "why": "", "zlib": "1.1.0"}
     monkeypatch.setattr(python_speed, "slowness", lambda: found["times"])
     monkeypatch.setattr(pythons, "others", lambda: [OTHER])

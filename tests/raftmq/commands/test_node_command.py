@@ -204,7 +204,7 @@ def test_a_move_that_cannot_be_asked_for_or_is_refused(
 
 
 def test_a_move_says_who_found_the_node(api: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not named stays as the cluster knows it."""
+    """A value that is not named stays as the cluster knows it."""
     assert run(["node", "move", "3", "h:1", "--listener", "broker=h:2", "--force", "--admin", api]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -37,7 +37,7 @@ def run(*arguments: str, stdin: str = "") -> Result:
 
 
 def three_lines(result: Result) -> tuple[str, str, str]:
-    """What, why, what to type; nothing else on stderr."""
+    """Returns what, why and what to type; there is nothing else on stderr."""
     what, why, fix = result.stderr.splitlines()
     assert why.startswith("because: ")
     assert fix.startswith("type:    ")

@@ -1,4 +1,4 @@
-"""What an operator reads when something is wrong: it is true, and what it says to type works where it is read."""
+"""The texts that an operator reads when something is wrong: they are true, and what they say to type works there."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 ALL = tuple(COLUMNS)
 ORDER = [("topic", "ascending"), ("queue_id", "ascending"), ("queue_offset", "ascending")]
 HEADER = struct.Struct(">IIIIIIBBHIQQQQ")
-"""Of a frame (docs/disk-format.md)."""
+"""The header of a frame (docs/disk-format.md)."""
 KINDS = ("backup", "directory", "tier")
 
 
@@ -89,7 +89,7 @@ def test_rows_are_those_of_the_node(
 def test_index_and_term_are_those_of_the_entry_that_holds_the_message(
     left: Left, kind: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the part begins in the middle of a segment or not, and whatever one read holds."""
+    """The part may begin in the middle of a segment or not, and one read may hold any number of bytes."""
     source: CopySource = getattr(left, kind)
     for of_kind in (FileCopy, TierCopy):
         monkeypatch.setattr(of_kind, "read_bytes", block)

@@ -1,4 +1,4 @@
-"""What the tests of local clusters share: `own_cluster`."""
+"""The shared fixtures of the tests of local clusters: `own_cluster`."""
 
 from __future__ import annotations
 

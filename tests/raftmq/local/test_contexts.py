@@ -20,7 +20,7 @@ from raftmq.local.contexts import FILE_VARIABLE
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """What `/v1/status` says of its cluster."""
+    """The answer of `/v1/status` about its cluster."""
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "deep" / "contexts.json"))
     told: dict[str, Any] = {"cluster_id": "c-1"}
 
@@ -72,7 +72,7 @@ class FakeClient:
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the clusters of clients are called, newest first, and the clients so far."""
+    """The names of the clusters of clients, newest first, and the clients so far."""
     told: dict[str, Any] = {"said": ("c-1",), "made": []}
 
     def open_client(servers: list[str]) -> FakeClient:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 
 def hint(cluster: LocalCluster, *arguments: str) -> str:
-    """What a refused command says to type."""
+    """Returns the advice of a refused command."""
     error = node_command(cluster, *arguments, code=ExitCode.REFUSED)["error"]
     assert isinstance(error, dict)
     return str(error["type"])
@@ -106,7 +106,7 @@ class Load:
                 self._stop.wait(0.005)
 
     def p99(self, since: float, until: float) -> float:
-        """Of the sends that began and were acknowledged between the two moments, ms."""
+        """Returns the 99th percentile of the sends that began and were acknowledged between the two moments, ms."""
         took = sorted(ms for begun, ms in self.took_ms if since <= begun and begun + ms / 1000 < until)
         return took[int(0.99 * len(took))] if took else float("nan")
 
