@@ -1,4 +1,4 @@
-"""What the tests of the server share: `live_cluster`, `listens`."""
+"""The shared fixtures of the server's tests: `live_cluster`, `listens`."""
 
 from __future__ import annotations
 

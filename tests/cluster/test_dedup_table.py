@@ -28,7 +28,7 @@ from tests.support.small_segments import LOG
 
 PATIENCE_S = 20.0
 DEADLINE_MS = 600
-"""How long a node looks for a leader, and how long it waits before it says UNKNOWN where a test wants to hear that."""
+"""Time that a node looks for a leader, and that it waits before it says UNKNOWN where a test wants to hear that."""
 KEY = "7F0000010000000000000000000000AA"
 PID = bytes(range(16))
 
@@ -135,7 +135,7 @@ class Three:
             node.failpoints.clear()
 
     def be_patient(self) -> None:
-        """What is sent from now on is decided before it is answered, however busy the machine is."""
+        """Has every later send decided before it is answered, however busy the machine is."""
         self.decide_within(round(1000 * PATIENCE_S))
 
     def decide_within(self, deadline_ms: int) -> None:

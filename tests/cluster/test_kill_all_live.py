@@ -27,7 +27,7 @@ SEED = int(os.environ.get("KILL_SEED", "20"))
 
 
 class Ledger:
-    """What clients were told."""
+    """The answers that clients got."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -324,7 +324,7 @@ class Return(NamedTuple):
     healthy: float
     """Four seconds before it was killed."""
     away: float
-    """From here on the cluster was at rest without it."""
+    """The moment from which the cluster was at rest without it."""
     started: float
     """Its process was."""
     answers: float
@@ -335,7 +335,7 @@ class Return(NamedTuple):
 
 
 def _return_by_snapshot(nodes: Nodes) -> Return:
-    """Of a follower, after more was written than is kept."""
+    """Brings a follower back after more was written than is kept."""
     leader = nodes.local.wait_leader()
     node = nodes.local.nodes[nodes.followers()[0] - 1]
     healthy = time.monotonic()

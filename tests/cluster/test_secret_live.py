@@ -26,7 +26,7 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """As a release made it that knew no secret."""
+    """A cluster made by a release that knew no secret."""
     monkeypatch.setenv("RAFTMQ_BACKUP__ROOTS", str(tmp_path))
     data = tmp_path / "data"
     nodes = plan_nodes(data, 3, free_base_port(12))

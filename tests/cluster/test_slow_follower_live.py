@@ -62,7 +62,7 @@ def largest_rss(processes: dict[int, psutil.Process], largest: dict[int, int]) -
 
 
 def count_stored(live_cluster: Any, node: Any, floods: list[Flood]) -> list[bytearray]:
-    """How often the node holds each message (255 at most)."""
+    """Returns the number of times that the node holds each message (255 at most)."""
     counts = [bytearray(len(flood.acked)) for flood in floods]
     with connect(live_cluster.servers) as mq:
         for queue in live_cluster.ask(node.id, f"/v1/topics/{TOPIC}")["queues"]:

@@ -1,1 +1,1 @@
-"""What several tests share: simulated nodes and groups, disks that fail, builders. Imported as `tests.support`."""
+"""The common parts of tests: simulated nodes and groups, disks that fail, builders. Imported as `tests.support`."""

@@ -33,7 +33,7 @@ class Rules:
         return self._url is not None
 
     def holding(self) -> list[Alert]:
-        """What holds now."""
+        """Returns the alerts that hold now."""
         assert self._url is not None
         deadline = time.monotonic() + AGREE_S
         while (held := alerts(self._url)) is None:
@@ -99,7 +99,7 @@ def _why_not(cluster: LiveCluster, planted: Planted, rules: Rules, nodes: list[i
 
 
 def _explains(finding: dict[str, str], node: int) -> bool:
-    """As cluster/admin/static/findings.js."""
+    """Returns True if the finding explains others, by the rule of cluster/admin/static/findings.js."""
     return finding["severity"] == "critical" or (finding["code"], finding["object"]) == ("no_leader", f"node {node}")
 
 

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def alarm_keys() -> set[str]:
-    """What is handed to `raise_alarm`, or to a method that hands it on, as a constant of its module."""
+    """Returns the keys that are handed to `raise_alarm`, or to a method that hands them on, as constants of their
+    module."""
     keys: set[str] = set()
     for path in (ROOT / "cluster").rglob("*.py"):
         tree = ast.parse(path.read_text())

@@ -38,13 +38,13 @@ class Assignment(NamedTuple):
 
     @property
     def is_at_home(self) -> bool:
-        """In the module of the class, or to a record that the function was handed."""
+        """True if it is in the module of the class, or to a record that the function was handed."""
         if any(owner.file == self.file and owner.kind != "protocol" for owner in self.owners):
             return True
         return "." not in self.receiver and any(owner.kind == "record" for owner in self.owners)
 
     def is_beside(self, classes: Iterable[str]) -> bool:
-        """In the folder of one of these classes, which has the attribute."""
+        """Returns True if it is in the folder of one of these classes, which has the attribute."""
         folder = PurePath(self.file).parent
         return any(owner.name in classes and PurePath(owner.file).parent == folder for owner in self.owners)
 

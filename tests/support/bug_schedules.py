@@ -10,7 +10,8 @@ from jepsen_like.seeded_bugs.engines import ENGINES, Fired
 
 @cache
 def fired_in(bug_id: str) -> Fired:
-    """Who fires in the schedule of this bug. The same schedule is the same run, so a second one would tell nothing."""
+    """Returns the checkers that fire in the schedule of this bug. The same schedule is the same run, so a second one
+    would tell nothing."""
     bug = load(DATA / f"{bug_id}.toml")
     return ENGINES[bug.engine].play(bug.schedule, bug.checkers)
 

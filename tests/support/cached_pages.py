@@ -1,4 +1,4 @@
-"""How much of a file the operating system holds in memory."""
+"""The share of a file that the operating system holds in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 
 def cached_share(path: Path, size: int) -> float:
-    """Of the pages of the first `size` bytes, those that can be read without the disk (mincore(2), which reads
-    nothing). Skips the test where nobody says so."""
+    """Returns the share of the pages of the first `size` bytes that can be read without the disk (mincore(2), which
+    reads nothing). Skips the test where nobody says so."""
     if sys.platform != "linux":
         pytest.skip("only Linux is asked what it has cached")
     libc = ctypes.CDLL(None, use_errno=True)

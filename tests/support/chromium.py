@@ -41,7 +41,7 @@ class Page:
         self._requests: dict[str, str] = {}
         self.errors: list[str] = []
         self.addresses: list[str] = []
-        """Of every request that it made."""
+        """The addresses of every request that it made."""
         self.answers: list[tuple[str, str]] = []
         """(address, id) of every answer that is complete; `body_of` has its text."""
         self._reader = asyncio.create_task(self._read())
@@ -68,7 +68,7 @@ class Page:
         return told["result"]
 
     async def run(self, script: str) -> Any:
-        """What an expression comes to. Raises AssertionError if it throws."""
+        """Returns the value of an expression. Raises AssertionError if it throws."""
         told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
@@ -115,7 +115,7 @@ class Page:
         return json.loads((await self.send("Network.getResponseBody", requestId=request))["body"])
 
     async def picture(self) -> bytes:
-        """What the view shows, as a PNG."""
+        """Returns the picture of the view, as a PNG."""
         return base64.b64decode((await self.send("Page.captureScreenshot", format="png"))["data"])
 
     async def _read(self) -> None:

@@ -238,7 +238,7 @@ frames = json_sends() | json_sends() | batch_sends() | binary_sends() | other_re
 
 @st.composite
 def reads(draw: st.DrawFn) -> list[bytes]:
-    """What one connection writes, cut into reads at any place. It begins with a send that is taken."""
+    """Draws the bytes that one connection writes, cut into reads at any place. They begin with a send that is taken."""
     first = framed(
         b'{"code":310,"extFields":{"b":"orders","e":"0","i":""},"flag":0,"opaque":1,"version":477}', b"first"
     )

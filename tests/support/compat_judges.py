@@ -1,7 +1,7 @@
-"""What a cell of the compat matrix must have seen: one client, one feature, everything it sent and was given.
+"""The judges of a cell of the compat matrix: one client, one feature, everything it sent and was given.
 
-Pure functions over what was recorded, so that each rule has a test that breaks it (test_compat_judges.py). What a
-message asks for is told by its number, the same way in every client's program.
+Pure functions over what was recorded, so that each rule has a test that breaks it (test_compat_judges.py). The number
+of a message tells what it asks for, the same way in every client's program.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 ATTEMPTS = 4
-"""How often a message that always fails is delivered: once, and again as often as the group retries (3)."""
+"""Deliveries of a message that always fails: one, and as many as the group retries (3)."""
 ORPHANS = "orphan"
 """Prefix of the keys of the half messages whose producer was killed."""
 CLOCKS_S = 0.003
-"""How exactly due times are kept: the client's clock and those of two leaders count whole milliseconds."""
+"""The precision of due times: the client's clock and those of two leaders count whole milliseconds."""
 KNOWN_S = 5.0
 """So long after its first request a client can be answered: a heartbeat has named it (Go: once it knows a route)."""
 RECOVERED_S = 45.0
@@ -79,19 +79,19 @@ def number_of(key: str) -> int:
 
 
 def failures(key: str) -> int:
-    """How many attempts at a message fail; ATTEMPTS: all of them."""
+    """Returns the number of attempts that fail at a message; ATTEMPTS: all of them."""
     return {0: ATTEMPTS, 1: 1, 2: 2}.get(number_of(key) % 20, 0)
 
 
 def delay_s(feature: str, key: str) -> float:
-    """How long after its send a message may be delivered at the earliest."""
+    """Returns the shortest time between a message's send and its delivery."""
     if feature == "delay":
         return float(1 + number_of(key) % 4)
     return (500 + number_of(key) % 7 * 700) / 1000
 
 
 def committed(key: str) -> bool:
-    """What the producers decide about a half message in the end."""
+    """Returns True if the producers commit a half message in the end."""
     if key.startswith(ORPHANS):
         return number_of(key) % 2 == 0
     return number_of(key) % 10 not in (0, 2)
@@ -185,7 +185,7 @@ def _judge_selection(selected: Callable[[str], bool]) -> Judge:
 
 
 def judge_reset(seen: Seen) -> Iterator[str]:
-    """What was acknowledged before the reset is consumed after it, whether or not it was before."""
+    """Yields faults of a reset: messages acknowledged before it are consumed after it, if they were before or not."""
     yield from judge_plain(seen)
     if seen.reset_at is None:
         yield "the group was not reset"
@@ -221,11 +221,11 @@ JUDGES: dict[str, Judge] = {
     "reset": judge_reset,
     "request": judge_requests,
 }
-"""By feature; their keys are all features that there are."""
+"""The judges by feature; their keys are all features that there are."""
 
 
 def waits_s(seen: Seen) -> list[float]:
-    """For each kill, the longest time without a message that ended after it and began before the next kill."""
+    """Returns, for each kill, the longest time without a message that ended after it and began before the next kill."""
     gaps = list(pairwise(sorted(delivery.at for delivery in seen.deliveries)))
     ends = [*seen.kills[1:], float("inf")]
     return [

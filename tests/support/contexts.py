@@ -1,4 +1,4 @@
-"""What services share in a node, for a service that is tested by itself."""
+"""The context that services share in a node, for a service that is tested by itself."""
 
 from __future__ import annotations
 

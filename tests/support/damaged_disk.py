@@ -53,7 +53,7 @@ class Disk:
         assert [int(path.stem) for path in self.paths] == [0, self.entries[4].position, self.entries[7].position]
 
     def offset(self, index: int) -> int:
-        """Where entry `index` lies in its file."""
+        """Returns the offset of entry `index` in its file."""
         base = max(int(path.stem) for path in self.paths if int(path.stem) <= self.entries[index].position)
         return LOCAL_HEADER_SIZE + self.entries[index].position - base
 

@@ -13,11 +13,11 @@ from raftlog.errors import StorageError
 
 DATA = Path("/data")
 KINDS = ("cut", "EIO then kill", "EIO then power cut", "ENOSPC then kill")
-"""What happens in the call, and how the process ends then."""
+"""The failure of the call, and the end of the process after it."""
 
 
 class Life(Protocol):
-    """What a log goes through on one disk."""
+    """The life of a log on one disk."""
 
     def run(self) -> None: ...
 
@@ -26,7 +26,7 @@ LifeT = TypeVar("LifeT", bound=Life)
 
 
 def seeds_of(kind: str) -> int:
-    """How often to try each call: what a power cut leaves is drawn."""
+    """Returns the number of tries of each call: what a power cut leaves is drawn."""
     return 4 if "power" in kind or kind == "cut" else 1
 
 

@@ -18,7 +18,7 @@ CLUSTER = UUID(int=1)
 
 
 class FakeRaw:
-    """Of node `own`, which leads if the test says so."""
+    """The core of node `own`, which leads if the test says so."""
 
     def __init__(self, own: int, leads: Callable[[], bool], tail: Callable[[], LogTail]) -> None:
         self.raft: Any = SimpleNamespace(id=NodeId(own), members=SimpleNamespace(peers={}))
@@ -31,7 +31,7 @@ class FakeRaw:
         self.held: dict[str, bool] = {}
         self.refuses: RaftLogError | None = None
         self.commits: Callable[[Entry], None] | None = None
-        """What happens to a proposed entry; None: nothing yet."""
+        """Called with a proposed entry; None: nothing happens to it yet."""
         self.term, self.term_start_index, self.transferee = 3, 0, NOBODY
         self._leads = leads
         self._tail = tail

@@ -138,7 +138,7 @@ def counted(cluster: LiveCluster, node: int) -> set[tuple[str, str]]:
 
 
 def roots(said: Said) -> set[Key]:
-    """What nothing explains. Every chain of causes has to end at one of them."""
+    """Returns the findings that nothing explains. Every chain of causes has to end at one of them."""
     found = {key for key, each in said.items() if each["because_of"] is None}
     for key, each in said.items():
         at = each

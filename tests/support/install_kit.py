@@ -38,7 +38,7 @@ TWO, THREE = NodeId(2), NodeId(3)
 
 
 class Checkpointer:
-    """What the STATE source needs of a running node. `make` is called when another checkpoint is wanted."""
+    """The part of a running node that the STATE source needs. `make` is called when another checkpoint is wanted."""
 
     def __init__(self, checkpoints: Checkpoints, make: Callable[[], object]) -> None:
         self.checkpoints = checkpoints

@@ -1,4 +1,4 @@
-"""What a plain send meets on its way into the queue, and the requests that clients write."""
+"""The parts of a node that a plain send meets on its way into the queue, and the requests that clients write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORE_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 
 
 class Node:
-    """As much of a leading node as a send meets."""
+    """The part of a leading node that a send meets."""
 
     def __init__(self) -> None:
         self.limits = CONFIG.limits
@@ -108,7 +108,7 @@ class Node:
         return list(self.queue.waiting)
 
     def long_way(self, data: bytes, start: int, stop: int) -> None:
-        """As `RemotingConnection` and `Router` do it."""
+        """Takes a frame the way that `RemotingConnection` and `Router` do."""
         end = start + 4 + int.from_bytes(data[start + 1 : start + 4], "big")
         if end > stop:
             raise CodecError("the header is longer than its frame")

@@ -1,4 +1,4 @@
-"""What a test needs to run the native kernel and its twins beside each other."""
+"""The native kernel and its twins beside each other, for tests that run both."""
 
 from __future__ import annotations
 

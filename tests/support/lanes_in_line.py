@@ -13,8 +13,8 @@ class InLine:
         self.lane, self._done = lane, on_done
 
     def submit(self, job: Any) -> None:
-        """See LaneRunner."""
+        """Runs the job at once, where a LaneRunner hands it to its thread."""
         self._done(self.lane.drain([job]))
 
     def close(self) -> None:
-        """See LaneRunner."""
+        """Does nothing: there is no thread to end."""

@@ -61,7 +61,7 @@ class LargeHistory:
         self._extra: dict[tuple[int, Queue], list[Row]] = {}
         self.expected: dict[str, int] = {}
         self.operations = 0
-        """How many were written."""
+        """The number of operations that were written."""
 
     def write(self, path: Path) -> Path:
         """The whole history."""
@@ -239,7 +239,7 @@ class LargeHistory:
         return offset
 
     def _send(self, outcome: str = "ok", topic: str | None = None) -> Generator[Step, None, dict[str, Any]]:
-        """By a process of its own; returns the answer. What is not ok is not stored."""
+        """Sends by a process of its own; returns the answer. A send that is not ok is not stored."""
         value, process = self._message(topic), self._process()
         yield process, "invoke", "send", value
         answer = self._append(value) if outcome == "ok" else value

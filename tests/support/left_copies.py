@@ -47,7 +47,7 @@ def seal(data: Path) -> None:
 
 
 def leave(home: Path) -> Left:
-    """Of one node, which is gone then. Segment files are small: tests copy them."""
+    """Leaves copies of one node, which is gone then. Segment files are small: tests copy them."""
     cluster = LocalCluster(home / "data")
     try:
         with pytest.MonkeyPatch.context() as patch:

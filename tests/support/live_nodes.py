@@ -33,7 +33,7 @@ class LiveCluster:
 
     @property
     def servers(self) -> str:
-        """What a client connects to."""
+        """The servers that a client connects to."""
         return self.local.servers
 
     @property
@@ -42,7 +42,7 @@ class LiveCluster:
         return self.local.nodes
 
     def leader(self) -> int:
-        """Who leads; waits until somebody takes writes."""
+        """Returns the leader; waits until a node takes writes."""
         return self.local.wait_leader()
 
     def admin(self, node_id: int) -> str:

@@ -1,4 +1,4 @@
-"""What tests of a node without a network share: entries for its log, and time that stands still."""
+"""The common parts of tests of a node without a network: entries for its log, and time that stands still."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import selectors
 import time
 
 UNHURRIED_S = 0.02
-"""What a turn of the loop, and waking up, may take of the loop's time."""
+"""Seconds of the loop's time that a turn of the loop, and waking up, may take."""
 
 
 class _Selector(selectors.DefaultSelector):

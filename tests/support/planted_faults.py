@@ -29,10 +29,10 @@ CLOCK_OFF_MS = 5_000
 
 
 class Planted(NamedTuple):
-    """What has to be found."""
+    """The findings that have to be found."""
 
     causes: tuple[Key, ...]
-    """What was planted; nothing explains these."""
+    """The planted causes; nothing explains these."""
     follows: tuple[Key, ...] = ()
     """Consequences that are named as well."""
     away: int = 0

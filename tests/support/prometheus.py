@@ -28,7 +28,7 @@ class Alert(NamedTuple):
     code: str
     """The label, "" without one."""
     leads_to: str
-    """Of the runbook."""
+    """The runbook's address."""
     state: str
     """pending, firing"""
 
@@ -62,7 +62,8 @@ def prometheus(folder: Path, targets: Sequence[str], rules: str = "", every: str
 
 
 def answer(url: str, expression: str) -> Any:
-    """What an instant query returns: the vector, also an empty one; None while Prometheus does not answer yet."""
+    """Returns the result of an instant query: the vector, also an empty one; None while Prometheus does not answer
+    yet."""
     query = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "1m")})
     try:
         with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=10) as reply:

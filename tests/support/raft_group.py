@@ -50,7 +50,7 @@ def chain(terms: Iterable[int]) -> list[Entry]:
 
 @dataclass
 class Disk:
-    """What survives a crash, and the writes under way, in order. A LogReader of what was synced."""
+    """The state that survives a crash, and the writes under way, in order. A LogReader of what was synced."""
 
     entries: list[Entry] = field(default_factory=lambda: [GENESIS])
     hard_state: HardState = field(default_factory=lambda: HardState(0, NOBODY, 0))
@@ -62,7 +62,7 @@ class Disk:
     withheld: int | None = None
     """Term in which the end of the log was lost; None if it never was."""
     first_index: int = 0
-    """What lies below is trimmed: kept here, so that it can come back, and never read."""
+    """Entries below this index are trimmed: kept here, so that they can come back, and never read."""
 
     def __post_init__(self) -> None:
         self.replace(0, self.entries)
@@ -76,7 +76,7 @@ class Disk:
         return self.tails[-1] if self.tails else EMPTY_TAIL
 
     def members(self, first: Membership) -> list[Membership]:
-        """What a start finds: `first`, and whatever the log says."""
+        """Returns the memberships that a start finds: `first`, and those in the log."""
         return [first, *(decode(entry) for entry in self.entries if entry.type == EntryType.MEMBERSHIP)]
 
     def term_ranges(self) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ class Group:
             self.act(node, RawNode.trimmed)
 
     def install(self, node: NodeId, source: NodeId) -> None:
-        """What the node does about an offer: a checkpoint of `source`, the log with its last entry, a restart."""
+        """Follows an offer as the node does: a checkpoint of `source`, the log with its last entry, a restart."""
         theirs, disk = self.disks[source], self.disks[node]
         at = theirs.applied_index
         if node in self.nodes:
@@ -210,7 +210,7 @@ class Group:
         disk.replace(index, [])
 
     def release(self, node: NodeId) -> None:
-        """What the node does once it has caught up: the note first, then the core."""
+        """Releases the vote as the node does once it has caught up: the note first, then the core."""
         self.act(node, lambda raw: raw.release_vote())
         self.disks[node].withheld = None
 

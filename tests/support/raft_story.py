@@ -160,7 +160,7 @@ class Story(CoreCommands):
             self.group.join(node_of(node))
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> Iterator[str]:
-        """See CoreCommands."""
+        """Proposes a change of the members, as CoreCommands.change asks."""
         raw = self.group.nodes[node]
         entry: Any = self.act(node, "propose_membership", change(raw.membership), raw.log_time_ms())
         yield f"{show_entry(entry)}: {show_members(raw)}"
@@ -177,7 +177,7 @@ class Story(CoreCommands):
         self.group.install(node_of(node), node_of(source))
 
     def act(self, node: NodeId, action: str, *arguments: object) -> object:
-        """See CoreCommands."""
+        """Acts on the node's core, as CoreCommands.act asks."""
         return self.group.act(node, lambda raw: getattr(raw, action)(*arguments))
 
     # -- disk and network

@@ -92,7 +92,7 @@ class BreakingProxy:
         self.breaks: Callable[[bytes, bytes], bytes | None] = lambda request, answer: answer
         """(head of the request, answer)."""
         self.passes = True
-        """Whether the server behind gets the request at all."""
+        """True if the server behind gets the request at all."""
         self.requests: list[bytes] = []
         self._open: set[asyncio.StreamWriter] = set()
 

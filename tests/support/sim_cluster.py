@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 IDS = (NodeId(1), NodeId(2), NodeId(3))
 STEP_S = 0.005
-"""How often `run_until` looks, in virtual seconds."""
+"""The interval at which `run_until` looks, in virtual seconds."""
 SELDOM_S = 0.1
-"""For waits of a minute."""
+"""The same for waits of a minute."""
 TURNS_MAX = 200
 """A start takes no time, and fewer turns of the loop."""
 EVENTS_MAX = 10_000_000
-"""Of one test: a node that turns round and round is stopped."""
+"""Events of one test: a node that turns round and round is stopped."""
 
 
 class StepLoop(SimLoop):
@@ -94,7 +94,7 @@ class Failures:
         self._loop = loop
 
     def broken(self, what: str, error: BaseException) -> None:
-        """See Watcher."""
+        """Notes the error, so that the test fails."""
         self._loop.errors.append((what, error))
 
     def _ignore(self, *_: object, **__: object) -> None:
@@ -111,7 +111,7 @@ class HeldLane(SimLane):
         self._process = PROCESS.get()
         self._held = False
         self.silent = False
-        """What is done is not reported until `speak`: as if a sync took long."""
+        """True while nothing that is done is reported, until `speak`: as if a sync took long."""
         self._unsaid: list[tuple[list[Any], Any]] = []
 
     def hold(self) -> None:
@@ -211,7 +211,7 @@ class SimNode(Machine):
         self.is_started = True
 
     def lane_kind(self, name: str) -> type[SimLane]:
-        """See Machine."""
+        """Returns the machine's kind of lane if appends run inline, else a lane that a test can hold."""
         return super().lane_kind(name) if self.options.append_inline else HeldLane
 
     def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
@@ -272,7 +272,7 @@ class SimNode(Machine):
 
     @property
     def driver(self) -> RaftDriver:
-        """What turns it."""
+        """The driver that turns the node."""
         return self.running.driver
 
     @property
@@ -287,17 +287,17 @@ class SimNode(Machine):
 
     @property
     def proposals(self) -> Proposals:
-        """What waits for an entry to be decided."""
+        """The writes that wait for an entry to be decided."""
         return self.running.proposals
 
     @property
     def early(self) -> EarlyAnswers:
-        """What is answered before that."""
+        """The answers that are given before that."""
         return self.proposals.early
 
     @property
     def forwarder(self) -> Forwarder:
-        """What was passed on to the leader."""
+        """The requests that were passed on to the leader."""
         return self.running.forwarder
 
     @property
@@ -396,7 +396,7 @@ class SimCluster:
         return [node for node in self.nodes.values() if node.is_started]
 
     def find_leader(self) -> SimNode | None:
-        """Who takes writes in the highest term, if anybody does."""
+        """Returns the node that takes writes in the highest term, if any does."""
         leaders = [node for node in self.running if node.proposals.open]
         return max(leaders, key=lambda node: node.raw.term, default=None)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Rows = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 ROWS, TASKS = 400, 4
 FROM = "sink-job-from"
-"""What streams copy."""
+"""The topic that streams copy."""
 CLUSTER = "local-cluster[2,1,1024]"
 """Two executors: plain local[N] tries no task again. The environment's SINK_MASTER is for `speculates`."""
 SMALL = {

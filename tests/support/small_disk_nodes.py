@@ -109,14 +109,14 @@ class Ballast:
         self._grower: threading.Thread | None = None
 
     def fill(self, percent: int) -> None:
-        """Until so much of the disk is used."""
+        """Writes until so much of the disk is used."""
         total = shutil.disk_usage(self._home).total
         for size in (1 << 20, 1 << 12):
             while shutil.disk_usage(self._home).free * 100 > (100 - percent) * total:
                 self._file.write(bytes(size))
 
     def grow(self, bytes_per_second: int) -> None:
-        """Until `free`."""
+        """Writes at this pace until `free`."""
 
         def run() -> None:
             with contextlib.suppress(OSError):  # full after all

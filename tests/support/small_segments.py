@@ -11,13 +11,13 @@ import pytest
 SEGMENT_BYTES = 6 << 20
 """No limit has to be lowered for it: the largest message and the largest batch fit."""
 LOG = f"[log]\nsegment_size_bytes = {SEGMENT_BYTES}\n"
-"""For a node's file."""
+"""The lines for a node's file."""
 ENVIRONMENT = {"RAFTMQ_LOG__SEGMENT_SIZE_BYTES": str(SEGMENT_BYTES)}
 
 
 @contextmanager
 def small_segments() -> Iterator[None]:
-    """For the directories that `raftmq up` makes meanwhile; they keep the size."""
+    """Gives small segments to the directories that `raftmq up` makes meanwhile; they keep the size."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)

@@ -97,7 +97,7 @@ WORDS = (
     *("'x'", "''", "'it''s'", "5", "5.0", "5L", "0", ".5", "5e1", "9223372036854775808", "b", "AND", "OR", "a > b"),
     *("/* c */", "--", "-- c\n", "'", ";", "\u20ac"),
 )
-"""Of which filters, and texts that are nearly filters, are put together."""
+"""The words of which filters, and texts that are nearly filters, are put together."""
 
 PROPERTIES = st.dictionaries(
     st.sampled_from(NAMES),
@@ -136,4 +136,4 @@ def _operators(inner: st.SearchStrategy[tuple[object, ...]]) -> st.SearchStrateg
 
 
 TREES = st.recursive(_LEAVES, _operators, max_leaves=8)
-"""For `tests.support.sql_reference`; many are refused."""
+"""Trees for `tests.support.sql_reference`; many are refused."""

@@ -51,7 +51,7 @@ def _quoted(text: str) -> str:
 
 
 def delivered(tree: Tree, properties: dict[str, str]) -> bool:
-    """Whether a broker delivers a message with these properties. Raises RefusedByParserError."""
+    """Returns True if a broker delivers a message with these properties. Raises RefusedByParserError."""
     check(tree)
     if not _condition_like(tree):
         raise RefusedByParserError
@@ -62,7 +62,7 @@ def delivered(tree: Tree, properties: dict[str, str]) -> bool:
 
 
 def check(tree: Tree) -> None:
-    """What the parser and the factories of the expression classes check. Raises RefusedByParserError."""
+    """Checks the same as the parser and the factories of the expression classes. Raises RefusedByParserError."""
     kind, *parts = tree
     operands = [part for part in parts if isinstance(part, tuple)]
     for operand in operands:
@@ -104,7 +104,7 @@ def _boolean(tree: Tree) -> bool:
 
 
 def _condition_like(tree: Tree) -> bool:
-    """What the parser takes for a condition: a property, too, which it then casts."""
+    """Returns True if the parser takes it for a condition: a property, too, which it then casts."""
     return _boolean(tree) or _through_plus(tree)[0] == "property"
 
 

@@ -32,7 +32,7 @@ class Message(NamedTuple):
     store_time_ms: int
 
     def packed(self) -> bytes:
-        """As a consume queue has it."""
+        """Returns the item that a consume queue has of it."""
         return ITEM.pack(self.position, len(self.body), google_crc32c.value(self.body), 0, self.store_time_ms)
 
 
@@ -52,7 +52,7 @@ class CountingStore(MemoryStore):
         return await super().get_range(name, start, stop)
 
     def overwrite(self, name: str, data: Data) -> None:
-        """As rot does, without a condition."""
+        """Overwrites an object as rot does, without a condition."""
         self._write(name, data)
 
 

@@ -12,7 +12,7 @@ from tests.support.tiered_cluster import Tiered
 
 FOUND, BUSY, NOT_MATCHED, MOVED = 0, 2, 20, 21
 _SIZE_OFFSET = struct.Struct(">i16xq")
-"""Of a stored message: its size and, behind four fields, its queue offset."""
+"""Two fields of a stored message: its size and, behind four fields, its queue offset."""
 
 
 class Answer(NamedTuple):
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     min_offset: int
     max_offset: int
     offsets: list[int]
-    """Of the messages that came."""
+    """The queue offsets of the messages that came."""
     body: bytes = b""
     """These, one behind the other."""
 

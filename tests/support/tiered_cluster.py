@@ -31,7 +31,7 @@ EVICTING: dict[str, Any] = {
 
 
 def checked(index: bytes) -> IndexMeta:
-    """What an intact index file says of itself."""
+    """Returns the description in an intact index file of itself."""
     return drive(check_index(len(index)), lambda at, length: index[at : at + length]).meta
 
 
@@ -95,7 +95,7 @@ class Tiered:
         return msgspec.structs.replace(read, segments=older + read.segments)
 
     def wait_published(self) -> None:
-        """Until the newest manifest lists every row."""
+        """Waits until the newest manifest lists every row."""
         rows = {(row.base, row.end) for row in self.leader_state().tier.rows}
 
         def listed() -> bool:

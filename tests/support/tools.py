@@ -21,20 +21,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LACKS = "lacks "
-"""What the reason of such a skip begins with; the names of the tools follow."""
+"""The beginning of such a skip's reason; the names of the tools follow."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 USER_NAMESPACES = "user namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 
 
 class Tool(NamedTuple):
-    """How to get a tool, and what for."""
+    """The packages of a tool, and its purpose."""
 
     packages: str
-    """Of Debian."""
+    """The packages of Debian."""
     purpose: str
     is_here: Callable[[], bool]
     besides: str = ""
-    """What else must be so."""
+    """Another condition."""
 
 
 def _found(*commands: str) -> Callable[[], bool]:
@@ -66,7 +66,7 @@ def _setup_script() -> ModuleType:
 
 
 _MOUNT = ("unshare", "-Urm", "mount", "-t", "tmpfs", "-o", "size=1m", "none", tempfile.gettempdir())
-"""What is mounted is gone with the process: the mount namespace is its own."""
+"""A mount that is gone with the process: the mount namespace is its own."""
 
 TOOLS = {
     "compiler": Tool("gcc libc6-dev python3-dev", "compiles the native kernel", lambda: not _setup_script().missing()),
@@ -87,18 +87,18 @@ TOOLS = {
     "mvn": Tool("maven", "builds the Java clients and fetches mqadmin; brings java", _found("mvn")),
     "go": Tool("golang", "builds the S3 server versitygw and the Go client", _found("go")),
 }
-"""By the name that tests use."""
+"""The tools by the name that tests use."""
 
 
 def how_to_get(name: str) -> str:
-    """What to type, and what has to be so."""
+    """Returns the command to type, and the other condition if there is one."""
     tool = TOOLS[name]
     return f"apt-get install {tool.packages}" + (f"; {tool.besides}" if tool.besides else "")
 
 
 @functools.cache
 def is_here(name: str) -> bool:
-    """Whether this machine has the tool, and it works."""
+    """Returns True if this machine has the tool, and it works."""
     return TOOLS[name].is_here()
 
 
@@ -115,7 +115,7 @@ def lack(*names: str, why: str = "") -> NoReturn:
 
 
 def skip_without(marks: Iterable[pytest.Mark]) -> None:
-    """What the marks of `needs` stand for, when the test is about to run."""
+    """Skips the test that is about to run if a tool is missing that the marks of `needs` name."""
     if missing := [name for mark in marks for name in mark.args if not is_here(name)]:
         lack(*dict.fromkeys(missing))
 

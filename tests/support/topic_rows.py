@@ -1,4 +1,4 @@
-"""What a plain consumer sees of a topic."""
+"""The rows of a topic as a plain consumer sees them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ HALF = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
 
 
 class Half(NamedTuple):
-    """What the answer to a half message says."""
+    """The answer to a half message."""
 
     position: int
     offset: int

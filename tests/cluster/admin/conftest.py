@@ -240,7 +240,7 @@ class FakeNode:
         return len(self.members(group))
 
     def apply(self, commands: list[Command]) -> list[Any]:
-        """What apply answered to each command."""
+        """Applies the commands; returns apply's answer to each."""
         results = self._append(EntryType.COMMAND, pack(commands))
         assert all(result is not None for result in results)
         return results

@@ -22,7 +22,7 @@ GENESIS = Genesis(UUID(int=1), 1, 1 << 20, 1_700_000_000_000, (Voter(NodeId(1), 
 
 
 class Repairs:
-    """What the API asks of `cluster.repair.repairs.Repairs`."""
+    """The part of `cluster.repair.repairs.Repairs` that the API asks."""
 
     may_vote = True
 
@@ -59,7 +59,7 @@ class Repairs:
 
 
 class Consistency:
-    """What it asks of `cluster.repair.consistency.Consistency`."""
+    """The part of `cluster.repair.consistency.Consistency` that it asks."""
 
     fenced = False
     marks: int | None = 0

@@ -230,7 +230,7 @@ async def test_one_change_at_a_time(client: Any, node: Any) -> None:
 
 
 def other(entry: Any) -> Any:
-    """What the leader of the next term wrote in its place."""
+    """Returns the entry that the leader of the next term wrote in its place."""
     return entry._replace(term=entry.term + 1)
 
 

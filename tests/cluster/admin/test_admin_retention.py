@@ -14,7 +14,7 @@ from raftlog.types import EntryId
 
 
 class Retention:
-    """What the API asks of `cluster.retention.service.Retention`."""
+    """The part of `cluster.retention.service.Retention` that the API asks."""
 
     def __init__(self) -> None:
         self.answer: Ran | None = None

@@ -1,4 +1,4 @@
-"""What all addresses have in common: errors, consistency, passing on, the OpenAPI document, listening."""
+"""The common behaviour of all addresses: errors, consistency, passing on, the OpenAPI document, listening."""
 
 from __future__ import annotations
 

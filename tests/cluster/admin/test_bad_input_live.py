@@ -1,4 +1,4 @@
-"""What an operator, a script or a stranger may send by mistake, on three real nodes: each is answered in words, changes
+"""Mistakes of an operator, a script or a stranger, on three real nodes: each is answered in words, changes
 nothing, and the cluster takes a write afterwards."""
 
 from __future__ import annotations

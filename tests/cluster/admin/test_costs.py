@@ -1,4 +1,4 @@
-"""What answers may come to: every route says it, a page keeps to it after escaping, and holds memory for it."""
+"""The largest size of answers: every route says it, a page keeps to it after escaping, and holds memory for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raftlog.work import METER
 
 QUEUE = "/v1/topics/orders/queues/0/messages"
 ENVELOPE_BYTES = 4096
-"""What a page says besides its items."""
+"""Bytes of a page besides its items."""
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")

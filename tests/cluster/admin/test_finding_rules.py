@@ -37,7 +37,7 @@ DIED = PreviousRun(ended="process_died", pid=1, boot_id="", started_ms=0, synced
 
 
 def conditions(node: Any, **changes: Any) -> dict[str, Condition]:
-    """What the node finds by itself, with these fields of its status."""
+    """Returns the node's own findings, with these fields of its status."""
     status = msgspec.structs.replace(node.status(), **changes)
     return {each.code: each for each in own_conditions(node, status, NOW_MS)}
 

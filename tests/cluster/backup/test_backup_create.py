@@ -32,7 +32,7 @@ def names(folder: Path) -> list[str]:
 
 
 def problems(backup: Path) -> list[str]:
-    """What reading it back finds; a damaged manifest is a problem too."""
+    """Returns the problems that reading the backup finds; a damaged manifest is a problem too."""
     try:
         return verify(backup).problems
     except LocalError as error:
@@ -74,7 +74,7 @@ def test_the_next_backup_links_what_an_earlier_copy_holds(stopped: Any, tmp_path
     linking = files.link
 
     def not_across(source: Path, target: Path) -> bool:
-        """As if the target were on another file system."""
+        """Refuses a link as if the target were on another file system."""
         return str(tmp_path / "to") in str(source) and linking(source, target)
 
     monkeypatch.setattr(files, "link", not_across)

@@ -107,7 +107,7 @@ def running(cluster: LocalCluster) -> Iterator[ClusterView]:
 
 
 def alarms_of(cluster: LocalCluster) -> list[Any]:
-    """What the first node raises, once it raises something: alarms are looked at on a timer."""
+    """Returns the first node's alarms, once there are some: alarms are looked at on a timer."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         status = cluster.view().nodes[0].status

@@ -1,4 +1,4 @@
-"""What a node keeps beyond a request: caches are bounded in bytes, names, groups and clients in number."""
+"""A node's memory beyond a request: caches are bounded in bytes, names, groups and clients in number."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class Log:
         return ITEM.pack(position, SIZE, crc32c(self.at(position)), 0, 0)
 
     def at(self, position: int) -> bytes:
-        """That message."""
+        """Returns the message at the position."""
         return self._bytes[position : position + SIZE]
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `log_reads.Log`."""
+        """Reads as `log_reads.Log.read_log` does."""
         self.calls.append(size)
         return self._bytes[position : position + size]
 

@@ -44,13 +44,13 @@ NOT_WALKED = {
 }
 """Keys of a host, each with the reason why no cluster is started at the ends of its range."""
 WHILE_S = 0.4
-"""How long each value is in force at least."""
+"""Seconds that each value is in force at least."""
 GROWTH_MAX = 256 << 20
 """Bytes by which a node may have grown at any step."""
 
 
 class Row(NamedTuple):
-    """What became of one value."""
+    """The outcome of one value."""
 
     key: str
     value: object
@@ -67,7 +67,7 @@ class Walk:
         self.defaults: Mapping[str, object] = cluster_values(load(cluster.nodes[0].config_path))
 
     def rss(self) -> int:
-        """Of the largest node, bytes."""
+        """Returns the resident memory of the largest node, bytes."""
         pids = [node.pid for node in self.cluster.nodes if node.pid is not None]
         return max(psutil.Process(pid).memory_info().rss for pid in pids)
 
@@ -211,7 +211,7 @@ def with_keys(text: str, values: Mapping[str, object]) -> str:
 
 
 def counts_as(path: Path, key: str) -> int | None:
-    """What a node that starts with this file takes for the key; None if it refuses the file."""
+    """Returns the value that a node takes for the key if it starts with this file; None if it refuses the file."""
     try:
         return int(attrgetter(key)(hold(load(path))))
     except ConfigError:

@@ -32,11 +32,11 @@ from statemachine.settings import Settings
 DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
 RANGES = ranges_of(Config)
 TLS_FIRST_BYTE = 0x16
-"""Of a client that speaks TLS: no length of a frame may begin with it."""
+"""The first byte of a client that speaks TLS: no length of a frame may begin with it."""
 
 
 def with_values(values: dict[str, int]) -> Config:
-    """As a log or a file of an earlier release may have them."""
+    """Returns a configuration with values that a log or a file of an earlier release may have."""
     config = load(None, {}, {"node.id": 1, "node.data_dir": "/data"})
     for key, value in values.items():
         section, name = key.split(".")

@@ -12,13 +12,14 @@ from tests.support.kernels import Pair, native_kernel, twins
 
 @pytest.fixture(params=["native", "python"])
 def each_kernel(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """For examples with a known answer, which run with one kernel after the other: each_kernel("frames")."""
+    """Kernel functions for examples with a known answer, which run with one kernel after the other:
+    each_kernel("frames")."""
     return twins().__getitem__ if request.param == "python" else native_kernel().__getattribute__
 
 
 @pytest.fixture(scope="session")
 def both_kernels() -> Callable[[str], Pair]:
-    """For a comparison: both_kernels("frames").
+    """Both kernels' functions for a comparison: both_kernels("frames").
 
     Skipped where the native one cannot be built; a failure where it could be.
     """

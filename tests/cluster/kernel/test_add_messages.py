@@ -17,7 +17,7 @@ from tests.support.kernels import Pair
 
 V4, V6 = b"\x0a\x00\x00\x02\x00\x00\x2a\x9f", bytes(range(16)) + b"\x00\x00\x00\x07"
 NAMES = ("add_messages", "add_plain", "QueueCursor")
-"""What the builder finds in its module."""
+"""Names that the builder finds in its module."""
 RECORDS = ("BatchMessage", "MessageHead", "Send", "TopicSlot")
 
 hosts = st.sampled_from([V4, V6])
@@ -56,7 +56,7 @@ def records(both_kernels: Callable[[str], Pair]) -> dict[str, Pair]:
 
 
 def built_by(records: dict[str, Any], sends: list[Batch], dedup: str, store_host: bytes) -> tuple[Any, ...]:
-    """What the builder makes of the sends when it has these functions and classes."""
+    """Returns the builder's result for the sends when it has these functions and classes."""
     with pytest.MonkeyPatch.context() as patched:
         for name in NAMES:
             patched.setattr(message_batch, name, records[name])
@@ -121,7 +121,7 @@ def test_both_kernels_store_batches_alike(
 
 
 def test_what_waits_is_divided_into_runs_and_has_no_records(records: dict[str, Pair]) -> None:
-    """What the comparison above compares is there."""
+    """The content that the comparison above compares is there."""
     native = built_by({name: pair.native for name, pair in records.items()}, [MANY, MANY], "retry", V4)
     content = payload.decode(native[0])
     assert [run.count for run in content.iter_runs()] == [256, 44]

@@ -55,7 +55,7 @@ MESSAGE_FIELDS = ["flag", "body", "properties", "tag_hash", "key_hash", "unique_
 
 @pytest.fixture(autouse=True, scope="module")
 def _native() -> None:
-    """In Python there is no short way."""
+    """Python has no short way: skips the module without the native kernel."""
     native_kernel()
     if kernel.NAME != "native":
         pytest.skip(kernel.WHY)
@@ -69,7 +69,7 @@ def fields(send: Send) -> dict[str, Any]:
 
 
 def compared(data: bytes) -> int:
-    """How many frames of one read the kernel takes, after both ways were found to end alike."""
+    """Returns the number of frames of one read that the kernel takes, after both ways were found to end alike."""
     short, long = Node(), Node().in_python()
     _, frames = FrameBuffer(1 << 24).feed(data)
     taken = short.intake.take(short.path, data, frames, 0)

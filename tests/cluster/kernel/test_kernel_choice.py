@@ -101,7 +101,7 @@ def test_it_belongs_to_another_tree(tree: Path, file: str, old: str, new: str, r
 
 
 def test_where_there_is_no_source_it_need_not_agree(tree: Path) -> None:
-    """As in an installed wheel."""
+    """An installed wheel has no source."""
     (tree / "cluster/kernel/_native.pyx").unlink()
     assert told(tree) == ("native", "")
 

@@ -50,7 +50,7 @@ def kernels(both_kernels: Callable[[str], Pair]) -> dict[str, Pair]:
 
 
 def row_of(parts: list[bytes], tag_hash: int = 9) -> tuple[bytes, bytes]:
-    """What is stored one behind the other, and the items."""
+    """Returns the stored bytes one behind the other, and the items."""
     return b"".join(parts), b"".join([ITEM.pack(0, len(part), crc32c(part), tag_hash, 0) for part in parts])
 
 

@@ -27,7 +27,7 @@ def _native() -> None:
 
 
 def divided(body: bytes, *, dedup: str = "retry") -> tuple[bool, Any]:
-    """Whether the kernel takes the batch; the messages, or why it is refused: the same both ways."""
+    """Returns True if the kernel takes the batch; and the messages, or why it is refused: the same both ways."""
     short, long = Node(), Node().in_python()
     slot = short.slots["strict" if dedup == "strict" else "orders"]
     found = [outcome(node, slot, body) for node in (short, long)]

@@ -70,7 +70,8 @@ class Nodes:
         assert (self._native.kernel, self._python.kernel) == ("native", "python")
 
     def ask(self, reads: Sequence[bytes]) -> dict[str, Any]:
-        """What both answer. After a difference both begin anew, so that a smaller example is judged by itself."""
+        """Returns the answer of both. After a difference both begin anew, so that a smaller example is judged by
+        itself."""
         try:
             native, python = self._native.ask(reads), self._python.ask(reads)
             assert native == python
@@ -94,7 +95,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def test_a_send_is_stored_and_answered(nodes: Nodes) -> None:
-    """What the comparison below compares is there."""
+    """The answers that the comparison below compares are there."""
     found = nodes.ask([TAKEN * 5])
     assert bytes.fromhex(found["answers"]).count(b'"code":0,') == 5
     assert bytes.fromhex(found["log"]).count(b"TAGS\x01a\x02") == 5

@@ -1,4 +1,4 @@
-"""Who answers at the address of an HTTP API: a node says who it is, and anything else is bounded."""
+"""The probe of an HTTP API's address: a node says who it is, and anything else is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new node's directory and configuration are made from, and everything that is not taken over."""
+"""The sources of a new node's directory and configuration, and everything that is not taken over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GENESIS = Genesis(OLD, 1, 1 << 20, 1_700_000_000_000, VOTERS)
 
 
 def join(**changes: Any) -> dict[str, Any]:
-    """As GET /v1/members/join answers; the cluster goes on from an older one."""
+    """Returns the answer of GET /v1/members/join; the cluster goes on from an older one."""
     told = {
         "cluster": "DefaultCluster",
         "broker": "raftmq",

@@ -1,4 +1,4 @@
-"""How many failures a set of voters survives, in numbers and in words."""
+"""The number of failures that a set of voters survives, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_survived(voters: list[int], away: list[int], survives: int, fin
 
 
 def members(*voters: int, silent: tuple[int, ...] = ()) -> dict[str, Any]:
-    """As the leader, node 1, tells of them; node 9 is a learner."""
+    """Returns the members as the leader, node 1, tells of them; node 9 is a learner."""
     told = [{"id": node, "role": "voter", "live": None if node == 1 else node not in silent} for node in voters]
     return {"leader": 1, "members": [*told, {"id": 9, "role": "learner", "live": True}]}
 

@@ -1,4 +1,4 @@
-"""Who must not lead for its maintenance."""
+"""A node in maintenance must not lead, unless no other voter can."""
 
 from __future__ import annotations
 

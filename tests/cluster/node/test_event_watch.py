@@ -12,7 +12,7 @@ from raftlog.types import NodeId
 
 
 def watch_of(events: EventLog) -> EventWatch:
-    """Of a node without peers and repairs."""
+    """Returns the watch of a node without peers and repairs."""
     membership = SimpleNamespace(in_force=SimpleNamespace(index=1))
     transport = SimpleNamespace(roster=SimpleNamespace(peers=list))
     storage = SimpleNamespace(directory=SimpleNamespace(log=SimpleNamespace(damage=SimpleNamespace(ranges=[]))))

@@ -19,7 +19,7 @@ PATIENCE_S = 30.0
 
 
 def findings(cluster: LiveCluster, node: int) -> dict[tuple[str, str], Any]:
-    """What this node says of the whole cluster, unhealthy or not."""
+    """Returns this node's findings about the whole cluster, unhealthy or not."""
     try:
         body = cluster.ask(node, "/v1/health")
     except urllib.error.HTTPError as error:

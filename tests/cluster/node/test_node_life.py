@@ -130,7 +130,7 @@ class SmallDisk(OsFileSystem):
     free = 0
 
     def free_bytes(self, path: Path) -> int:
-        """See FileSystem."""
+        """Returns the free bytes that the test set."""
         return self.free
 
 

@@ -1,4 +1,4 @@
-"""What the process around a node hands to it."""
+"""The arguments that the process around a node hands to it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Peer:
         )
 
     def hears(self, other: Peer, node: NodeId, own: NodeId) -> bool:
-        """Whether what `other` sends arrives here; sends it."""
+        """Returns True if a message that `other` sent has arrived here; else sends one."""
         if any(message.from_id == node for message in self.messages):
             return True
         other.transport.send([Heartbeat(node, own, 1, 0, 0)])
@@ -304,7 +304,7 @@ async def test_a_proof_of_something_else_is_none(node: Peer, said: list[Any], wr
 
 
 async def test_what_the_node_proves_itself_is_no_proof_to_it(node: Peer) -> None:
-    """Whoever is dialled by a node cannot send its challenge and its answer back to it."""
+    """A peer that a node dials cannot send the node's challenge and its answer back to it."""
     first, second = await Stranger.dial(node.port), await Stranger.dial(node.port)
     first_welcome = await first.introduce(hello())
     assert first_welcome is not None

@@ -294,7 +294,7 @@ def test_late_and_foreign_answers_change_nothing() -> None:
 
 
 def words(world: World, channel: str = CONTROL) -> list[object]:
-    """What PINGs on one channel said of who is not reached, each once."""
+    """Returns what PINGs on one channel said of peers that are not reached, without repetitions."""
     said = [header[3] for sent_on, kind, header in world.wire.sent if kind == Kind.PING and sent_on == channel]
     return [word for at, word in enumerate(said) if not at or said[at - 1] != word]
 

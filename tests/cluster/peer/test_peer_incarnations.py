@@ -52,7 +52,7 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
 
 
 async def test_a_new_bulk_connection_of_a_peer_ends_the_older_one() -> None:
-    """What still lies in the older one would come behind what the peer has sent since."""
+    """Frames that still lie in the older one would come behind those that the peer has sent since."""
     base = free_base_port(1)
     heard: list[bytes] = []
     node = PeerTransport(Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS), {}, ("127.0.0.1", base))

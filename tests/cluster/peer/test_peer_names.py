@@ -40,7 +40,7 @@ async def hears(sender: Any, receiver: list[Message], context: int) -> None:
 async def test_a17_a_peer_that_comes_back_under_another_address_is_found_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a pod that was made anew: same name, same disk, another address."""
+    """A pod that was made anew has the same name, the same disk, and another address."""
     loop, base = asyncio.get_running_loop(), free_base_port(2)
     address = "127.0.0.2"
     resolve = loop.getaddrinfo
@@ -68,7 +68,7 @@ async def test_a17_a_peer_that_comes_back_under_another_address_is_found_by_its_
 async def test_a17_a_peer_that_moved_is_found_although_its_old_address_holds_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a pod whose host went dark: nobody closes the old connection, and what is sent into it seems to arrive."""
+    """The host of a pod went dark: nobody closes the old connection, and what is sent into it seems to arrive."""
     loop, base = asyncio.get_running_loop(), free_base_port(2)
     address = "127.0.0.2"
     resolve = loop.getaddrinfo
@@ -97,7 +97,7 @@ async def test_a17_a_peer_that_moved_is_found_although_its_old_address_holds_the
 
 
 def test_every_loopback_address_can_be_bound() -> None:
-    """What the test above stands on."""
+    """The condition of the test above."""
     for address in ("127.0.0.2", "127.0.0.3"):
         with socket.socket() as one:
             one.bind((address, 0))

@@ -1,4 +1,4 @@
-"""Who listens at an address is asked with a handshake that leaves nothing behind."""
+"""The question to an address of who listens there: a handshake that leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Eye:
         self.changes = 0
 
     def see(self, *, reached: bool, for_ms: int) -> frozenset[NodeId]:
-        """What is away afterwards."""
+        """Returns the nodes that are away afterwards."""
         for _ in range(for_ms // STEP_MS):
             self.now_ms += STEP_MS
             self.out_ms = 0 if reached else self.out_ms + STEP_MS

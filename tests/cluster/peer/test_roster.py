@@ -1,4 +1,5 @@
-"""Who is let in over the peer port: members, guests of the same cluster, nobody who left or comes with another disk."""
+"""The peers that are let in over the peer port: members, guests of the same cluster, nobody who left or comes with
+another disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver and the forwarder rely on, over real sockets."""
+"""The transport's contract with the driver and the forwarder, over real sockets."""
 
 from __future__ import annotations
 

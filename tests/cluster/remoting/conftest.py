@@ -55,7 +55,7 @@ from tests.support.message_bytes import build_properties
 
 
 class Reply(NamedTuple):
-    """What a handler answered."""
+    """The answer of a handler."""
 
     code: int
     remark: str | None
@@ -184,7 +184,7 @@ class FakeNode:
         self.unreached: set[NodeId] = set()
         self.figures: dict[str, str] = {}
         self.changes: list[tuple[str, str]] = []
-        """What was deleted or reset, and what is said of it."""
+        """Names that were deleted or reset, and what is said of each."""
         self.confirms = True
         self.propose_outcome = Outcome.OK
         self.proposed: list[commands.Command] = []
@@ -324,14 +324,14 @@ class FakeNode:
     # --- the log ---
 
     def read_entries(self, positions: Sequence[int], told: Callable[[bytes | RaftLogError], None]) -> None:
-        """As EntryReads, at once."""
+        """Reads as EntryReads does, but at once."""
         try:
             told(runs_of(positions, self.entry_at))
         except RaftLogError as error:
             told(error)
 
     def entry_at(self, position: int) -> EntrySpan:
-        """As LogReader."""
+        """Returns the entry's place, as LogReader does."""
         if position < self.log_begins_at:
             raise OutOfRangeError(f"position {position} was trimmed")
         for entry in decode_entries(bytes(self._log)):

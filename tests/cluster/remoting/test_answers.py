@@ -1,4 +1,4 @@
-"""What the broker's refusals, and what it tells clients unasked, look like on the wire."""
+"""The form on the wire of the broker's refusals, and of what it tells clients unasked."""
 
 from __future__ import annotations
 

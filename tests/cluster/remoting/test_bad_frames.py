@@ -67,7 +67,7 @@ ANSWERED = {
     "send of a time beyond 64 bits": (send(1, g="9" * 30), "int"),
     "other request with a bad field": (with_header(b'{"code":34,"opaque":1,"extFields":[]}'), "object"),
 }
-"""What is asked can be told, what it says is wrong: (frame, what the remark names)."""
+"""Frames whose request can be told although what it says is wrong: (frame, what the remark names)."""
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ EXPORTED = (
     "fileReservedTime filterServerNums flushDiskType maxMessageSize messageDelayLevel msgTraceTopicName",
     "slaveReadEnable traceOn traceTopicEnable useTLS",
 )
-"""What exportConfigs of mqadmin 4.9.8 and 5.5.0 looks for; the older fails with a NullPointerException without one."""
+"""The keys that exportConfigs of mqadmin 4.9.8 and 5.5.0 looks for; the older fails with a NullPointerException without
+one."""
 
 
 def test_the_configuration_has_all_that_is_exported(node: Any) -> None:

@@ -42,7 +42,7 @@ def lock(node: Any, client: str) -> Any:
 
 
 def committed(node: Any, connection: Any, **more: Any) -> int | None:
-    """What is committed after a commit of 5 over that connection."""
+    """Returns the committed offset after a commit of 5 over that connection."""
     answer = node.ask(15, connection=connection, **(OFFSET | more)).answer
     assert answer.code == 0
     found: int | None = node.state.offset("g", node.state.topics["T"].id, 0)

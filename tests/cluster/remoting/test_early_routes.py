@@ -108,7 +108,7 @@ def test_a_follower_that_consumers_read_from_is_lost(node_with: Any, connect: An
 
 
 def test_a_group_with_messages_to_try_again_sees_the_brokers(node: Any, joined: Any) -> None:
-    """Whoever has not got the queue yet needs them to divide it."""
+    """A member that has not got the queue yet needs the brokers to divide it."""
     node.store(RETRY, b"failed", b"failed too")
     assert len(brokers(node, joined)) == 4
     topic_id = node.state.topics[RETRY].id

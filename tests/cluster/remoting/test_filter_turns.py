@@ -15,7 +15,7 @@ from raftlog.work import METER
 from statemachine import commands
 
 SHARE = 1_000
-"""Of a turn. Steps are smaller than half of it."""
+"""Units of a turn. Steps are smaller than half of it."""
 LARGE = " OR ".join(f"p{number} = 'x'" for number in range(511))
 LARGE_UNITS = 15 * 4 * 511
 
@@ -99,7 +99,7 @@ def test_a_deleted_topic_ends_it(node: Any, connect: Callable[[], Any]) -> None:
 def test_what_a_pull_carries_is_noted_as_it_arrives_and_once_however_long_it_waits(
     node: Any, connect: Callable[[], Any]
 ) -> None:
-    """What its connection commits while it waits, for its filter or for a turn with room, is newer."""
+    """A commit over its connection while the pull waits, for its filter or for a turn with room, is newer."""
     node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "g"}]}).encode())
     fields: dict[str, Any] = {"sysFlag": 4 | 1, "consumerGroup": "g"}
     connection = connect()

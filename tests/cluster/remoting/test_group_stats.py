@@ -1,4 +1,5 @@
-"""Who is connected (203), how far a group is (208), who reads a topic (300): what mqadmin prints of consumers."""
+"""The answers that mqadmin prints of consumers: the connected clients (203), a group's progress (208), a topic's
+readers (300)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a send can be answered with (RocketMQ: PutMessageStatus, ResponseCode): page, codes and gate agree."""
+"""The possible answers to a send (RocketMQ: PutMessageStatus, ResponseCode): page, codes and gate agree."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_times_are_inclusive_and_found_within_one_bucket(node: Any) -> None:
 def test_a_time_is_found_without_reading_all_messages_with_the_key(
     node: Any, monkeypatch: pytest.MonkeyPatch, bucket_span: int
 ) -> None:
-    """By halving within a bucket, and by passing over buckets that are too old or too new."""
+    """A search halves within a bucket, and passes over buckets that are too old or too new."""
     monkeypatch.setattr(message_index, "BUCKET_SPAN", bucket_span)
     node.create_topic("T")
     times = []

@@ -37,7 +37,7 @@ def member(node: Any, client: str, group: str = "g") -> Any:
 
 
 def lock(node: Any, client: str, *queues: int, connection: Any = None, **more: Any) -> Any:
-    """What a member is granted over its own connection, or a client over that one."""
+    """Returns the queues granted to a member over its own connection, or to a client over that one."""
     connection = connection or member(node, client, more.get("group", "g"))
     answer = node.ask(41, body(client, *queues, **more), connection=connection).answer
     assert answer.code == 0, answer.remark

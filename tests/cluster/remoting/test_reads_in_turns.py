@@ -1,4 +1,5 @@
-"""What one read brings does not all run in one turn of the loop: the rest goes on in the next, in order and fairly."""
+"""The requests of one read do not all run in one turn of the loop: the rest goes on in the next, in order and
+fairly."""
 
 from __future__ import annotations
 

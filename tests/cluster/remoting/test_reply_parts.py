@@ -1,4 +1,4 @@
-"""How answers reach the transport: small ones joined, large bodies as they are."""
+"""The way of answers to the transport: small ones joined, large bodies as they are."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_topic_without_write_permission_has_no_aliases(node: Any) -> None:
 
 
 def test_a_hash_selects_the_same_queue_whoever_leads(node: Any) -> None:
-    """What Java does: names in order, every write queue of each, `hash % length` picks."""
+    """Java's choice: names in order, every write queue of each, `hash % length` picks."""
     node.create_topic("T", queues=5)
 
     def queue_of(key: int) -> int:
@@ -234,7 +234,7 @@ def test_the_page_lists_every_code_and_who_answers_it(node: Any) -> None:
 
 
 def test_a_topic_with_order_names_the_queues_that_producers_use(node: Any) -> None:
-    """In the order of the route's own queues: Java takes `orderTopicConf` in their place."""
+    """The order is that of the route's own queues: Java takes `orderTopicConf` in their place."""
     node.create_topic("T", queues=3, order=True)
     node.create_topic("U", queues=3)
     body = json.loads(node.ask(105, topic="T").answer.body)

@@ -46,7 +46,7 @@ def test_both_names_both_forms(code: int, ext: dict[str, str], serialize_type: i
 
 
 def test_numbers_and_booleans_may_be_bare() -> None:
-    """As C++ and JavaScript clients write them."""
+    """C++ and JavaScript clients write them so."""
     ext = {"b": "T", "e": 3, "g": 1700000000000, "m": True, "j": None, "unknown": "x"}
     header = Header(310, extFields=msgspec.Raw(json.dumps(ext).encode()))
     fields = decode_send_header(header)

@@ -380,7 +380,7 @@ async def test_an_oversized_frame_is_answered_by_its_header_before_its_connectio
 
 
 async def test_who_sends_all_of_an_oversized_frame_reads_its_answer_afterwards(start: Start) -> None:
-    """What comes is read and dropped: with unread bytes the end of the connection would destroy the answer."""
+    """The node reads and drops the rest: with unread bytes the end of the connection would destroy the answer."""
     node = await start()
     client = await Client.to(node)
     client.writer.write(oversized())

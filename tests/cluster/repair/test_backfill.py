@@ -31,7 +31,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Core:
-    """What the backfill tells the core."""
+    """The part of the core that the backfill tells."""
 
     def __init__(self) -> None:
         self.holds: set[str] = set()

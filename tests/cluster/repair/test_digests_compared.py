@@ -1,4 +1,5 @@
-"""Who differs is fenced when a majority says so, and only then; a new leader's writes wait for the others, a moment."""
+"""A node that differs is fenced when a majority says so, and only then; a new leader's writes wait for the others, a
+moment."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "to
 
 
 class Remembered:
-    """What RunningSums is asked."""
+    """The part of RunningSums that is asked."""
 
     def __init__(self, **history: Sums) -> None:
         self.history = {int(name[1:]): sums for name, sums in history.items()}

@@ -68,7 +68,7 @@ class Serving:
 
 
 def transports() -> list[PeerTransport]:
-    """Of node 1 and node 2, not started."""
+    """Returns the transports of node 1 and node 2, not started."""
     base = free_base_port(2)
     addresses = {ONE: ("127.0.0.1", base), TWO: ("127.0.0.1", base + 1)}
     tried = {node: (at,) for node, at in addresses.items()}
@@ -281,7 +281,7 @@ def test_while_something_is_written_less_is_given_away() -> None:
     server.sources["log"] = lambda arguments: Fetched([], bytes(arguments[0]))
 
     def delay_s() -> float:
-        """Of a reply of 500 bytes when nothing is saved up."""
+        """Returns the delay of a reply of 500 bytes when nothing is saved up."""
         server.on_frame(ONE, [len(loop.timers), "log", [500]])
         server.on_done(server.lane.drain(runner.jobs))
         runner.jobs.clear()

@@ -107,7 +107,7 @@ class Running:
         )
 
     async def begin(self) -> None:
-        """What comes first goes to the thread: nobody knows where the log ends."""
+        """Begins with a job that goes to the thread: nobody knows where the log ends."""
         self.runner.submit(job(no_ops(1)[0]))
         await until(lambda: len(self.done) == 1)
         assert self.lane.seen[0] == (1, False)

@@ -43,7 +43,7 @@ class Seen:
         self.reads = FollowerReads(config, self.raw, state, lambda: self.now_ms, lambda: MEMORY)  # type: ignore[arg-type]
 
     def suggest(self, position: int, queue_id: int = 0) -> str:
-        """What a reply says whose last message lies there."""
+        """Returns the suggestion in a reply whose last message lies there."""
         return self.reads.suggest("G", queue_id, position)
 
 

@@ -14,7 +14,7 @@ from statemachine.commands import Command
 
 
 class Leader:
-    """What OffsetOrder asks of a leader; the test says what becomes of each call."""
+    """The part of a leader that OffsetOrder asks; the test says what becomes of each call."""
 
     def __init__(self) -> None:
         self.raw: Any = SimpleNamespace(applied_index=5)
@@ -32,7 +32,7 @@ class Leader:
         self.order.settle("g", done)
 
     def end(self, outcome: Outcome) -> None:
-        """What was asked first is over."""
+        """Ends the first of the requests that were asked."""
         self.asked.pop(0)[1](ProposeResult(outcome, [], None, ""))
 
 

@@ -32,7 +32,7 @@ class FillableFileSystem(MemoryFileSystem):
     full = False
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """See MemoryFileSystem."""
+        """Fails writes of segments while the disk is full."""
         error = super().step(call, path, half)
         if error is None and self.full and call == "pwritev" and path.suffix == ".seg":
             return OSError(errno.ENOSPC, "No space left on device", str(path))

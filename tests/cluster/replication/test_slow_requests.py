@@ -1,4 +1,4 @@
-"""What takes long leaves a line in the log: which request, whose, how long, and the stage that was slow."""
+"""A slow request leaves a line in the log: which request, whose, how long, and the stage that was slow."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_slow_entry_says_where_the_time_went(caplog: pytest.LogCaptureFixture)
 def test_the_slow_stage_is_named(
     proposed_ms: int, synced_ms: float | None, committed_ms: float | None, stage: str
 ) -> None:
-    """Of an entry that is given up, the stage that has not ended is the slow one."""
+    """The slow stage of an entry that is given up is the one that has not ended."""
     slow = Slow()
     slow.times.synced += [] if synced_ms is None else [(7, synced_ms)]
     slow.times.committed += [] if committed_ms is None else [(7, committed_ms)]

@@ -1,4 +1,4 @@
-"""Who asks and who tells what is written: as long as somebody wants to know, and not longer."""
+"""The questions and answers about what is written: as long as somebody wants to know, and not longer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TOPIC = "full-disk"
 
 
 def on_small_disks() -> None:
-    """From here on a node's folder is a file system of its own when its configuration is written."""
+    """Makes a node's folder a file system of its own from here on, when its configuration is written."""
     write = local_config.write_config
 
     def write_there(node: NodeRecord, nodes: Any, *, failpoints: bool = False) -> None:
@@ -65,7 +65,7 @@ class Load(threading.Thread):
         self.over = False
 
     def run(self) -> None:
-        """Until `over`."""
+        """Sends until `over`."""
         number = 0
         with connect(self.servers, timeout_s=2.0) as mq:
             while not self.over:

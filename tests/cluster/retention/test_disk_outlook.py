@@ -1,4 +1,4 @@
-"""What a disk announces before anything fails: that it fills up, how long it lasts, that it is slow."""
+"""The announcements of a disk before anything fails: that it fills up, how long it lasts, that it is slow."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_disk_that_will_be_full_in_a_few_hours_is_told_while_it_is_half_empty(
 
 
 def test_how_long_a_disk_is_observed_can_be_configured() -> None:
-    """For a minute, and the last six minutes count."""
+    """A minute is configured, and the last six minutes count."""
     seen = Watched()
     seen.disk.reload(RetentionSection(disk_rate_ms=MINUTE_MS))
     seen.used(50)

@@ -1,4 +1,4 @@
-"""What goes, row by row: segments of 100 bytes and 10 entries, one per hour from hour 1 on."""
+"""The segments that go, row by row: they have 100 bytes and 10 entries, one per hour from hour 1 on."""
 
 from __future__ import annotations
 

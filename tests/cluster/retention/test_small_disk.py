@@ -1,4 +1,4 @@
-"""What a real file system without room does to RocksDB, and what is left to do."""
+"""The effects of a real file system without room on RocksDB, and what is left to do."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from raftlog.storage.fs import FileSystem, OsFileSystem
 from raftlog.types import NodeId
 
 WAIT_S = 20.0
-"""How long a test waits for what must happen; only a broken one ever waits that long."""
+"""Time that a test waits for what must happen; only a broken one ever waits that long."""
 
 
 class FakeTime:

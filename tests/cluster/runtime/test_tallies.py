@@ -12,7 +12,7 @@ VALUES = (0.0, 0.0001, 0.00011, 0.5, 0.75, 1, 1.5, 4096, 4097, 1e9)
 
 
 def samples(registry: CollectorRegistry) -> list[tuple[str, dict[str, str], float]]:
-    """What a scrape says, without the times of creation."""
+    """Returns the samples of a scrape, without the times of creation."""
     text = generate_latest(registry).decode()
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return [(one.name, one.labels, one.value) for one in found if not one.name.endswith("_created")]

@@ -31,7 +31,7 @@ class Machine:
         self.watch.start()
 
     def start(self) -> None:
-        """As a thread: `look` is what it does."""
+        """Does nothing: a test calls `look` in place of the thread."""
 
     join = cancel = start
 

@@ -1,4 +1,4 @@
-"""What clients may get wrong, and the answer to each, as a table: at the leader and through a follower, with nothing
+"""The mistakes of clients, and the answer to each, as a table: at the leader and through a follower, with nothing
 written to the log and the connection still open.
 
 The tests of each feature have more of their own; here the kinds of mistakes stand side by side.

@@ -1,7 +1,7 @@
-"""What a send costs, in calls: a clock on a busy machine does not see 5 %, and a count in virtual time is exact.
+"""The cost of a send in calls: a clock on a busy machine does not see 5 %, and a count in virtual time is exact.
 
 A check that is added to the way of every request or message shows here, before a benchmark on a quiet machine shows it.
-What the nodes do anyway in that time (ticks, heartbeats, chores) is measured beside it and does not count.
+The nodes' other work in that time (ticks, heartbeats, chores) is measured beside it and does not count.
 Raise a budget only for something that is worth it, and say so in docs/performance.md.
 """
 

@@ -1,4 +1,4 @@
-"""What pins the log is carried forward (docs/adr/0054): retention goes on, and whatever waits is delivered once."""
+"""Messages that pin the log are carried forward (docs/adr/0054): retention goes on, and each is delivered once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def delay(ms: int) -> str:
 
 
 def fill(sim: SimCluster, segments: int = 1) -> None:
-    """As much log as that many segments."""
+    """Writes as much log as that many segments."""
     for _ in range(segments * SEGMENT // len(FILL) + 1):
         send(sim, FILL)
 
@@ -329,7 +329,7 @@ def test_a_message_that_cannot_be_read_holds_the_log_and_the_others_go_on(
 def test_a_full_disk_gets_room_although_it_takes_no_sends(
     sim_of: Callable[..., SimCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is due is not delivered meanwhile; it is carried with the rest."""
+    """Due messages are not delivered meanwhile; they are carried with the rest."""
     sim = sim_of(segment_size=SEGMENT, **{**SMALL, "retention.bytes_max": 1 << 20})
     soon, _ = send(sim, b"soon", delay(20_000))
     later, _ = send(sim, b"later", delay(400_000))

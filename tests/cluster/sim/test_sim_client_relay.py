@@ -66,7 +66,7 @@ def producer(sim: SimCluster, node: SimNode, client_id: str = "p1", group: str =
 def ask(
     node: SimNode, request: ClientRequest, client_id: str | None = None, group: str | None = "PG"
 ) -> list[ClientAnswer | Refused]:
-    """What the request ends with, when it has ended."""
+    """Returns the end of the request, when it has ended."""
     outcomes: list[ClientAnswer | Refused] = []
     node.run(node.running.relay.ask_client, Role.PRODUCER, group, client_id, request, outcomes.append)
     return outcomes

@@ -25,7 +25,7 @@ def seeded(sim: SimCluster) -> None:
 
 
 def change(sim: SimCluster, **values: Any) -> None:
-    """As the leader would, once it has checked them; waits until every running node has it."""
+    """Changes values as the leader would, once it has checked them; waits until every running node has them."""
     leader, keys = sim.leader(), {key.replace("__", "."): value for key, value in values.items()}
     version = settings(leader).version
     results = sim.propose(leader, [SET_CONFIG, version, leader.raw.log_time_ms(), "test", "", keys])
@@ -94,7 +94,7 @@ def test_while_a_member_does_not_know_how_files_count(sim_of: Callable[..., SimC
 
 
 def maintain(sim: SimCluster, node: SimNode, reason: str | None) -> None:
-    """As the leader would; waits until every running node knows."""
+    """Changes a node's maintenance as the leader would; waits until every running node knows."""
     leader = sim.leader()
     results = sim.propose(leader, [SET_MAINTENANCE, int(node.node_id), 1, "test", reason])
     wanted = reason is not None

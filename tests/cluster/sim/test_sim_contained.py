@@ -142,7 +142,7 @@ def test_what_the_core_raises_stops_the_node(sim: SimCluster, monkeypatch: pytes
 
 
 def swallow_forwards(sim: SimCluster) -> list[int]:
-    """Whoever is handed a request does nothing about it; the list tells who was."""
+    """Lets every node do nothing about a request that it is handed; the list tells the nodes that were handed one."""
     asked: list[int] = []
     for node in sim.running:
         _swallow(node, asked)
@@ -163,7 +163,7 @@ def _swallow(node: SimNode, asked: list[int]) -> None:
 
 
 def test_a_write_without_an_identity_is_handed_on_once(sim: SimCluster) -> None:
-    """Whoever handed it to the next leader would do it twice, or kill that one too."""
+    """A follower that handed it to the next leader would do it twice, or kill that one too."""
     leader, follower = sim.leader(), sim.followers()[0]
     asked = swallow_forwards(sim)
     path = follower.connect()

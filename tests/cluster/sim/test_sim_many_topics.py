@@ -16,7 +16,7 @@ PER_ENTRY = 200
 
 
 def propose_all(sim: SimCluster, wanted: list[Command]) -> None:
-    """In entries of PER_ENTRY commands; every one must succeed."""
+    """Proposes the commands in entries of PER_ENTRY; every one must succeed."""
     leader = sim.leader()
     results = [sim.propose(leader, *wanted[at : at + PER_ENTRY]) for at in range(0, len(wanted), PER_ENTRY)]
     sim.loop.run_until(lambda: all(results), 120, "everything is applied")

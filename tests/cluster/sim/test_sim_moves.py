@@ -35,7 +35,7 @@ def begun(node: SimNode, work: Callable[[], Coroutine[Any, Any, Any]]) -> asynci
 
 
 def checked(sim: SimCluster, where: Place, before: Callable[[], object] = lambda: None) -> Proof:
-    """What the voters answer; `before` happens when they have been asked."""
+    """Returns the voters' answer; `before` happens when they have been asked."""
     leader = sim.leader()
     task = begun(leader, lambda: leader.running.moves.check(where))
     before()

@@ -40,7 +40,7 @@ def offset(node: SimNode, topic: str = "T") -> int | None:
 
 
 def settled_offset(sim: SimCluster) -> int | None:
-    """What all nodes have in the end."""
+    """Returns the offset that all nodes have in the end."""
     sim.loop.run_for(FLUSHED_S)
     sim.heal()
     sim.settle()

@@ -1,4 +1,4 @@
-"""What waits in a long poll is no object that the garbage collector walks over: 100,000 may wait."""
+"""A pull that waits in a long poll is no object that the garbage collector walks over: 100,000 may wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of proposals: settled by (term, index), once; and what must wait until a leader may take writes."""
+"""The end of proposals: settled by (term, index), once; and what must wait until a leader may take writes."""
 
 from __future__ import annotations
 

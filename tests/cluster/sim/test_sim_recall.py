@@ -61,7 +61,7 @@ def test_the_answer_of_a_timer_has_a_handle(sim: SimCluster) -> None:
 
 @pytest.mark.parametrize("properties", ["DELAY\x013\x02", "", "TIMER_DELAY_MS\x010\x02"])
 def test_others_have_none(sim: SimCluster, properties: str) -> None:
-    """As in RocketMQ, not even a message of a delay level."""
+    """RocketMQ gives none either, not even to a message of a delay level."""
     (fields,) = send(sim, properties)
     assert "recallHandle" not in fields
 

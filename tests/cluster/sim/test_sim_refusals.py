@@ -22,7 +22,7 @@ MANY = build_batch([BatchItem(0, b"", b"")] * 51)
 
 
 class Case(NamedTuple):
-    """What is asked, and what must be answered."""
+    """A request, and the answer that it must get."""
 
     name: str
     code: int

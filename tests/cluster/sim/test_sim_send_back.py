@@ -73,7 +73,7 @@ def stored(node: SimNode, topic: str) -> list[tuple[int, Message]]:
 
 
 def copies(sim: SimCluster, count: int, topic: str = "%RETRY%g") -> list[tuple[int, Message]]:
-    """What was sent back, once as many have come; one more would be there soon after."""
+    """Returns the messages that were sent back, once as many have come; one more would be there soon after."""
     sim.loop.run_until(lambda: len(stored(sim.leader(), topic)) >= count, 200, f"{count} copies", every_s=SELDOM_S)
     sim.loop.run_for(5)
     found = stored(sim.leader(), topic)
@@ -82,7 +82,7 @@ def copies(sim: SimCluster, count: int, topic: str = "%RETRY%g") -> list[tuple[i
 
 
 def waits_ms(sim: SimCluster) -> list[int]:
-    """How long each message that waits has still to wait, about."""
+    """Returns the time that each waiting message has still to wait, about."""
     leader = sim.leader()
     return [row.due_ms - leader.raw.log_time_ms() for row in leader.state.timers.due(1 << 62)]
 
@@ -360,7 +360,7 @@ def test_a_full_connection_is_told_so(sim: SimCluster) -> None:
 
 
 def fallback(sim: SimCluster, path: ClientPath, opaque: int, times: int, *, version: int = 401, **ext: str) -> int:
-    """What a consumer sends itself when 36 was refused."""
+    """Sends what a consumer sends itself when 36 was refused."""
     properties = "UNIQ_KEY\x01K9\x02RETRY_TOPIC\x01T\x02DELAY\x014\x02colour\x01blue\x02"
     fields = {
         "a": "g",

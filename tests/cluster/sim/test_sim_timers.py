@@ -42,7 +42,7 @@ def send(
 
 
 def delivered(sim: SimCluster, topic: str = "T") -> list[Message]:
-    """What is in the queues of the leader's topic."""
+    """Returns the messages in the queues of the leader's topic."""
     node, found = sim.leader(), []
     config = node.state.topics[topic]
     for queue_id in range(config.queues):

@@ -1,4 +1,4 @@
-"""What comes in is worked off in the next turn of the loop: ticks are for time-outs, nothing waits for one."""
+"""Incoming work is done in the next turn of the loop: ticks are for time-outs, nothing waits for one."""
 
 from __future__ import annotations
 

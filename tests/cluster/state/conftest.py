@@ -151,7 +151,7 @@ def new_place() -> Callable[..., Place]:
 
 @pytest.fixture
 def replay_all() -> Callable[..., None]:
-    """See `replay`."""
+    """The function `replay`."""
     return replay
 
 

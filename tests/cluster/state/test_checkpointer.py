@@ -1,4 +1,4 @@
-"""What is done beside apply: RUN never ahead of the disk, checkpoints when they are due, alarms when they fail."""
+"""The work beside apply: RUN never ahead of the disk, checkpoints when they are due, alarms when they fail."""
 
 from __future__ import annotations
 

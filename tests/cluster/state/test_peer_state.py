@@ -31,7 +31,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Checkpointer:
-    """What a source needs of a running node."""
+    """The part of a running node that a source needs."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints

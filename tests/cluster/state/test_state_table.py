@@ -201,7 +201,7 @@ class WrongRows:
         suspect.mark_suspect(place.fs, place.path, "its rows (cq) differ at index 30", 5, 20)
 
     def peer(self, tmp_path: Path) -> str:
-        """As a fetch leaves it."""
+        """Adopts a checkpoint of a peer as a fetch leaves it; returns its name."""
         other = copy(self.place)
         other.path = tmp_path / "other"
         shutil.copytree(self.place.path, other.path)

@@ -1,4 +1,4 @@
-"""What the loss of every node costs is bounded in time: a segment with an old message goes up although it is small."""
+"""The loss of every node costs a bounded time: a segment with an old message goes up although it is small."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_next_leader_closes_what_the_last_one_did_not(tiered: Callable[..., 
 
 
 def test_a_segment_that_an_entry_closes_which_is_not_written_yet_is_not_closed_again() -> None:
-    """Whoever led when it was full has proposed that entry already."""
+    """The leader that had it when it was full has proposed that entry already."""
     log: Any = SimpleNamespace(first_position=0, tail=SimpleNamespace(segment_base=0, index=7))
     state: Any = SimpleNamespace(tier=SimpleNamespace(verified_to=lambda _: 0), trim_position=0)
     ages = age_seals.AgeSeals(state, log, cast(Any, None))

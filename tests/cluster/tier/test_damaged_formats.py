@@ -1,4 +1,4 @@
-"""What the tier reads of its store, changed in one or two places: an error that its callers know, or what it says."""
+"""The tier's objects, changed in one or two places: a read gives an error that its callers know, or what they say."""
 
 from __future__ import annotations
 

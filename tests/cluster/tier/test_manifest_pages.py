@@ -233,7 +233,7 @@ HOUR_MS = 3_600_000
 
 
 def hourly(count: int) -> list[TierSegment]:
-    """Of a quiet cluster, all in one stretch of the log."""
+    """Returns the rows of a quiet cluster, all in one stretch of the log."""
     rows = [row(number, 1, number) for number in range(count)]
     return [one._replace(span=one.span._replace(first_ms=n * HOUR_MS)) for n, one in enumerate(rows)]
 

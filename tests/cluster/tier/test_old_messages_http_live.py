@@ -50,7 +50,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredNod
 
 
 def shown(capsys: pytest.CaptureFixture[str], nodes: TieredNodes, *arguments: str) -> list[dict[str, Any]]:
-    """What `raftmq message` prints."""
+    """Returns the output of `raftmq message`."""
     capsys.readouterr()
     assert raftmq(["message", *arguments, "--servers", nodes.servers, "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

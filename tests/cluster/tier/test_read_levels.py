@@ -1,4 +1,4 @@
-"""Where pulls read what both this node and the tier have (`tier.read`): the same messages at every level."""
+"""The source of messages that both this node and the tier have (`tier.read`): the same messages at every level."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.support.sim_cluster import SimNode
 from tests.support.tiered_cluster import FOLDER, Tiered
 
 ORPHAN = f"{FOLDER}/log/{0:020d}-{1:020d}.{'0' * 16}.seg"
-"""As a leader leaves it that dies between writing an object and recording it."""
+"""An object of a leader that died between writing it and recording it."""
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class Written(NamedTuple):
     genesis: Genesis
     topic_id: int
     ends: tuple[int, ...]
-    """Of the queues, in the tier: the open segment is not there."""
+    """The ends of the queues in the tier: the open segment is not there."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ class Damaged:
         return part.name
 
     async def read(self) -> tuple[list[bytes], bool]:
-        """What a new reader gets of each queue, and whether it was told of damage."""
+        """Returns the messages of each queue that a new reader gets, and True if it was told of damage."""
         reads, got, told = self._reads(), [], False
         for queue, end in enumerate(self.written.ends):
             body, at = b"", 0

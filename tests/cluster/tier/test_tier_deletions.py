@@ -1,4 +1,5 @@
-"""What a TRIM takes from everybody goes from the store, on three whole nodes: in order, and whoever leads."""
+"""A TRIM takes segments from everybody, and they go from the store, on three whole nodes: in order, under any
+leader."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ def tiered() -> Iterator[Callable[..., Tiered]]:
 
 
 def bases(made: Tiered) -> list[int]:
-    """Where the segments begin of which the store has an object."""
+    """Returns the beginnings of the segments of which the store has an object."""
     names = [parse(name.removeprefix(f"{FOLDER}/")) for name in made.store.inner.objects]
     return sorted({name.base for name in names if name is not None})
 
 
 def wait_deleted(made: Tiered, limit_s: float = 120.0) -> None:
-    """Until the store has the objects of what is kept, and no others."""
+    """Waits until the store has the objects of what is kept, and no others."""
 
     def done() -> bool:
         state = made.leader_state()
@@ -44,7 +45,7 @@ def wait_deleted(made: Tiered, limit_s: float = 120.0) -> None:
 
 
 def check_rest(made: Tiered) -> None:
-    """What is kept is whole, on all nodes alike, and the manifest names nothing else."""
+    """Checks that all kept segments are whole, on all nodes alike, and that the manifest names nothing else."""
     made.wait_published()
     made.sim.settle()
     made.sim.check_equal()

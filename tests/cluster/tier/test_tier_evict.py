@@ -44,7 +44,7 @@ def ask_key(made: Tiered, node: SimNode, key: str) -> list[Stored] | Refused:
 
 
 def wait_evicted(made: Tiered) -> None:
-    """Until as much is evicted as the rules say."""
+    """Waits until as much is evicted as the rules say."""
 
     def done() -> bool:
         state = made.leader_state()

@@ -63,7 +63,7 @@ class Asked:
         return answered, msgspec.json.decode(fields) if fields else {}
 
     def view(self, position: int) -> Stored | Refused:
-        """What a node says of the message at a position."""
+        """Returns a node's answer about the message at a position."""
         access = self.leader.running.tier_access
         assert access is not None
         queries = MessageQueries(self.leader.running.services, access.keys)

@@ -1,4 +1,4 @@
-"""What is evicted is not lost: only what leaves the tier is an alarm for the groups that have not consumed it."""
+"""An evicted message is not lost: only if it leaves the tier, groups that have not consumed it raise an alarm."""
 
 from __future__ import annotations
 

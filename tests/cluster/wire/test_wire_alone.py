@@ -17,7 +17,7 @@ LOADED = "import sys; {}; print(*sorted(sys.modules))"
 
 
 def loaded(code: str) -> set[str]:
-    """What a fresh interpreter has loaded after `code`."""
+    """Returns the modules that a fresh interpreter has loaded after `code`."""
     command = [sys.executable, "-c", LOADED.format(code)]
     return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split())
 

@@ -69,7 +69,7 @@ class Node:
         self.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": "t", "read_queues": 2}, False]]))
 
     def begin(self, *, enabled: bool = True) -> None:
-        """As a start does."""
+        """Begins as a start does."""
         self.registry = CollectorRegistry()
         context = context_of(None, self.alarms, config=self.config, environment=self.environment, loop=self.loop)
         self.files = IndexFiles(context, self.storage, IndexMetrics(self.registry), enabled=enabled)
@@ -253,7 +253,7 @@ async def test_no_file_is_built_of_rows_that_are_going(node: Node) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_h6_a_damaged_file_is_never_handed_over_and_built_again(node: Node, restarted: bool) -> None:
-    """Whether this process built it, and knows its checksum, or the one before."""
+    """The file may have been built by this process, which knows its checksum, or by the one before."""
     node.store(100)
     await node.pass_ms(9000)
     span = node.segments()[0]

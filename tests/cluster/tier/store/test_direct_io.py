@@ -1,4 +1,4 @@
-"""What is read from the disk is what the file holds, whichever way the file system lets it be read."""
+"""A read from the disk returns the file's content, whichever way the file system lets it be read."""
 
 from __future__ import annotations
 

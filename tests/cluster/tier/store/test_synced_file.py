@@ -88,7 +88,7 @@ def test_a_file_system_that_takes_no_direct_writes_will_do(
 
 @pytest.mark.parametrize("short", [0, 1, 4096, 5000])
 def test_a_write_that_takes_less_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int) -> None:
-    """Of one that ends within a block, the block is written once more."""
+    """A write that ends within a block writes the block once more."""
     data = content(2 * PIECE_BYTES)
     real, cut = os.pwrite, [short]
 
