@@ -111,7 +111,7 @@ def _followed(bar: Progress, look: Callable[[], tuple[int, int]]) -> Iterator[No
 
 
 def _bar(*, quiet: bool) -> Progress:
-    """On stderr, and none where nobody watches."""
+    """Returns a bar on stderr, and none where nobody watches."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     out = console(stderr=True)

@@ -185,7 +185,8 @@ class BrokerState:
 
     @property
     def removing(self) -> int:
-        """So many topics, groups and the like are deleted whose rows are not all gone yet; 0 most of the time."""
+        """The number of topics, groups and the like that are deleted and whose rows are not all gone yet; 0 most of the
+        time."""
         return self._removals.pending
 
     @property
@@ -205,8 +206,8 @@ class BrokerState:
 
     @property
     def kept_segments(self) -> tuple[TierSegment, ...]:
-        """Those in the tier from which something is kept: without those that a TRIM took from everybody, whose objects
-        may be going."""
+        """The segments in the tier from which something is kept: without those that a TRIM took from everybody, whose
+        objects may be going."""
         return self.tier.above(self.kept.position)
 
     def lowest_pinned_position(self) -> int | None:

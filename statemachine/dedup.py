@@ -35,7 +35,7 @@ PIECE_MAX = 64
 READ_PARTS = 64
 """A session with more parts than this that is not in memory is read in steps of so many."""
 READ_SESSIONS_MAX = 4
-"""So many that were read in steps stay in memory: up to 16 MB each."""
+"""Sessions read in steps that stay in memory: up to 16 MB each."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
@@ -90,7 +90,7 @@ class ProducerSession(NamedTuple):
 
     @property
     def parts_count(self) -> int:
-        """So many parts there are."""
+        """The number of parts."""
         return len(self.parts) + sum([len(piece.parts) for piece in self.older])
 
     def find(self, sequence: int) -> Stored | None:
@@ -109,7 +109,7 @@ class ProducerSession(NamedTuple):
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
-        """Without the parts up to that entry: it begins at the sequence `low`."""
+        """Returns the session without the parts up to that entry: it begins at the sequence `low`."""
         older: list[Piece] = []
         for piece in self.older:
             if piece.parts[0].index > index:
@@ -154,7 +154,7 @@ class Dedup:
         self._read: dict[bytes, ProducerSession] = {}
         """Sessions that were read in steps and not written since, the newest last."""
         self._reading: set[bytes] = set()
-        """Those that are read now and were not written since that began."""
+        """Sessions that are read now and were not written since that began."""
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
         """The producer as of the last applied run, None if it is unknown."""

@@ -26,7 +26,7 @@ from statemachine.sorted_map import SortedMap
 from statemachine.stage import Stage
 
 NAME_LENGTH_MAX = 120
-"""So that %RETRY%group is a topic name of at most 127 characters."""
+"""Characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
 
 _I64 = (-(2**63), 2**63 - 1)
 

@@ -87,7 +87,7 @@ class HalfMessages:
         return self.get(position if name is None else keys.U64.unpack(name)[0])
 
     def pinned(self, first: int, end: int) -> Iterator[HalfMessage]:
-        """Those that lie at `first` or above and below `end`, lowest first."""
+        """Yields the half messages that lie at `first` or above and below `end`, lowest first."""
         if first < end:
             unmoved = ((keys.half_position(key),) * 2 for key, _ in self._kv.scan(TRANS, *keys.half_range(first, end)))
             moved = self._kv.scan(TRANS, *keys.half_moved_range(first, end))
@@ -98,7 +98,8 @@ class HalfMessages:
                     yield half
 
     def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
-        """Those to be checked by `now_ms`, up to `count_max` of them, in the order of their times."""
+        """Returns the half messages to be checked by `now_ms`, up to `count_max` of them, in the order of their
+        times."""
         found: list[HalfMessage] = []
         first_ms = self.check_ms
         if first_ms is None or first_ms > now_ms:

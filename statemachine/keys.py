@@ -153,7 +153,7 @@ U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
 FIRST = b""
 LAST = b"\xff" * 64
-"""Above every key of every family."""
+"""A key above every key of every family."""
 
 
 def setting_key(key: str) -> bytes:
@@ -322,7 +322,7 @@ def parse_timer_key(key: bytes) -> tuple[int, int]:
 
 
 def timer_due_end(until_ms: int) -> bytes:
-    """Above the keys of the rows that are due at or before `until_ms`, and below the others."""
+    """Returns a key above the keys of the rows that are due at or before `until_ms`, and below the others."""
     return b"d" + U64.pack(until_ms) + b"\xff" * 9
 
 

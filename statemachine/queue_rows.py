@@ -96,7 +96,7 @@ class QueueRows(Generic[Value]):
 
     @property
     def is_empty(self) -> bool:
-        """There is no row of any group."""
+        """True if there is no row of any group."""
         return not self._published
 
     def delete_group(self, stage: Stage, group: str) -> None:

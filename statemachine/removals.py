@@ -73,7 +73,7 @@ class Losers(NamedTuple):
     name: str
     write: int
     below: int
-    """Their numbers are below this one."""
+    """An upper bound: the numbers of the attempts are below it."""
 
 
 class Place(NamedTuple):
@@ -87,7 +87,7 @@ class Done(NamedTuple):
     """The result of one step of a slice."""
 
     rows: int
-    """So many it walked over."""
+    """The number of rows that it walked over."""
     at: bytes | None
     """The key at which the next slice goes on; None if the step is over."""
 
@@ -120,7 +120,7 @@ class Removals:
         self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
         self._changed = True
         self.pending = 0
-        """So many removals are not over."""
+        """The number of removals that are not over."""
         self.publish()
 
     @property
@@ -134,7 +134,7 @@ class Removals:
         return self._place
 
     def begin(self, stage: Stage, removal: Removal) -> None:
-        """It comes last."""
+        """Begins the removal. It comes last."""
         number = next(reversed(self._removals), 0) + 1
         self._add(number, removal)
         stage.put(META, keys.removal_key(number), _pack(removal))

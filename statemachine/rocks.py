@@ -50,7 +50,8 @@ MANIFEST_BYTES_MAX = 1 * MIB
 """Above this RocksDB begins another one. Each checkpoint reads and copies all of it, and at RocksDB's own limit, 1 GiB,
 that would take longer with each week that a node runs."""
 STALLS_MAX = 100
-"""So often a write that RocksDB would hold back is tried again, before it is left to RocksDB to wait."""
+"""The number of times that a write which RocksDB would hold back is tried again, before it is left to RocksDB to
+wait."""
 
 OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
 """Files that RocksDB keeps open."""

@@ -88,7 +88,7 @@ class Settings:
         self.publish()
 
     def changes(self, before: int, limit: int) -> Iterator[Change]:
-        """Up to `limit` changes of versions below `before`, the newest first."""
+        """Yields up to `limit` changes of versions below `before`, the newest first."""
         start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             time_ms, author, reason, values = msgpack.unpackb(row[1])

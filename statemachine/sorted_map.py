@@ -62,7 +62,7 @@ class SortedMap(dict[Key, Value]):
         del self[key]
 
     def keys_from(self, after: Key | None, count: int) -> list[Key]:
-        """Up to `count` keys behind `after`, ascending; from the first on with None. A step for each."""
+        """Returns up to `count` keys behind `after`, ascending; from the first on with None. Takes one step per key."""
         pieces = self._pieces
         at = 0 if after is None else max(0, bisect_right(pieces, after, key=_first) - 1)
         found: list[Key] = []

@@ -63,7 +63,7 @@ class Attempt(NamedTuple):
     """Bytes of the messages that are left."""
     opened_ms: int
     staged_ms: int
-    """When something was staged last, log time."""
+    """The time when something was staged last, log time."""
     name: str
     """The name of the write."""
 
@@ -106,7 +106,7 @@ class StagedWrites:
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
         """Messages that are staged, of all attempts."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
-        """Their bytes in the log."""
+        """The bytes in the log of the staged messages."""
         self.changed: dict[int, Attempt | None] = {}
         """Attempts that the run changed; nothing is left of one that is None."""
 
@@ -172,7 +172,7 @@ class StagedWrites:
         return True
 
     def remove(self, stage: Stage, number: int, count: int, size: int) -> None:
-        """So many of its messages were copied or removed; called once for each row that went."""
+        """Counts messages of the attempt that were copied or removed; called once for each row that went."""
         self._staged_left -= count
         self._staged_bytes -= size
         attempt = self.current(number)
@@ -251,7 +251,7 @@ class StagedWrites:
     # -- inside
 
     def _mismatch(self, number: int, count: int, name: str, write: int) -> str:
-        """Why the attempt cannot be among those of the write; "" if it can."""
+        """Returns the reason why the attempt cannot be among those of the write; "" if it can."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return f"attempt {number} is not open (any more)"
@@ -313,7 +313,7 @@ class StagedWrites:
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 
     def _close(self, attempt: Attempt) -> None:
-        """Its row is not open any more."""
+        """Takes the attempt from the open ones: its row is not open any more."""
         numbers = self._open.get(attempt.name)
         if numbers is not None and attempt.number in numbers:
             numbers.remove(attempt.number)

@@ -37,7 +37,7 @@ Count = Callable[[KV], Sums]
 Progress = Callable[[str, int], object]
 """Hears in which family the counting is, and how many rows of all are counted."""
 PROGRESS_ROWS = 1 << 16
-"""So often it hears."""
+"""Rows between two calls of a Progress."""
 
 
 class RunningSums:
@@ -95,7 +95,7 @@ def row_sum(family: str, key: bytes, value: bytes) -> int:
 
 
 def _silent(family: str, rows: int) -> None:
-    """Nobody wants to know."""
+    """Does nothing: nobody wants to know."""
 
 
 def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:

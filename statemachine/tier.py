@@ -66,7 +66,7 @@ class TierPart(NamedTuple):
     """One object. Its name has its content's hash, so whoever writes it writes the same bytes."""
 
     name: str
-    """Below the cluster's prefix."""
+    """The name below the cluster's prefix."""
     size: int
     digest: bytes
     """Digest of its content: XXH3, 128 bits, big-endian. See DIGEST_SIZES."""

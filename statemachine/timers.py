@@ -40,14 +40,14 @@ LOOK_MAX = 4096
 NEVER = keys.U64_MAX
 """Later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
-"""Bytes that a search for the lowest position looks at in one step, and the steps of one search. It passes so many
-bytes of the log whose messages were removed in a few ms."""
+"""Bytes that a search for the lowest position looks at in one step, and the most steps of one search. Together they
+pass so many bytes of removed messages in a few ms."""
 
 TimerName = tuple[int, int]
 """(due_ms, position) of a row; in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
 _TIMES_END = keys.timer_due_end(STAGED_DUE - 1)
-"""Above the keys of all rows that are due at a time, below those of staged messages."""
+"""A key above the keys of all rows that are due at a time, and below those of staged messages."""
 
 
 _MOVED = struct.Struct(">QB")
@@ -60,7 +60,7 @@ class TimerCounts(NamedTuple):
     pending_bytes: int = 0
     delivered: int = 0
     dropped: int = 0
-    """Their topic was deleted, or the log does not reach down to them any more."""
+    """Messages whose topic was deleted, or to which the log does not reach down any more."""
     recalled: int = 0
 
 
@@ -69,15 +69,16 @@ class TimerRow(NamedTuple):
 
     due_ms: int
     position: int
-    """At which the first message, which may have been recalled, was first stored: with `due_ms`, the row's name."""
+    """The position at which the first message, which may have been recalled, was first stored: with `due_ms`, the row's
+    name."""
     topic_id: int
     queue_id: int
     items: bytes
     """The present places of the messages."""
     origins: bytes = b""
-    """If they were carried forward: the position u64 of each when it was first stored."""
+    """The position u64 of each message when it was first stored, if they were carried forward."""
     moved_to: int | None = None
-    """If they were carried forward: where the first of them was stored then."""
+    """The position at which the first of them was stored then, if they were carried forward."""
 
     @property
     def place(self) -> int:

@@ -104,7 +104,7 @@ class TrimMark(NamedTuple):
     index: int  # type: ignore[assignment]
     """The index of the TRIM entry; -1 if there was none."""
     timestamp_ms: int
-    """Its log time."""
+    """The log time of the TRIM entry."""
 
 
 NOT_TRIMMED = TrimMark(0, 0, -1, 0)
@@ -262,7 +262,7 @@ def load_mark(kv: KV) -> TrimMark:
 
 
 def rows_begin(kv: KV) -> int:
-    """Below this position of the log, rows are gone or may be going, as the store has it now."""
+    """Returns the position of the log below which rows are gone or may be going, as the store has it now."""
     row = kv.get(META, keys.SWEEP_KEY)
     swept: int = 0 if row is None else keys.SWEEP.unpack_from(row)[0]
     return max(load_mark(kv).position, swept)

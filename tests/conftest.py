@@ -17,7 +17,7 @@ from cluster import kernel
 from tests.support.tools import how_to_get, lacked, skip_without
 
 EXAMPLES = 50
-"""Of a property that names no number. Every run draws others."""
+"""Examples of a property that names no number. Every run draws others."""
 
 # How long an example takes says nothing about the product.
 settings.register_profile(
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def rewrite(pytestconfig: pytest.Config) -> bool:
-    """Whether golden files are to be written anew."""
+    """True if golden files are to be written anew."""
     return bool(pytestconfig.getoption("--rewrite"))
 
 
@@ -177,7 +177,8 @@ class NamedTests:
 
 
 def pytest_collection_finish() -> None:
-    """What ten thousand collected tests are made of stays until the end: the collector need not look at it again."""
+    """Freezes the objects of ten thousand collected tests: they stay until the end, and the collector need not look at
+    them again."""
     gc.collect()
     gc.freeze()
 

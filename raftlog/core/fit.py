@@ -31,7 +31,7 @@ def may_vote(raft: Raft) -> bool:
 
 
 def is_fit(raft: Raft) -> bool:
-    """Nothing prevents this member from leading, except perhaps that it is not a voter."""
+    """Returns True if nothing prevents this member from leading, except perhaps that it is not a voter."""
     return not raft.holds and may_vote(raft)
 
 

@@ -119,7 +119,7 @@ class Members:
         return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
 
     def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
-        """Those of `voters` that were heard from recently, this node included."""
+        """Returns the voters that were heard from recently, this node included."""
         peers = self.peers
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 

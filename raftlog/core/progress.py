@@ -36,7 +36,8 @@ class Inflights:
 
     @property
     def full(self) -> bool:
-        """Nothing more may be sent. One message may exceed the byte limit, so that a large entry gets through."""
+        """True if nothing more may be sent. One message may exceed the byte limit, so that a large entry gets
+        through."""
         return self.bytes >= self._bytes_max or len(self._sent) >= self._messages_max
 
     def add(self, last_index: int, size: int) -> None:
@@ -94,9 +95,10 @@ class Progress:
         self.was_active = False
         """The follower was heard between the last two check-quorums."""
         self.gone = False
-        """Its connection closed, and it was not heard since."""
+        """True if its connection closed and it was not heard since."""
         self.fit = True
-        """Its last heartbeat reply said that it may lead. Unknown counts as fit: the member checks itself (fit.py)."""
+        """True if its last heartbeat reply said that it may lead. Unknown counts as fit: the member checks itself
+        (fit.py)."""
         self.sent_commit = -1
         """Largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
         self.acked_round = 0

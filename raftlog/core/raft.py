@@ -84,7 +84,7 @@ class Raft:
         self.vote = hard_state.vote
         """The node that got this node's vote in `term`. Set once per term; only a *higher* term clears it."""
         self.holds: set[str] = set()
-        """Why it must not campaign; the vote is still given truthfully (fit.py)."""
+        """Reasons for which it must not campaign; the vote is still given truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.catch_up_budget: int | None = None
@@ -92,7 +92,8 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
-        """Why it took its role or began its campaign, in a few words for the log (reasons.py). No decision uses it."""
+        """The reason why it took its role or began its campaign, in a few words for the log (reasons.py). No decision
+        uses it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []
@@ -168,7 +169,8 @@ class Raft:
 
     @property
     def hears_leader(self) -> bool:
-        """It leads, or heard a leader within the minimum election timeout, and ignores campaigns (thesis 4.2.3)."""
+        """True if it leads, or heard a leader within the minimum election timeout, and ignores campaigns (thesis
+        4.2.3)."""
         return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
 
     # -- transitions

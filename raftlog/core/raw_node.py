@@ -369,7 +369,7 @@ class RawNode:
 
     @property
     def why(self) -> str:
-        """Why it took its role or began its campaign; for the log."""
+        """The reason why it took its role or began its campaign; for the log."""
         return self.raft.why
 
     @property

@@ -18,17 +18,17 @@ class PeerStatus(NamedTuple):
     state: str
     """PROBE, REPLICATE or SNAPSHOT."""
     recent_active: bool
-    """It was heard since the last check-quorum."""
+    """True if it was heard since the last check-quorum."""
     lag: int
     """Entries of the leader's log that are not known to be on the follower's disk."""
     inflight_messages: int
     inflight_bytes: int
     fit: bool
-    """It reported that it could lead: its log is intact, its state sound, its segments present."""
+    """True if it reported that it could lead: its log is intact, its state sound, its segments present."""
     caught_up: bool
     """All committed entries were sent to it, and its window has room."""
     held: bool = False
-    """It waits for `RawNode.catch_up_budget`."""
+    """True if it waits for `RawNode.catch_up_budget`."""
 
 
 class Status(NamedTuple):

@@ -88,7 +88,8 @@ def _header(extent: Extent, file: File, number: int) -> FrameHeader:
 
 
 def _fault(extent: Extent, file: File, number: int) -> str | None:
-    """Why entry `number` cannot be read, None if it can. A different term reveals a frame left by a lost write."""
+    """Returns the reason why entry `number` cannot be read, None if it can. A different term reveals a frame left by a
+    lost write."""
     begin, end = extent.begin(number), extent.begin(number + 1)
     try:
         data = file.pread(end - begin, extent.segment.file_offset(begin))

@@ -77,7 +77,8 @@ def finish_install(
 
 
 def _load(fs: FileSystem, path: Path, group_id: int) -> Install | None:
-    """None if it cannot be read: then what was begun is finished, and nothing is begun."""
+    """Returns the install; None if it cannot be read: then a replacement that was begun is finished, and none is
+    begun."""
     return if_readable(lambda: install_file.decode(read_file(fs, path), group_id))
 
 
@@ -91,8 +92,8 @@ def _why(install: Install) -> str:
 def _why_it_stays(
     fs: FileSystem, directory: Path, group_id: int, install: Install | None, hard_state: HardStateStore, now_ms: int
 ) -> str:
-    """Why the old log is not given up, "" if it is. Where it cannot be opened the vote is withheld first: what it held
-    above the new log, and whether that was acknowledged, cannot be known."""
+    """Returns the reason why the old log is not given up, "" if it is. If the old log cannot be opened, the vote is
+    withheld first: its content above the new log, and whether that was acknowledged, cannot be known."""
     if install is None:
         return "INSTALL is damaged: the log stays, and a new one is fetched if it is needed"
     committed = hard_state.load().commit_index

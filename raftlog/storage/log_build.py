@@ -32,7 +32,7 @@ class FrameStream:
         self._group_id = group_id
         self._rest = b""
         self.tail = tail
-        """After the last whole frame."""
+        """The tail after the last whole frame."""
 
     @property
     def next_position(self) -> int:
@@ -129,7 +129,7 @@ class LogBuild:
 
     @property
     def tail(self) -> LogTail:
-        """After the last entry that is durable; `previous` while there is none."""
+        """The tail after the last entry that is durable; `previous` while there is none."""
         return self._log.tail if self._log else self.previous
 
     @property
@@ -266,7 +266,7 @@ class SegmentBuild:
 
     @property
     def tail(self) -> LogTail:
-        """After the last whole frame."""
+        """The tail after the last whole frame."""
         return self._stream.tail
 
     @property

@@ -36,7 +36,7 @@ class SegmentSpan(NamedTuple):
     end_position: int
     """The position at which its last frame ends, as far as it is written."""
     sealed: bool
-    """Another file follows: nothing is added any more."""
+    """True if another file follows: nothing is added any more."""
 
 
 class EntrySpan(NamedTuple):
@@ -151,7 +151,7 @@ class LogReader:
         return entries
 
     def _run(self, low: int, high: int) -> _Run:
-        """Those of the entries [low, high) that are in one segment with the first."""
+        """Returns those of the entries [low, high) that are in one segment with the first."""
         tail = self._state.tail
         segments = self._state.segments
         if low < segments[0].header.base_index or high > tail.index + 1:

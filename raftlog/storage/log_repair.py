@@ -29,9 +29,9 @@ class Part(NamedTuple):
     file: File
     previous: LogTail
     segment_index: SegmentIndex
-    """Only of these frames."""
+    """The index of these frames only."""
     whole: bool
-    """They begin the file: a ROLL frame comes first."""
+    """True if they begin the file: a ROLL frame comes first."""
 
 
 class RangeRepair:
@@ -53,7 +53,7 @@ class RangeRepair:
         self.damaged = damaged
         self.parts: list[Part] = []
         self.tail = previous
-        """After the last good frame that came."""
+        """The tail after the last good frame that came."""
         self._fs = fs
         self._log = log
         self._group_id = group_id

@@ -77,7 +77,7 @@ class LogState:
         served."""
         self.damage.begin_at(self.previous)
         self.failure: str | None = None
-        """Why the log refuses to be written; None as long as it does not."""
+        """The reason why the log refuses to be written; None as long as it does not."""
         self.filing = threading.Lock()
         """Held while files below the first entry come or go."""
         self.cutting = threading.Lock()

@@ -15,7 +15,7 @@ class Row(NamedTuple):
     found: str
     done: str
     safe: str
-    """Why that loses nothing that was acknowledged, and lets no entry of another history in."""
+    """The reason why that loses nothing that was acknowledged, and lets no entry of another history in."""
     votes: str = "yes"
     """The node's vote then: "yes" or "no"; "-" if it does not open."""
     campaigns: str = "yes"

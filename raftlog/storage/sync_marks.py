@@ -8,7 +8,7 @@ from raftlog.types import LogTail
 
 
 class SyncMarks:
-    """Which mark is the newest, and the writing of the next. Shared by the writer and the cutter; one thread.
+    """The newest mark, and the writing of the next. Shared by the writer and the cutter; one thread.
 
     Invariant: a mark is written only for what was synced before, and never over the newest one.
     """
@@ -21,7 +21,8 @@ class SyncMarks:
         self._state = state
         self.seq = seq
         self.end_position = -1
-        """Up to where the newest mark vouches; -1 if the next append or idle mark must write one in any case."""
+        """The position up to which the newest mark vouches; -1 if the next append or idle mark must write one in any
+        case."""
 
     def begin_file(self, end_position: int) -> None:
         """The log rolled: the new file's header has a mark for all that is before it (segment.encode_header)."""

@@ -16,7 +16,7 @@ REPORT_SUFFIX = ".json"
 
 
 class TrashReport(NamedTuple):
-    """Why something was set aside. Positions and indexes are of the log; None where they do not apply."""
+    """The reason why something was set aside. Positions and indexes are of the log; None where they do not apply."""
 
     why: str
     now_ms: int = 0

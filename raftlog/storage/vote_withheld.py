@@ -31,7 +31,7 @@ class VoteWithheld(NamedTuple):
     index: int  # type: ignore[assignment]
     term: int
     since_ms: int = 0
-    """When it was first withheld, given by the caller; 0 if unknown."""
+    """The time when it was first withheld, ms, given by the caller; 0 if unknown."""
 
 
 def encode(withheld: VoteWithheld, group_id: int) -> bytes:
@@ -51,7 +51,7 @@ def decode(data: bytes, group_id: int) -> VoteWithheld | None:
 
 
 def load(fs: FileSystem, directory: Path, group_id: int) -> VoteWithheld | None:
-    """Why the vote is withheld; None if it is not."""
+    """Returns the reason why the vote is withheld; None if it is not."""
     path = directory / layout.VOTE_WITHHELD
     try:
         if not fs.exists(path):

@@ -109,7 +109,7 @@ def restore(
 
 
 def _about(rebuilt: Rebuilt, manifest: Manifest) -> list[str]:
-    """Returns lines about its content, and about what is known to be missing."""
+    """Returns lines about the content of the restored cluster, and about what is known to be missing."""
     last = datetime.fromtimestamp(manifest.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     lines = [f"it began with {rebuilt.began}; its last entry has log time {last.replace('+00:00', 'Z')}"]
     missing = rebuilt.known_index - manifest.index

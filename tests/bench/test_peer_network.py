@@ -48,7 +48,7 @@ with ended_at_exit():
 
 @needs("ip")
 def test_a_cable_is_pulled_and_plugged_in(tmp_path: Path) -> None:
-    """A row has three groups for nodes 0, 1 and 2 in each: the ways from this process, then from each node. A node
+    """A row has groups of three, the ways to nodes 0, 1 and 2: first from this process, then from each node. A node
     always reaches itself."""
     done = subprocess.run(
         [*ENTER, sys.executable, "-c", STORY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False

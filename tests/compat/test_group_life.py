@@ -136,7 +136,7 @@ def test_several_tags(mq: raftmq.Client, start: Start, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", JAVAS)
 def test_where_a_new_client_begins(mq: raftmq.Client, start: Start, kind: str) -> None:
-    """A client decides in broadcasting mode: it begins at the end, or at a time, of which RocketMQ counts whole
+    """The client decides in broadcasting mode: it begins at the end, or at a time, of which RocketMQ counts whole
     seconds. A new clustering group begins with the first message while the queue still has it."""
     topic = f"{kind}-begin"
     mq.admin.create_topic(topic, QUEUES)

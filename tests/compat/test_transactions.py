@@ -21,7 +21,7 @@ CHECKED_S = 100.0
 """A producer is asked after 6 s and every 30 s from then on."""
 KINDS = ["java-oldest-transactions", "java-transactions", "java-newest-transactions"]
 DECISIONS = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
-"""The decisions about messages n, in turn. UNKNOW is RocketMQ's own spelling."""
+"""The decision about message n, in turn. UNKNOW is RocketMQ's own spelling."""
 
 
 def keys_of(mq: raftmq.Client, topic: str) -> list[str]:

@@ -37,7 +37,7 @@ def test_no_spark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_python_without_our_packages_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's workers are such a Python when PYSPARK_PYTHON is not set and the environment is not activated."""
+    """Spark's workers have such a Python when PYSPARK_PYTHON is not set and the environment is not activated."""
 
     def missing(name: str) -> object:
         raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")

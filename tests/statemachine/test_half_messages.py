@@ -120,7 +120,7 @@ def test_one_that_comes_and_goes_in_one_run_leaves_nothing_due(broker: Broker) -
 
 
 def test_a_deleted_topic_leaves_its_half_messages_to_be_ended(broker: Broker) -> None:
-    """The leader alone asks if the topic exists: its id is never given again."""
+    """Only the leader asks whether the topic exists: its id is never given again."""
     (position,) = broker.store(3000)
     broker.one("delete_topic", "t")
     assert broker.state.halves.get(position) is not None

@@ -99,7 +99,7 @@ def _why_not(cluster: LiveCluster, planted: Planted, rules: Rules, nodes: list[i
 
 
 def _explains(finding: dict[str, str], node: int) -> bool:
-    """Returns True if the finding explains others, by the rule of cluster/admin/static/findings.js."""
+    """Returns True if the finding explains why the node is unhealthy, as cluster/admin/static/findings.js decides."""
     return finding["severity"] == "critical" or (finding["code"], finding["object"]) == ("no_leader", f"node {node}")
 
 

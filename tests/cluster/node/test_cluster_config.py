@@ -1,4 +1,4 @@
-"""A node in maintenance must not lead, unless no other voter can."""
+"""A node must not lead while it is in maintenance, unless it is the only voter."""
 
 from __future__ import annotations
 

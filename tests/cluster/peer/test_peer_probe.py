@@ -1,4 +1,4 @@
-"""The question to an address of who listens there: a handshake that leaves nothing behind."""
+"""The probe of an address: a handshake asks who listens there and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The close of clients that stand still, look by look: a node that stood still itself blames no client."""
+"""The closing of clients that stand still, look by look: a node that stood still itself blames no client."""
 
 from __future__ import annotations
 

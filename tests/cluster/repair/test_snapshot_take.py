@@ -240,7 +240,7 @@ def gone(arguments: list[Any]) -> Fetched:
 
 
 def test_what_was_begun_is_finished_although_there_is_something_newer(giver: Giver) -> None:
-    """The first giver goes on: a checkpoint of the same entries has other files elsewhere."""
+    """The peer that gave the first part gives the rest: a checkpoint of the same entries has other files elsewhere."""
     other = Giver(130)
     other.checkpoint()
     taker, peers = Taker(), Peers({2: giver, 3: other})

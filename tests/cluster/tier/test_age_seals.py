@@ -123,7 +123,7 @@ def test_the_next_leader_closes_what_the_last_one_did_not(tiered: Callable[..., 
 
 
 def test_a_segment_that_an_entry_closes_which_is_not_written_yet_is_not_closed_again() -> None:
-    """The leader that had it when it was full has proposed that entry already."""
+    """The leader of the moment when it became full has proposed that entry already."""
     log: Any = SimpleNamespace(first_position=0, tail=SimpleNamespace(segment_base=0, index=7))
     state: Any = SimpleNamespace(tier=SimpleNamespace(verified_to=lambda _: 0), trim_position=0)
     ages = age_seals.AgeSeals(state, log, cast(Any, None))

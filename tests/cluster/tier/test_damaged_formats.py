@@ -1,4 +1,4 @@
-"""The tier's objects, changed in one or two places: a read gives an error that its callers know, or what they say."""
+"""Objects of the tier, changed in one or two places: a read raises an error that its callers know, or returns them."""
 
 from __future__ import annotations
 
