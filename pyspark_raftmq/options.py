@@ -120,7 +120,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
 
 
 def _copy(given: Mapping[str, str], *, stream: bool | None) -> CopySource | None:
-    """None if a cluster is read. Raises OptionError."""
+    """Returns the copy to read; None if a cluster is read. Raises OptionError."""
     kind = _word(given, "readFrom", (FOLLOWER, LEADER, FILES, TIER))
     if kind not in (FILES, TIER):
         for name in ("path", "cluster"):

@@ -1,4 +1,4 @@
-"""Which offsets of which queues a read covers: fixed once, on the driver, before any task runs."""
+"""The offsets of each queue that a read covers: fixed once, on the driver, before any task runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], e
 
 
 def chosen(topics: Topics, topic: str, planned: Sequence[QueueRange]) -> list[QueueRange]:
-    """Those of the queues that the option `assign` names, or all. Raises PlanError for one that is not there."""
+    """Returns the ranges of the queues that the option `assign` names, or all. Raises PlanError for one that is not
+    there."""
     missing = sorted(set(topics.queues.get(topic, ())) - {each.queue_id for each in planned})
     if missing:
         raise PlanError(

@@ -97,8 +97,8 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringReader(TopicReader):
-    """Is told the filters of the query. Spark refuses such a reader unless spark.sql.python.filterPushdown.enabled is
-    set, which a source cannot see: hence the option `filterPushdown`."""
+    """A reader that is told the filters of the query. Spark refuses such a reader unless
+    spark.sql.python.filterPushdown.enabled is set, which a source cannot see: hence the option `filterPushdown`."""
 
     def pushFilters(self, filters: Sequence[Filter]) -> Sequence[Filter]:
         """Makes the plan smaller where it can. All filters are left to Spark, too."""

@@ -120,7 +120,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return read_partition(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is left to do: `latestOffset` has committed this or more."""
+        """Does nothing: `latestOffset` has committed this or more."""
 
     def stop(self) -> None:
         """Ends the connection."""

@@ -1,4 +1,4 @@
-"""Which topics and queues are read: `topic` or `subscribe` (lists), `subscribePattern`, or `assign` (by queue)."""
+"""The topics and queues that are read: `topic` or `subscribe` (lists), `subscribePattern`, or `assign` (by queue)."""
 
 from __future__ import annotations
 

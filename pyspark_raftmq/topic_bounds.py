@@ -21,7 +21,7 @@ class TopicBounds(NamedTuple):
     by_topic: Mapping[str, Bounds] = {}
 
     def of(self, topic: str) -> Bounds:
-        """Those of one topic."""
+        """Returns the bounds of one topic."""
         return self.by_topic.get(topic, Bounds(self.default))
 
 

@@ -181,7 +181,7 @@ def with_address(old: Membership, address: Address) -> Membership:
 
 
 def is_single_change(old: Membership, new: Membership) -> bool:
-    """At most one member joins, leaves, becomes a voter or moves to another address, and nothing else.
+    """Returns True if at most one member joins, leaves, becomes a voter or moves to another address, and no more.
 
     Then any majority of `old` and any majority of `new` have a voter in common (thesis, 4.1).
     """

@@ -175,7 +175,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Nothing may be flushed at exit into what takes no more."""
+    """Drops buffered output: nothing may be flushed at exit into a stream that takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -32,7 +32,7 @@ if there are none. Times are milliseconds since the epoch: born at the producer,
 `store_ms` as a time. `position` is where the message begins in the commit log, in bytes. `index` and `term` are those
 of the entry of the Raft log that holds it."""
 ENTRY_COLUMNS = frozenset({"index", "term"})
-"""They cost a request, or another look at the log: only who names them gets them."""
+"""Columns that cost a request, or another look at the log: only a caller that names them gets them."""
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name not in ENTRY_COLUMNS)
 """The columns that are read unless others are named."""
 

@@ -22,10 +22,10 @@ class Pace:
         self._clock = clock
         self._sleep = sleep
         self._due = clock()
-        """When everything read so far would have been read at this pace."""
+        """The time when everything read so far would have been read at this pace."""
 
     def took(self, size: int) -> None:
-        """So many bytes were read: returns when more may be."""
+        """Notes that so many bytes were read; returns when more may be."""
         if self._bytes_per_s is None:
             return
         now = self._clock()

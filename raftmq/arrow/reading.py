@@ -158,7 +158,7 @@ class RangeReader:
         )
 
     def _result(self, pending: concurrent.futures.Future[PulledFrames], offset: int) -> PulledFrames | None:
-        """None: a follower failed, and the leader is to be asked from now on."""
+        """Returns the result of the pull; None if a follower failed, and the leader is to be asked from now on."""
         try:
             return pending.result()
         except RaftMQError as error:

@@ -112,5 +112,6 @@ def followers_of(mq: Client) -> list[str]:
 
 
 def node_for(queue_id: int, followers: Sequence[str]) -> str | None:
-    """Which follower a queue is read from: they share the queues. None: the leader, as there is no other."""
+    """Returns the follower from which a queue is read: they share the queues. None: the leader, as there is no
+    other."""
     return followers[queue_id % len(followers)] if followers else None

@@ -15,7 +15,7 @@ MAX_INFLATED_BYTES = 64 << 20
 
 
 class UnreadableError(Exception):
-    """Why a body cannot be decompressed, as it follows the message's name in a sentence."""
+    """The reason why a body cannot be decompressed, as it follows the message's name in a sentence."""
 
 
 def decompress(body: bytes, kind: int) -> bytes:

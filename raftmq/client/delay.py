@@ -1,4 +1,4 @@
-"""When a message is to be delivered, as the properties that brokers read."""
+"""The time at which a message is to be delivered, as the properties that brokers read."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class GroupMember:
         )
 
     async def heartbeat(self) -> None:
-        """To every node; one that does not answer gets the next one."""
+        """Sends a heartbeat to every node; one that does not answer gets the next one."""
         await self._heartbeats.beat()
 
     async def members(self) -> list[str]:

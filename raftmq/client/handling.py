@@ -48,8 +48,8 @@ class Pace:
 
 
 def log_failure(group: str, message: Message, max_retries: int | None, ordered: bool) -> None:
-    """To be called while the function's exception is handled. Without `max_retries` the cluster knows how many there
-    are, unless the consumer is `ordered`: then there is no end."""
+    """Logs a failure of the function; called while its exception is handled. Without `max_retries` the cluster knows
+    the number of retries, unless the consumer is `ordered`: then there is no end."""
     retry = message.reconsume_times + 1
     if max_retries is not None and retry > max_retries:
         next_ = f"a dead letter after {message.reconsume_times} retries"

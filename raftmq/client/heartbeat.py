@@ -37,7 +37,7 @@ class Heartbeats:
         )
 
     async def beat(self) -> list[Reply]:
-        """To every node; one that does not answer gets the next one. Gives the answers."""
+        """Sends a heartbeat to every node; one that does not answer gets the next one. Returns the answers."""
         leader = await self._view.find_leader()
         nodes = dict.fromkeys((leader, *self._view.brokers))
         replies = await asyncio.gather(*(self._beat(node) for node in nodes))

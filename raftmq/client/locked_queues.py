@@ -13,7 +13,7 @@ from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
 
 CONFIRMED_S = 30.0
-"""So long a confirmed lock may be read by, from the moment it was asked for; the cluster keeps it for 60 s
+"""Seconds that a confirmed lock may be read by, from the moment it was asked for; the cluster keeps it for 60 s
 (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME of the client)."""
 _CALL_S = 6.0
 

@@ -48,7 +48,7 @@ class Offsets:
         )
 
     async def earliest_store_ms(self, topic: str, queue_id: int) -> int:
-        """When the first kept message was stored; -1 for an empty queue."""
+        """Returns the time when the first kept message was stored; -1 for an empty queue."""
         return await self._number(RequestCode.GET_EARLIEST_MSG_STORETIME, topic, queue_id, "timestamp")
 
     async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:

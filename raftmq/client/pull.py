@@ -24,11 +24,11 @@ GRACE_S = 5.0
 
 
 class PullStatus(Enum):
-    """Why a pull returned."""
+    """The outcome of a pull."""
 
     FOUND = "found"
     END = "end"
-    """Nothing at this offset yet."""
+    """There is nothing at this offset yet."""
     FILTERED = "filtered"
     """Everything looked at was filtered out; go on at `next_offset`."""
     MOVED = "moved"
@@ -60,7 +60,7 @@ class PullResult(NamedTuple):
     served_by: int | None = None
     """Node id of the follower that answered; None: the node leads."""
     staleness_ms: int | None = None
-    """So long ago the follower had applied all that its leader had then committed; None: it leads, or never had."""
+    """Time since the follower had applied all that its leader had then committed, ms; None: it leads, or never had."""
     unreadable: tuple[tuple[Message, str], ...] = ()
     """Messages whose bodies cannot be decompressed, as they are stored, and why; only a consumer gets them."""
 

@@ -15,7 +15,7 @@ from raftmq.client.message import Message
 from raftmq.client.view import ClusterView
 
 RETRY_PREFIX = "%RETRY%"
-"""With the group's name: the topic in which its messages come again."""
+"""The prefix that makes a group's name that of the topic in which its messages come again."""
 RETRY_TOPIC = "RETRY_TOPIC"
 """Property of a message that comes again: the topic that it came from first."""
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

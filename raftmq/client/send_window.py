@@ -169,7 +169,7 @@ class SendWindow:
         return frames
 
     def oldest_sent_at(self) -> float | None:
-        """When the oldest request in flight was sent."""
+        """The time when the oldest request in flight was sent."""
         return next((p.sent_at for p in self._order if p.in_flight and not p.done), None)
 
     def expire(self, now: float, why: Callable[[], str] = str) -> list[tuple[Pending, RaftMQError]]:

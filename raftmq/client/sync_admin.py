@@ -79,7 +79,7 @@ class Admin:
         return self._run(self._admin.offset_at(topic, queue_id, timestamp_ms))
 
     def earliest_store_ms(self, topic: str, queue_id: int) -> int:
-        """When the first kept message was stored; -1 for an empty queue."""
+        """Returns the time when the first kept message was stored; -1 for an empty queue."""
         return self._run(self._admin.earliest_store_ms(topic, queue_id))
 
     def members(self) -> dict[str, str]:

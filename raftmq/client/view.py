@@ -86,7 +86,7 @@ def _what_it_said(found: tuple[str | None, tuple[str, ...]] | None) -> str:
 
 
 def _why_not(error: OSError) -> str:
-    """Why a connection could not be made, as it follows the server's address in a sentence."""
+    """Returns the reason why a connection could not be made, as it follows the server's address in a sentence."""
     if isinstance(error, ConnectionRefusedError):
         return _REFUSED
     if isinstance(error, socket.gaierror):

@@ -138,7 +138,7 @@ def told_in_lines(what: str, why: str, fix: str) -> LocalError:
 
 
 def show_problems(problems: Iterable[str]) -> None:
-    """On stderr, beside what was found."""
+    """Prints problems on stderr, beside what was found."""
     for problem in problems:
         click.secho(problem, fg="red", err=True)
 

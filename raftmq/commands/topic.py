@@ -74,7 +74,8 @@ def create(
 
 
 def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
-    """Those that the topic has: what is not named stays. A change names all of them, as it does over HTTP."""
+    """Returns the attributes that the topic has: those that are not named stay. A change names all of them, as it does
+    over HTTP."""
     try:
         found: dict[str, str] = api.get(f"/v1/topics/{quote(name, safe='')}")["topic"]["attributes"]
     except ApiRefusal as error:

@@ -150,7 +150,8 @@ def _watch(cluster: LocalCluster) -> None:
 
 
 def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[NodeRecord]:
-    """Those that no other command is stopping right now: it holds the lock, and then records that they are gone."""
+    """Returns the nodes that no other command is stopping right now: it holds the lock, and then records that they are
+    gone."""
     from cluster.config.local_layout import locked
     from cluster.errors import LocalError
 

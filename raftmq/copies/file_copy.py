@@ -135,7 +135,8 @@ class FileCopy:
         return self._kv
 
     def closed_ms(self, segment: Segment) -> int | None:
-        """When the bucket of the segment's keys was closed, by the checkpoint itself; None if it has none."""
+        """Returns the time when the bucket of the segment's keys was closed, by the checkpoint itself; None if it has
+        none."""
         row = next(self._kv.scan(INDEX, U64.pack(segment.base), U64.pack(segment.end)), None)
         return None if row is None or len(row[0]) != INDEX_BUCKET_KEY_SIZE else INDEX_BUCKET.unpack(row[1])[1]
 

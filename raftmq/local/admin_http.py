@@ -47,7 +47,7 @@ class ApiRefusal(LocalError):
 
     @property
     def is_passing(self) -> bool:
-        """Nothing was changed, and nothing speaks against asking again in a moment."""
+        """True if nothing was changed, and nothing speaks against asking again in a moment."""
         return self.code in ("no_leader", "not_leader", "leader_unreachable", "failed")
 
 

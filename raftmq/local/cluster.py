@@ -57,7 +57,7 @@ class LocalCluster:
         return f"http://127.0.0.1:{self.nodes[0].admin_port}"
 
     def view(self) -> ClusterView:
-        """Which processes run and what they say."""
+        """Returns the running processes and their answers."""
         return view_cluster(self.nodes)
 
     def up(
@@ -309,7 +309,7 @@ def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
 
 
 def empty_disk(node: NodeRecord) -> LocalError:
-    """Why a node that lost its disk does not start."""
+    """Returns the error for a node that lost its disk and does not start."""
     return LocalError(
         f"the data directory of node {node.id} is empty: {node.home / 'data'}",
         "a node that starts empty under a known id has forgotten its votes and could vote twice",
@@ -319,7 +319,8 @@ def empty_disk(node: NodeRecord) -> LocalError:
 
 
 def _has_joined(view: ClusterView, node_id: int) -> bool:
-    """It answers and knows a leader; while too few run for there to be one, answering is all it can do."""
+    """Returns True if the node answers and knows a leader; while too few run for there to be one, answering is all it
+    can do."""
     too_few = 2 * sum(node.running for node in view.nodes) <= len(view.nodes)
     return any(
         node.record.id == node_id and (node.ready or (too_few and node.status is not None)) for node in view.nodes

@@ -34,7 +34,7 @@ ELECTED_S = 30.0
 REMOVED = "removed"
 
 Tell = Callable[[str], object]
-"""Is told the stage, for people."""
+"""A function that is told the stage, for people."""
 
 
 class Joined(NamedTuple):

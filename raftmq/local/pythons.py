@@ -30,7 +30,7 @@ class Python(NamedTuple):
 
     version: str
     file: str
-    """Behind links, shims and environments."""
+    """The file behind links, shims and environments."""
 
     def __str__(self) -> str:
         return f"{self.file} ({self.version})"
@@ -44,7 +44,7 @@ class Faster(NamedTuple):
 
 
 def others(environ: Mapping[str, str] = os.environ) -> list[Python]:
-    """Those on PATH that can make an environment for RaftMQ, without the one that runs this."""
+    """Returns the interpreters on PATH that can make an environment for RaftMQ, without the one that runs this."""
     found = {own().file: own()}
     for file in _named(environ):
         told = _output(file, "-c", _PROBE)

@@ -27,12 +27,12 @@ class NodeView(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """It answers and knows a leader."""
+        """True if it answers and knows a leader."""
         return self.status is not None and bool(self.status.get("leader"))
 
     @property
     def is_removed(self) -> bool:
-        """It says that it was removed from the cluster: nobody leads it any more."""
+        """True if it says that it was removed from the cluster: nobody leads it any more."""
         return any(alarm["key"] == "removed" for alarm in (self.status or {}).get("alarms", ()))
 
 
@@ -65,7 +65,7 @@ class ClusterView(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Why the leader refuses every send although it takes other writes; "" if it does not."""
+        """The reason why the leader refuses every send although it takes other writes; "" if it does not."""
         for view in self.nodes:
             disk = (view.status or {}).get("disk") or {}
             if view.record.id != self.leader:

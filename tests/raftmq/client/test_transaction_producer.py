@@ -73,7 +73,7 @@ def half_of(message_id: str, group: str = GROUP) -> Stored:
 
 
 wrongly_asked: list[Message] = []
-"""Messages that `never` was asked about. It notes them, as a check that raises is only logged and counts as undecided."""
+"""Messages that `never` was asked about: a check that raises would only be logged, and count as undecided."""
 
 
 async def never(message: Message) -> Resolution:
