@@ -162,7 +162,7 @@ def run(arguments: list[str]) -> int:
             code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_output()  # `raftmq consume t | head`: whoever read has seen enough
+        _forget_output()  # `raftmq consume t | head`: the reader has seen enough
         return ExitCode.OK
     except OSError as error:
         if error.filename is not None or error.errno not in _CANNOT_WRITE:
@@ -175,7 +175,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Drops buffered output: nothing may be flushed at exit into a stream that takes no more."""
+    """Sends standard output to nowhere: nothing may be flushed at exit into a stream that takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -91,7 +91,7 @@ class ConsumeQueues:
     """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
 
     def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
-        """`removed`: ids of topics whose rows are being removed. Whoever asks for one of their queues finds none."""
+        """`removed`: ids of topics whose rows are being removed. Callers do not find their queues."""
         self._kv = kv
         self._removed = removed
         self._tails_bytes_max = tails_bytes_max

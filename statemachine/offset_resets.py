@@ -1,6 +1,6 @@
 """Resets of consumer offsets that the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
 
-A reset moves the committed offset of a queue, and stays as a row until whoever consumes the queue goes on from there.
+A reset moves the committed offset of a queue, and stays as a row until the queue's consumer goes on from there.
 Until then the group's commits of the queue are left out: they would undo it with an offset from before.
 
 Invariant: while the row of a queue is there, the group's committed offset of the queue is the row's offset.

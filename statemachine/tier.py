@@ -63,7 +63,7 @@ _NEXT = {
 
 
 class TierPart(NamedTuple):
-    """One object. Its name has its content's hash, so whoever writes it writes the same bytes."""
+    """One object. Its name has its content's hash, so every node that writes it writes the same bytes."""
 
     name: str
     """The name below the cluster's prefix."""

@@ -9,7 +9,7 @@ compacted it. So no read begins at the first key of the family: the first row by
 in a row of its own, with the counters, and the edge below which no position waits only moves up.
 
 A row keeps its name, due time and the position at which its first message was first stored, also when its messages are
-carried forward (docs/adr/0054) and lie elsewhere: whoever holds the old position finds it.
+carried forward (docs/adr/0054) and lie elsewhere: it is found by the old position.
 
 Staged messages (staged_writes.py) are rows here as well, behind all others: their due times are no times. They are
 counted there and not here, and are never the first.

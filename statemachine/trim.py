@@ -237,8 +237,8 @@ class TrimState:
         stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
-        """Publishes the run's change; called when its batch is written. The sweep comes last: whoever sees that it is
-        over sees the mark that it has moved."""
+        """Publishes the run's change; called when its batch is written. The sweep comes last: a reader that sees
+        its end sees the mark that it has moved."""
         self.changed = False
         self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
 

@@ -132,7 +132,7 @@ def _limits(frame: DataFrame) -> list[Limit]:
 
 
 def limits_document(report: TrafficReport, made_ms: int, valid_ms: int) -> dict[str, Any]:
-    """The limits as versioned JSON. Whoever uses them does so until `expires_ms`, and then falls back to none."""
+    """The limits as versioned JSON. A program uses them until `expires_ms`, and then falls back to none."""
     return {
         "v": VERSION,
         "made_ms": made_ms,

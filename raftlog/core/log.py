@@ -27,7 +27,8 @@ from raftlog.frame import check_follows, tail_after
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 READ_ENTRIES, READ_BYTES = 1024, 1 << 20
-"""Of entries on disk that one call reads, on the thread that calls: each takes some microseconds besides its bytes."""
+"""Entries on disk, and their bytes, that one call reads on its own thread at most: each entry takes some microseconds
+besides its bytes."""
 _ROLLS_KEPT = 64
 
 

@@ -41,7 +41,7 @@ class AsyncConsumer:
 
     Leaving the `async with` block commits too; after an exception without the message handed out last, which then
     comes again. Each message is handed out once by a consumer; after a crash or a rebalance what was not committed
-    comes again, to whoever owns the queue. `trimmed` counts offsets that retention removed before they were read.
+    comes again, to the queue's owner then. `trimmed` counts offsets that retention removed before they were read.
 
     `ordered`: a queue is read only under its lock, so by one consumer of the group at a time, one message after the
     other: the next owner begins when the reader has asked for the message after the last one, or closes. All members of

@@ -4,7 +4,7 @@ Life of a send: `submit` (any order of topics, one order per producer) -> route 
 in flight -> reply -> settled. On trouble the window says what to send again; it goes out before anything new.
 
 One connection at a time. It is given up when it breaks, when nothing is answered for an attempt's time, or when another
-node leads; then everything unanswered is sent again, same bytes, to whoever leads now.
+node leads; then everything unanswered is sent again, same bytes, to the new leader.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class ClusterView:
         self.links.close()
 
     def suspect(self, address: str | None) -> None:
-        """`address` did not behave like a leader: whoever needs one asks again. Cheap to be wrong about."""
+        """`address` did not behave like a leader: the next call looks for one. A wrong suspicion costs little."""
         if address is not None and address == self.leader:
             self.leader = None
 

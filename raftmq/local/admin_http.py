@@ -96,7 +96,7 @@ def cluster_at(addresses: list[str]) -> str:
     except LocalError as error:
         if error.exit_code is not ExitCode.UNREACHABLE:
             raise
-        return ""  # whoever is asked next says so
+        return ""  # the next request says so
 
 
 def parse_addresses(named: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Answers of an HTTP API, as far as they are read: whoever listens at an address may say anything, for ever."""
+"""Answers of an HTTP API, as far as they are read: any program may listen at an address, and say anything, for ever."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class LocalCluster:
         )
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Waits until some node leads and takes writes, whoever else runs; returns its id. Raises LocalError."""
+        """Waits until a node leads and takes writes; others need not run. Returns the leader's id. Raises LocalError."""
         leader = self._wait(lambda view: view.writes_open, timeout_s, "no node accepts writes", []).leader
         assert leader is not None
         return leader
@@ -300,7 +300,7 @@ def prepare_data_dir(data: Path) -> None:
 
 
 def lost_nodes(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Those whose directories are empty beside filled ones, their disks lost, if the others can go on without them.
+    """Returns the nodes whose directories are empty, their disks lost, if the others can go on without them.
 
     Such a node is replaced, not started: it would vote again without remembering its votes.
     """

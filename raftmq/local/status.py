@@ -165,9 +165,9 @@ def _get(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | 
 
 
 def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> ClusterView:
-    """The same through HTTP APIs anywhere ("host:port"): each is asked, and whoever else the first to answer names.
+    """The same through HTTP APIs anywhere ("host:port"): each is asked, and all nodes that the first answer names.
 
-    Of such a node only the id and the address are known: its other ports are 0, and it has no process here.
+    Of a node that it names only the id and the address are known: its other ports are 0, and it has no process here.
     """
     asked, members = _asked(addresses, timeout_s)
     others = _others(asked, members)

@@ -3,8 +3,9 @@
     index = drive(open_index(size), read)          # read(at, length) -> bytes: pread, or a GET with a range
     positions = drive(index.positions(topic_id, key), read)
 
-Whoever reads from a store on an event loop drives the same generators with `await`. Every byte is checked against its
-CRC-32C before it is used; what does not fit raises IndexFileError. Memory: the footer, and the blocks of one answer.
+A caller that reads from a store on an event loop drives the same generators with `await`. Every byte is checked against
+its CRC-32C before it is used; what does not fit raises IndexFileError. Memory: the footer, and the blocks of one
+answer.
 """
 
 from __future__ import annotations

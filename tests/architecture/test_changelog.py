@@ -27,7 +27,7 @@ def problem(name: str, text: str) -> str:
 
 
 def problems(folder: Path) -> list[str]:
-    """What is wrong with the folder's fragments."""
+    """Returns the faults of the folder's fragments."""
     fragments = sorted(path for path in folder.iterdir() if path.name != "README.md")
     return [what for path in fragments if (what := problem(path.name, path.read_text()))]
 

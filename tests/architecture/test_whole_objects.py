@@ -65,7 +65,8 @@ def _stored(function: Function) -> Iterator[str]:
 
 
 def late(sources: dict[str, str], below: Iterable[str] = ()) -> list[str]:
-    """What breaks the rule, as "file: what"; file -> text. `below`: texts of classes that these files use."""
+    """Returns the breaches of the rule, as "file: what". `sources`: file -> text; `below`: texts of classes that these
+    files use."""
     trees = {file: ast.parse(text) for file, text in sources.items()}
     shapes = [
         Shape(each, file) for file, tree in trees.items() for each in ast.walk(tree) if isinstance(each, ast.ClassDef)

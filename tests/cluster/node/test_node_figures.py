@@ -9,7 +9,7 @@ from cluster.remoting.node_figures import NodeFigures
 
 
 def figures() -> dict[str, str]:
-    """Of a node that serves 3 messages a second and takes 2."""
+    """Returns the figures of a node that serves 3 messages a second and takes 2."""
     state = Fake(timers=Fake(counts=Fake(pending=0)))
     services: Any = Fake(monotonic_ms=lambda: 5_000, writes_open=lambda: True, state=state)
     clock: Any = Fake(wall_ms=lambda: 10_000)

@@ -32,7 +32,7 @@ ENDLESS = "def test_it():\n    while True:\n        pass\n"
 
 
 def items(folder: Path, *texts: str) -> list[Any]:
-    """What Cosmic Ray finds in files of these texts."""
+    """Returns Cosmic Ray's findings in files of these texts."""
     paths = [folder / f"{place}.py" for place in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
