@@ -9,7 +9,7 @@ from raftlog.messages import AppendEntries, Heartbeat, InstallSnapshot
 from raftlog.types import EntryId, NodeId
 
 ENTRY_BYTES = 512
-"""The least bytes that an entry counts in a turn's budget: short entries take longer than as many bytes of long ones."""
+"""Least bytes that an entry counts in a turn's budget: short entries take longer than as many bytes of long ones."""
 
 
 def broadcast(raft: Raft) -> None:

@@ -168,7 +168,7 @@ class LocalCluster:
         )
 
     def wait_leader(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Waits until a node leads and takes writes; others need not run. Returns the leader's id. Raises LocalError."""
+        """Waits until a node leads and takes writes; others need not run. Returns its id. Raises LocalError."""
         leader = self._wait(lambda view: view.writes_open, timeout_s, "no node accepts writes", []).leader
         assert leader is not None
         return leader

@@ -227,7 +227,7 @@ class LocalMembers:
 
 @contextmanager
 def _locked_in_turn(data: Path) -> Iterator[None]:
-    """`locked`, after the command that holds the directory now, such as a restart of another node. Raises LocalError."""
+    """`locked`, after the command that holds the directory now, such as the restart of a node. Raises LocalError."""
     deadline = time.monotonic() + LOCK_S
     with ExitStack() as stack:
         while True:
