@@ -14,7 +14,7 @@ MENTION = re.compile(r"(?:\bADRs? |\badr/)(\d{4})\b")
 
 
 def plain(text: str) -> str:
-    """Without links."""
+    """Returns the text without links."""
     return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text)
 
 

@@ -70,7 +70,7 @@ def module_file(parts: list[str]) -> Path | None:
 
 
 def is_defined(name: str) -> bool:
-    """Is the dotted name a module, or something that its longest module prefix defines?"""
+    """Returns True if the dotted name is a module, or something that its longest module prefix defines."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         if path := module_file(parts[:length]):
@@ -79,7 +79,7 @@ def is_defined(name: str) -> bool:
 
 
 def defines(scope: ast.AST, names: list[str]) -> bool:
-    """Is names[0] bound in this module or class, and names[1] in that, and so on?"""
+    """Returns True if names[0] is bound in this module or class, names[1] in that, and so on."""
     if not names:
         return True
     return any(

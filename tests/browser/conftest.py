@@ -51,7 +51,7 @@ class Load:
 
 @pytest.fixture(scope="module")
 def cluster(live_cluster: LiveCluster) -> LiveCluster:
-    """With two topics, a group that is behind in one of them, and a message with a hostile body."""
+    """A cluster with two topics, a group that is behind in one of them, and a message with a hostile body."""
     live_cluster.leader()
     for name in (ORDERS, HOSTS, LONG_TOPIC):
         live_cluster.ask(1, "/v1/topics", "POST", {"name": name, "queues": 4})

@@ -55,7 +55,7 @@ def test_a_reply_reaches_who_asked(mq: raftmq.Client, start: Start, kind: str) -
 
 @pytest.mark.parametrize("kind", [*JAVAS, "cpp", "js"])
 def test_a_running_consumer_goes_back_and_skips(mq: raftmq.Client, start: Start, admin: AdminApi, kind: str) -> None:
-    """To the first message while it runs, over HTTP; what it commits afterwards counts."""
+    """A reset goes to the first message while it runs, over HTTP; what it commits afterwards counts."""
     topic, group = f"{kind}-reset", f"{kind}-reset-readers"
     mq.admin.create_topic(topic, QUEUES)
     send_some(mq, topic, 0)

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(120 + 120 * KILLS)]
 QUEUES = 4
 POLL_S = 30.0
 GAP_MAX_S = 12.0
-"""Without a message: what a failover, a call and a retry take (5 s), far below the route poll."""
+"""Seconds without a message: a failover, a call and a retry take 5 s; the limit is far below the route poll."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ GROUPS = int(os.environ.get("RAFTMQ_COMPAT_GROUPS", "16"))
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(40 * GROUPS)]
 
 LATE_S = 20.0
-"""So long waits who needs the next heartbeat."""
+"""Seconds that a client waits if it needs the next heartbeat."""
 
 
 @pytest.mark.parametrize("kind", ["java", "java-newest"])

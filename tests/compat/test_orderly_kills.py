@@ -41,7 +41,7 @@ class Story:
             time.sleep(0.2)
 
     def wait_for(self, readers: list[Any]) -> dict[str, float]:
-        """When each message came first, once all have."""
+        """Returns the time when each message came first, once all have."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             came: dict[str, float] = {}

@@ -27,7 +27,7 @@ GRACE_S = 35.0
 DOWN_S = 12.0
 """Seconds that the node stays down: a client that waits for it would show."""
 GAP_MAX_S = 8.0
-"""Without a message: far above what a failover or a retry takes (3 s), far below the route poll."""
+"""Seconds without a message: far above what a failover or a retry takes (3 s), far below the route poll."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which Java is taken, and the launcher in front of the one that pip installs; shell scripts stand in for `java`."""
+"""The Java that is taken, and the launcher in front of the one that pip installs; shell scripts stand in for `java`."""
 
 from __future__ import annotations
 

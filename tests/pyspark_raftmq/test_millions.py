@@ -123,7 +123,8 @@ def acknowledged(counts: list[int]) -> list[tuple[Any, ...]]:
 
 
 def kill_the_leader_during(spark: SparkSession, live: LocalCluster, job: concurrent.futures.Future[Any]) -> int:
-    """When some of the job's tasks have ended and some have not; the node. Asserts that this moment came."""
+    """Kills the leader when some of the job's tasks have ended and some have not; returns the node. Asserts that this
+    moment came."""
     tracker = spark.sparkContext.statusTracker()
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and not job.done():

@@ -131,7 +131,7 @@ def test_missing_and_additional_rows_are_named(left: Left, tmp_path: Path) -> No
 
 
 def test_what_a_trimmed_log_cannot_tell_is_listed(left: Left, tmp_path: Path) -> None:
-    """Without its first segment, the rows of that are taken as they are."""
+    """The rows of the first segment, which is missing, are taken as they are."""
     shutil.copytree(left.backup.path, tmp_path / "copy")
     source = CopySource("files", str(tmp_path / "copy"))
     work = Work(source, left.backup, "")

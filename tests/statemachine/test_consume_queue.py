@@ -182,5 +182,5 @@ def test_rows_missing_from_the_store_are_an_invariant_violation(new_log: Callabl
 
 
 def test_block_is_what_the_format_says() -> None:
-    """On disk: chunks of older data are aligned to it."""
+    """Chunks of older data on disk are aligned to it."""
     assert BLOCK == 256

@@ -28,7 +28,7 @@ u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
     ],
 )
 def test_frozen_bytes(key: bytes, expected: str) -> None:
-    """On disk in every state database: may only change together with FORMAT."""
+    """These bytes are on disk in every state database: they may only change together with FORMAT."""
     assert key.hex() == expected
 
 

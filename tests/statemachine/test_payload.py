@@ -60,7 +60,7 @@ def test_round_trip(
 
 
 def test_frozen_bytes() -> None:
-    """On disk in every log: may only change together with VERSION."""
+    """These bytes are on disk in every log: they may only change together with VERSION."""
     encoded = payload.encode(
         [b"ab", b"c"],
         2,

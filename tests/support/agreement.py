@@ -54,8 +54,8 @@ def rules_of(cluster: LiveCluster, folder: Path) -> Iterator[Rules]:
 
 
 def disagreement(held: Sequence[Alert], said: dict[tuple[str, str], str], named: frozenset[str]) -> str:
-    """Why rules and findings do not say the same, "" if they do. `said`: code, object -> severity of every finding;
-    `named`: rules that have to hold besides those for findings."""
+    """Returns the reason why rules and findings do not say the same, "" if they do. `said`: code, object -> severity of
+    every finding; `named`: rules that have to hold besides those for findings."""
     shown = {(alert.name, alert.code) for alert in held}
     for (code, _), severity in said.items():
         if severity != "info" and (GENERIC[severity], code) not in shown:

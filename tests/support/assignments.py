@@ -22,7 +22,7 @@ class Owner(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """To `receiver.attribute`, where the receiver is not `self` and was not made in the same function."""
+    """An assignment to `receiver.attribute`, where the receiver is not `self` and was not made in the same function."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ class Assignment(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Without the line, which moves."""
+        """The assignment's name without the line, which moves."""
         return f"{self.file} {self.receiver}.{self.attribute}"
 
     @property

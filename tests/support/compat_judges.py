@@ -18,7 +18,8 @@ ORPHANS = "orphan"
 CLOCKS_S = 0.003
 """The precision of due times: the client's clock and those of two leaders count whole milliseconds."""
 KNOWN_S = 5.0
-"""So long after its first request a client can be answered: a heartbeat has named it (Go: once it knows a route)."""
+"""Seconds after its first request until a client can be answered: a heartbeat has named it (Go: once it knows a
+route)."""
 RECOVERED_S = 45.0
 """This long after the last kill every client has asked for its routes again (30 s) and resumed."""
 
@@ -55,9 +56,9 @@ class Seen:
     dead: list[str] = field(default_factory=list)
     """Keys in the group's dead letters."""
     kills: list[float] = field(default_factory=list)
-    """When a leader was killed, in s."""
+    """Times at which a leader was killed, in s."""
     reset_at: float | None = None
-    """When the group's offsets were set back to the start, in s: before the request for it was sent."""
+    """The time when the group's offsets were set back to the start, in s: before the request for it was sent."""
 
     @property
     def acknowledged(self) -> list[Send]:

@@ -124,7 +124,7 @@ def health(cluster: LiveCluster, node: int) -> Any:
 
 
 def findings(cluster: LiveCluster, node: int) -> Said:
-    """At warning or above."""
+    """Returns the node's findings at warning or above."""
     found = health(cluster, node)["findings"]
     return {(each["code"], each["object"]): each for each in found if each["severity"] != "info"}
 

@@ -75,7 +75,7 @@ def answer(url: str, expression: str) -> Any:
 
 
 def alerts(url: str) -> list[Alert] | None:
-    """Those that hold; None while Prometheus does not answer yet."""
+    """Returns the alerts that hold; None while Prometheus does not answer yet."""
     try:
         with urllib.request.urlopen(f"{url}/api/v1/alerts", timeout=10) as reply:
             held = json.load(reply)["data"]["alerts"]

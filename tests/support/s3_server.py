@@ -76,7 +76,7 @@ def make_bucket(endpoint: str, name: str = BUCKET) -> None:
 
 
 def options(endpoint: str, folder: Path) -> TierSection:
-    """With keys in a file of `folder`."""
+    """Returns a tier's configuration, with keys in a file of `folder`."""
     keys = folder / "credentials"
     keys.write_text(KEYS)
     return TierSection(endpoint=endpoint, region="us-east-1", credentials_file=str(keys))

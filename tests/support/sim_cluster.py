@@ -262,7 +262,7 @@ class SimNode(Machine):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the node stopped."""
+        """The error that stopped the node."""
         return self.running.failure
 
     @property

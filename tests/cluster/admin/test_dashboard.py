@@ -105,7 +105,7 @@ def test_the_library_comes_with_its_licence() -> None:
 
 
 def test_commands_on_the_pages_are_commands() -> None:
-    """With the options that their page needs: whoever reads it is elsewhere, and a cluster may have a secret."""
+    """The commands have the options that their page needs: its reader is elsewhere, and a cluster may have a secret."""
     from raftmq.cli import COMMANDS
 
     text = "\n".join(static_files()[name].body.decode() for name in SCRIPTS)

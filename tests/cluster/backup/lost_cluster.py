@@ -40,7 +40,7 @@ class Lost:
         self.folder = folder
         self.entries: list[Entry] = []
         self.tails = [EMPTY_TAIL]
-        """Before entry 0, after entry 0, and so on."""
+        """The tails before entry 0, after entry 0, and so on."""
         for entry in recorded:
             self._add(entry, roll=entry.index % per_segment == 0)
         self.origin: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Which kernel a process takes, and what it says about it."""
+"""The kernel that a process takes, and what it says about it."""
 
 from __future__ import annotations
 

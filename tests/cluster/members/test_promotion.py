@@ -1,4 +1,4 @@
-"""When a learner has caught up, and when a wish for a leader is followed. No clock: times are arguments."""
+"""The moment when a learner has caught up, and when a wish for a leader is followed. No clock: times are arguments."""
 
 from __future__ import annotations
 

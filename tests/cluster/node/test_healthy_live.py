@@ -75,7 +75,7 @@ class Load:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
-    """With a tier, and every threshold as it is by default."""
+    """A cluster with a tier, and every threshold as it is by default."""
     local = LocalCluster(tmp_path / "data")
     try:
         local.up(3, free_base_port(12), tier=str(tmp_path / "store"), timeout_s=60.0)

@@ -235,7 +235,7 @@ class FakeNode:
         }
 
     def pull_handlers(self) -> dict[int, Any]:
-        """Those of a node that has just started, and whose log is complete."""
+        """The pull handlers of a node that has just started, and whose log is complete."""
         self.pulls = Pulls(self, self.members, OffsetResets(self))
         return PullRequests(self.pulls, lambda request, position: False, lambda request: False).handlers()
 

@@ -1,4 +1,4 @@
-"""Which queues a consumer is told to read (400), and filters that are refused before it starts (46)."""
+"""The queues that a consumer is told to read (400), and filters that are refused before it starts (46)."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_tools_see_the_brokers(node: Any, joined: Any, connect: Any) -> None:
 def test_consumers_that_do_not_divide_the_retry_topic_see_the_brokers(
     node: Any, connect: Any, kind: dict[str, str]
 ) -> None:
-    """Those that broadcast, and pull consumers."""
+    """Such consumers are those that broadcast, and pull consumers."""
     connection = connect("broker")
     data = {"groupName": "g", "subscriptionDataSet": [], **kind}
     node.ask(34, json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode(), connection)

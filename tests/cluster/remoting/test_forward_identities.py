@@ -1,4 +1,4 @@
-"""Which identities of forwarded sends stay to be claimed by a retry."""
+"""The identities of forwarded sends that stay to be claimed by a retry."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def beat(client: str, *groups: str, producers: tuple[str, ...] = ()) -> bytes:
 
 
 def join(node: Any, connect: Any, count: int, over_ms: int = 0, group: str = "g") -> list[Any]:
-    """So many consumers, each over a connection of its own."""
+    """Lets so many consumers join, each over a connection of its own."""
     connections = []
     for n in range(count):
         connections.append(connect())

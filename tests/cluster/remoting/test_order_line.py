@@ -1,4 +1,5 @@
-"""Which requests of a connection may still go to a leader, and a run in which an older commit came after newer ones."""
+"""The requests of a connection that may still go to a leader, and a run in which an older commit came after newer
+ones."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Watched:
         self.patience.forget(self.connection)
 
     def closed_at(self, *looks_ms: int) -> int | None:
-        """At which of these looks, in ms since the first."""
+        """Returns the look at which it was closed, in ms since the first."""
         for at_ms in looks_ms:
             self.patience.tick(BEGAN_MS + at_ms)
             if self.aborted:

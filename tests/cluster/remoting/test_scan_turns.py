@@ -49,7 +49,7 @@ def pull(node: Any, connection: Any, offset: int, text: str, kind: str = "SQL92"
 
 
 def learn(node: Any, *texts: str) -> None:
-    """So that parsing takes no part in what follows."""
+    """Has the node parse the texts, so that parsing takes no part in what follows."""
     kept = [list(node.pulls.filters.learn("SQL92", text)) for text in texts]
     assert len(kept) == len(texts)
     node.longest = 0

@@ -258,7 +258,7 @@ async def test_a_stop_in_the_middle_of_a_segment_is_resumed(node: Node, giver: G
 
 
 async def test_who_is_alone_leads_without_and_says_so(node: Node) -> None:
-    """After unsafe-recover: there is nobody to ask."""
+    """The node is alone after unsafe-recover: there is nobody to ask."""
     node.others = []
     first = node.log.first_index
     await node.run()

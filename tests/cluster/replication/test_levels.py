@@ -1,4 +1,4 @@
-"""Which level a message has: its own word, else its topic's, else the node's."""
+"""The level of a message: its own word, else its topic's, else the node's."""
 
 from __future__ import annotations
 

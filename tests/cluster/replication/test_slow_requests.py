@@ -34,7 +34,7 @@ class Figures:
 
 
 class Slow(SlowRequests):
-    """With a clock of the test."""
+    """A SlowRequests with a clock of the test."""
 
     def __init__(self, bound_ms: int = 1000) -> None:
         keys: dict[str, Any] = {"node.id": 1, "node.data_dir": "/data", "peers": [{"id": 1, "port": 1}]}

@@ -36,7 +36,7 @@ class Watched:
         )
 
     def used(self, percent: float, minutes: float = 1.0) -> set[str]:
-        """So much later the disk is that full: the alarms."""
+        """Returns the alarms when the disk is that full, so many minutes later."""
         self.fs.space_left = int(TOTAL * (1 - percent / 100))
         self.now_ms += int(minutes * MINUTE_MS)
         self.disk.tick(self.now_ms)
@@ -48,7 +48,7 @@ class Watched:
             self.disk.on_persisted(Persisted(None, [], 1, 4096, each))
 
     def slices(self, count: int) -> set[str]:
-        """So many slices of the window later: the alarms."""
+        """Returns the alarms so many slices of the window later."""
         for _ in range(count):
             self.now_ms += SLICE_MS
             self.disk.tick(self.now_ms)

@@ -1,4 +1,4 @@
-"""When sends are refused for lack of space, when they are taken again, and what a person is told."""
+"""The moments when sends are refused for lack of space and when they are taken again, and what a person is told."""
 
 from __future__ import annotations
 

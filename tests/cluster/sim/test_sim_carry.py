@@ -261,7 +261,7 @@ def test_nothing_is_lost_or_doubled_when_leaders_change_while_they_carry(seed: i
 def test_a_leader_that_goes_with_what_it_has_read_leaves_it_to_the_next(
     sim: SimCluster, monkeypatch: pytest.MonkeyPatch, proposed: bool
 ) -> None:
-    """Before it has appended it, or when nobody else has the entry."""
+    """The leader goes before it has appended it, or when nobody else has the entry."""
     position, _ = send(sim, b"later", delay(60_000))
     old, gone = sim.leader(), []
     carrier = old.running.retention._carrier

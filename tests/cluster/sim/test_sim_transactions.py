@@ -99,7 +99,7 @@ def test_a_rollback_leaves_nothing(sim: SimCluster, leads: bool) -> None:
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize(("wish", "end"), [(COMMIT, "committed"), (ROLLBACK, "rolledBack")])
 def test_the_answer_says_how_it_ended(sim: SimCluster, leads: bool, wish: int, end: str) -> None:
-    """To two who ask at once: what became of the first. Later: that it is over."""
+    """The answer to two who ask at once is the outcome of the first. Later the answer is that it is over."""
     producer, other = Producer(by_role(sim, leads)), Producer(by_role(sim, leads), "p2")
     half = producer.send(sim, "K1")
     ends = []

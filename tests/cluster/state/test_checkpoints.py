@@ -160,7 +160,8 @@ def test_problems_name_what_is_missing_changed_or_too_much(place: Place) -> None
 
 
 def test_a_crash_at_any_call_leaves_whole_checkpoints(tmp_path: Path) -> None:
-    """At every call that changes the disk: those that have a name are whole, and the next one can be made."""
+    """The crash comes at every call that changes the disk: checkpoints that have a name are whole, and the next one can
+    be made."""
     number = 0
     outcomes = set()
     while True:

@@ -199,7 +199,7 @@ async def test_a_directory_with_a_cluster_py_of_its_own_does_not_run_it(
 
 
 def test_a_helper_whose_node_was_killed_ends(data: Path) -> None:
-    """At that rate it would read for hours."""
+    """The helper would read for hours at that rate."""
     slowly = helper_process.command("cluster.state.scrub_worker", str(data), "1")
     with subprocess.Popen(slowly, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as helper:
         assert helper.stdin is not None

@@ -112,7 +112,7 @@ def test_an_alarm_says_that_nothing_reaches_the_store(tiered: Callable[..., Tier
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_how_long_uploads_may_fail_can_be_configured(tiered: Callable[..., Tiered], is_new: bool) -> None:
-    """At the start, and while the node runs."""
+    """It is configured at the start, or while the node runs."""
     made = tiered(6, **({"health.tier_stuck_ms": 2_000} if is_new else {}))
 
     async def denied(name: str, data: object) -> None:

@@ -23,7 +23,7 @@ def loaded(code: str) -> set[str]:
 
 
 def of_the_server(modules: set[str]) -> set[str]:
-    """Which of `cluster` they are."""
+    """Returns the modules that are of `cluster`."""
     return {name for name in modules if name.partition(".")[0] == "cluster"}
 
 

@@ -75,7 +75,7 @@ def table() -> str:
 
 
 def chosen_features(client: str, mode: str, wanted: list[str], args: argparse.Namespace) -> tuple[str, ...]:
-    """Those the client offers, without what has passed with as many messages."""
+    """Returns the features that the client offers, without those that have passed with as many messages."""
     found = {} if args.again else latest()
     done = {key for key, result in found.items() if result.passed and result.acknowledged >= args.enough}
     return tuple(

@@ -75,7 +75,7 @@ ABSENT_UNDER_KILLS: dict[str, dict[str, str]] = {
 
 
 def why_absent(client: str, feature: str, mode: str) -> str:
-    """Why there is no such cell; empty if there is one."""
+    """Returns the reason why there is no such cell; empty if there is one."""
     absent = ABSENT[client] | (ABSENT_UNDER_KILLS.get(client, {}) if mode == "kills" else {})
     return absent.get(feature, "")
 

@@ -34,7 +34,7 @@ ENOUGH = 5000
 """Messages that are to be acknowledged in each cell."""
 SENDING_MAX_S = 420.0
 DRAIN_MAX_S, QUIET_MAX_S = 180.0, 60.0
-"""After the sending: how long is waited for what is missing, and how long while nothing comes."""
+"""Seconds after the sending to wait for missing messages, and to wait while nothing comes."""
 SETTLE_S = 5.0
 """Time to wait for messages that should not come, after the last judge was content, in seconds."""
 ORPHAN_COUNT = 100
@@ -199,7 +199,7 @@ class Run:
         program.cells["transaction"].sends += orphans.cells["transaction"].sends
 
     def _reset(self, admin: AdminApi) -> None:
-        """To the first message; repeated until it is accepted."""
+        """Resets the group to the first message; repeated until it is accepted."""
         group, topic = f"{self._prefix}-reset-readers", f"{self._prefix}-reset"
         deadline = time.monotonic() + 60
         while True:

@@ -105,7 +105,7 @@ def test_only_the_search_sees_two_fetches_that_contradict_each_other() -> None:
 
 
 def test_the_fast_passes_raise_no_false_alarm() -> None:
-    """On random histories, whatever they report is not linearizable."""
+    """The histories are random, and what the fast passes report is not linearizable."""
     caught = 0
     for seed in range(150):
         rng = random.Random(seed)

@@ -36,7 +36,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Nodes:
-    """With three segments in the store, in the rows and in the manifest."""
+    """Nodes with three segments in the store, in the rows and in the manifest."""
     made = Nodes(tmp_path)
     folder = tmp_path / "store/c"
     for kind in ("log", "index", "manifest"):
@@ -131,7 +131,7 @@ def message(number: int, offset: int) -> SimpleNamespace:
 
 
 class Client:
-    """Has messages 0 and 1 in the first queue of the only topic, or what a test makes of it."""
+    """A client that finds messages 0 and 1 in the first queue of the only topic, or what a test makes of it."""
 
     def __init__(self) -> None:
         self.messages, self.low, self.high = [message(0, 0), message(1, 1)], 0, 2

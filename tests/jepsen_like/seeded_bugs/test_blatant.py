@@ -1,4 +1,4 @@
-"""Which bugs need no search: the calm run and the unit tests in a mutated copy."""
+"""The bugs that need no search: the calm run and the unit tests in a mutated copy."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_some_seeds_have_legacies() -> None:
 
 
 def keeps_resets(patch: pytest.MonkeyPatch) -> None:
-    """Those of a deleted group."""
+    """Plants a fault: the resets of a deleted group stay."""
     patch.setattr(OffsetResets, "forget_group", lambda self, group: None)
     patch.setattr(OffsetResets, "remove_group", lambda self, *rest, last: Done(0, None))
 

@@ -12,7 +12,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
 class Looked(Stage):
-    """Has a command more: `look` calls what the test gives."""
+    """A stage with one command more: `look` calls what the test gives."""
 
     def __init__(self, script: str, look: Callable[[Stage], Any]) -> None:
         super().__init__(script)

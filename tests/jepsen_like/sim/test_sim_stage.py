@@ -45,7 +45,7 @@ def test_every_run_of_apply_is_compared_and_none_needs_a_thread(inline: str) -> 
 
 
 def test_a_lone_append_is_written_on_the_loop_and_a_slow_disk_stalls_it_once() -> None:
-    """On the lane an append takes 50 ms; on the loop nothing, but once as long as the slow disk does: 500 ms."""
+    """An append takes 50 ms on the lane; on the loop it takes none, but once as long as the slow disk does: 500 ms."""
 
     def taken_s(inline: str, slow: str) -> float:
         began = f"nodes 3 append_inline={inline} disk_s=0.05..0.05 idle_mark_ms=1000\nlead 1\nsend 3\n{slow}"

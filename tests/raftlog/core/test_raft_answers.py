@@ -1,4 +1,4 @@
-"""Which answers to a campaign count."""
+"""The answers to a campaign that count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a member changed its role: told in a few words, the same for the same inputs."""
+"""The reason why a member changed its role: told in a few words, the same for the same inputs."""
 
 from __future__ import annotations
 

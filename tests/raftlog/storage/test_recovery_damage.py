@@ -26,7 +26,7 @@ from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, r
 
 @pytest.fixture
 def disk(new_log: NewLog, frames: Frames) -> Disk:
-    """After kill -9."""
+    """A disk after kill -9."""
     return Disk(new_log, frames)
 
 
@@ -232,7 +232,7 @@ def test_a_made_up_frame_that_ends_at_the_mark_is_not_its_frame(new_log: NewLog,
 def test_what_is_complete_above_the_mark_is_written_again_before_it_counts(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a sync that failed the system may take bytes for clean that are not on disk: syncing alone says nothing."""
+    """The system may take bytes for clean that are not on disk after a sync that failed: syncing alone says nothing."""
     calls: list[tuple[str, Path, int, bytes]] = []
     pwritev, fdatasync = MemoryFile.pwritev, MemoryFile.fdatasync
 
@@ -272,7 +272,7 @@ def test_a_damaged_local_header_is_written_again(disk: Disk, number: int, sideca
 @row("local header of the active segment", "local header of a sealed segment", "both marks damaged")
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_local_header_on_bad_sectors_is_written_again(disk: Disk, number: int) -> None:
-    """With the page of the active file both marks are lost, so the vote is withheld; nothing else is."""
+    """Both marks are lost with the page of the active file, so the vote is withheld; nothing else is."""
     disk.fs.spoil(disk.paths[number], 0, LOCAL_HEADER_SIZE)
     log = disk.open()
     assert log.tail.index == 9

@@ -30,7 +30,7 @@ from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, r
 
 @pytest.fixture
 def disk(new_log: NewLog, frames: Frames) -> Disk:
-    """After kill -9."""
+    """A disk after kill -9."""
     return Disk(new_log, frames)
 
 

@@ -122,7 +122,7 @@ class LogMachine(RuleBasedStateMachine):
         self.first = inside[0].index
 
     def found_again(self) -> None:
-        """After a start: what was trimmed and not removed is there again, what was removed is not."""
+        """Checks a start: files that were trimmed and not removed are there again, removed ones are not."""
         assert self.log.first_index <= self.first
         if self.given_up:
             assert self.log.first_position <= int(self.given_up[0].stem)

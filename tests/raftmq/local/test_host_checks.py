@@ -35,7 +35,7 @@ def findings(machine: Path) -> dict[str, str]:
 
 
 def about_files(machine: Path) -> dict[str, str]:
-    """Without what depends on the machine that runs the test."""
+    """Returns the checks without those that depend on the machine that runs the test."""
     return {name: text for name, text in findings(machine).items() if name not in ("sync", "open files", "clock")}
 
 

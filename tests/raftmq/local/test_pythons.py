@@ -1,4 +1,4 @@
-"""Which Pythons are found on PATH, and which of them is called faster."""
+"""The Pythons that are found on PATH, and the one of them that is called faster."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def half(request: bytes, answer: bytes) -> bytes:
 
 
 def half_that_fits(request: bytes, answer: bytes) -> bytes:
-    """With a length that agrees with what comes."""
+    """Returns half of an answer, with a length that agrees with what comes."""
     head, body = answer.split(b"\r\n\r\n", 1)
     kept = body[: len(body) // 2]
     return re.sub(rb"(?i)content-length: *\d+", b"Content-Length: %d" % len(kept), head) + b"\r\n\r\n" + kept

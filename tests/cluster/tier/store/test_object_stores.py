@@ -40,7 +40,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def s3_store(endpoint: str, tmp_path: Path) -> ObjectStore:
-    """With a prefix of its own: the bucket is everybody's."""
+    """A store with a prefix of its own: the bucket is everybody's."""
     return open_store(f"s3://{s3_server.BUCKET}/{uuid4().hex}", s3_server.options(endpoint, tmp_path))
 
 
