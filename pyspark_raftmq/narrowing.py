@@ -14,7 +14,8 @@ from raftmq.arrow.ranges import Catalog, QueueRange
 
 
 class Narrowing(NamedTuple):
-    """None: not limited. Ends are exclusive; times are milliseconds since the epoch."""
+    """The limits that filters set to a read; None: not limited. Ends are exclusive; times are milliseconds since the
+    epoch."""
 
     topics: frozenset[str] | None = None
     queues: frozenset[int] | None = None

@@ -32,7 +32,7 @@ class StagedAttempt(NamedTuple):
     name: str
     write: int
     attempt: int | None
-    """None: it staged nothing, for it had no rows, or the write is committed already."""
+    """The attempt's number; None if the task staged nothing, for it had no rows, or the write is committed already."""
     messages: int
 
 

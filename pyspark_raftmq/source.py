@@ -83,8 +83,8 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         self._narrowing = NOTHING
 
     def partitions(self) -> list[InputPartition]:
-        """At least one per queue that has something to read, with its exact range; of a copy of the log, one per
-        segment or more. Raises PlanError."""
+        """Returns the tasks' parts: at least one per queue that has something to read, with its exact range; of a copy
+        of the log, one per segment or more. Raises PlanError."""
         options = self._options
         if options.copy is not None:
             return copy_partitions(options, self._narrowing)

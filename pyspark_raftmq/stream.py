@@ -46,7 +46,7 @@ class _Kept(NamedTuple):
 
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """On the driver it has one connection; pickled to tasks, it has none."""
+    """A stream of messages. It has one connection on the driver; pickled to tasks, it has none."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options

@@ -99,8 +99,8 @@ class LogReader:
 
     def membership_indexes(self) -> list[int]:
         """Returns the indexes of MEMBERSHIP entries that the segments' indexes know, ascending; held in memory, no
-        scan. A segment's index from before members could change while the group runs lists none: every entry there is
-        the first of its term."""
+        scan. A segment's index from before members could change while the group runs lists none: every MEMBERSHIP
+        entry there is the first of its term."""
         state = self._state
         last = state.tail.index
         return [number for segment in state.segments for number in tuple(segment.members) if number <= last]

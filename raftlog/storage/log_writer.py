@@ -210,7 +210,8 @@ class LogWriter:
         return segment
 
     def _write_loose_sidecar(self, segment: Segment, end: LogTail) -> None:
-        """Not synced: a sidecar that a crash loses is rebuilt, and a roll is on the hot path. The preparer syncs it."""
+        """Writes a sidecar and does not sync it: one that a crash loses is rebuilt, and a roll is on the hot path. The
+        preparer syncs it."""
         state = self._state
         assert segment.index is not None
         if not state.segment_index_known(segment):

@@ -1,4 +1,4 @@
-"""Which offsets of which queues a read covers: fixed once, before anything is read."""
+"""The offsets of each queue that a read covers: fixed once, before anything is read."""
 
 from __future__ import annotations
 

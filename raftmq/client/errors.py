@@ -40,29 +40,29 @@ class RaftMQError(Exception):
 
 
 class Failed(RaftMQError):
-    """It did not happen: the cluster, the path to it, or stored data is at fault."""
+    """The operation did not happen: the cluster, the path to it, or stored data is at fault."""
 
     default_hint = "See `raftmq status` and the nodes' logs."
 
 
 class Unreachable(Failed):
-    """It did not happen: no server could be asked within the time allowed."""
+    """The operation did not happen: no server could be asked within the time allowed."""
 
     default_hint = "Check that the cluster runs (`raftmq status`) and that these are the addresses of its name servers."
 
 
 class Unknown(RaftMQError):
-    """It may have happened, may still happen, or may not: nobody answered for it in time."""
+    """The operation may have happened, may still happen, or may not: nobody answered for it in time."""
 
     default_hint = "Look the message up by its id before sending it again under a new one."
 
 
 class Refused(RaftMQError):
-    """It did not happen: the cluster said no before doing anything."""
+    """The operation did not happen: the cluster said no before doing anything."""
 
 
 class NotFound(RaftMQError):
-    """It did not happen: what was named (topic, group, offset) does not exist."""
+    """The operation did not happen: the named topic, group or offset does not exist."""
 
     default_hint = "Check the name with `raftmq topic list` or `raftmq group list`."
 

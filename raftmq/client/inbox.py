@@ -1,4 +1,4 @@
-"""Between the pulls and the reader: what was pulled and not yet handed out, and how far the reader is.
+"""The stage between the pulls and the reader: messages pulled and not yet handed out, and the reader's position.
 
 A thread may read while the event loop fills and revokes; each step is under one lock. Invariants, per queue:
 committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice. The one

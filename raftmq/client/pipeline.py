@@ -318,7 +318,7 @@ class SendPipeline:
             self._give_up_link()
 
     def _rest(self) -> None:
-        """Nothing to send: no search, no timer. The connection stays."""
+        """Rests while there is nothing to send: no search, no timer. The connection stays."""
         if self._linking is not None:
             self._linking.cancel()
             self._linking = None

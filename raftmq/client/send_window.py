@@ -42,7 +42,7 @@ class NextStep(Enum):
 
     OK = "ok"
     AGAIN = "again"
-    """Not carried out by this attempt: send it again after a pause."""
+    """This attempt did not carry it out: send it again after a pause."""
     AGAIN_MAYBE = "again maybe"
     """Perhaps carried out: send it again under the same identity to learn."""
     FINAL = "final"

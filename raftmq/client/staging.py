@@ -24,7 +24,7 @@ class Committed(NamedTuple):
     write: int
     """The newest of its name."""
     earlier: bool
-    """It was committed before: nothing changed."""
+    """True if it was committed before: nothing changed."""
 
 
 class StagedWrites:

@@ -28,7 +28,7 @@ class Resolution(Enum):
     COMMIT = 0x8
     ROLLBACK = 0xC
     UNDECIDED = 0x0
-    """Not known yet: the cluster asks again."""
+    """The outcome is not known yet: the cluster asks again."""
 
 
 class Half(NamedTuple):

@@ -50,7 +50,8 @@ def status(data: str | None, admin: str | None, as_json: bool) -> int:
 
 
 def _unanswered(view: ClusterView, where: str) -> LocalError:
-    """Only nodes of this machine's own cluster can be looked at, or started, from here."""
+    """Returns the error if no node answers. Only nodes of this machine's own cluster can be looked at, or started, from
+    here."""
     running = [str(node.record.id) for node in view.nodes if node.running]
     if any(node.elsewhere for node in view.nodes):
         why = "nothing listens there, or something that is not the HTTP API of a node"

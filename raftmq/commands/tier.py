@@ -117,7 +117,7 @@ def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> 
 
 
 def _scrub(api: AdminApi, wishes: dict[str, bool], as_json: bool) -> int:
-    """Has the leader do it, and waits for its end."""
+    """Has the leader scrub, and waits for the end of it."""
     view = scrubbed(api, wishes)
     if view is None:
         click.echo("another node leads now: the scrub did not finish. Start it again", err=True)

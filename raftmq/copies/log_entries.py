@@ -69,7 +69,7 @@ def _before(entry: Entry) -> LogTail:
 
 
 def _entries_in(copy: Reads, place: Place) -> Iterator[Entry]:
-    """Those in one file or object, which holds whole frames."""
+    """Yields the entries in one file or object, which holds whole frames."""
     held, at = b"", place.base  # `held` begins at position `at`
     read_to = place.base
     while at < place.end:

@@ -241,8 +241,8 @@ class TierCopy:
             self._loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Not by asyncio.Runner: it sets a signal handler each time, for which CPython writes out the task with its
-        result, and that is megabytes of the log."""
+        """Runs a coroutine. asyncio.Runner is not used: it sets a signal handler each time, for which CPython writes
+        out the task with its result, and that is megabytes of the log."""
         return self._loop.run_until_complete(coroutine)
 
     def _steps(self, segment: Segment, steps: Callable[[IndexFile], Steps[T]]) -> T:

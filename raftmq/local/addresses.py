@@ -1,4 +1,4 @@
-"""After the ports of a local cluster have changed: the addresses that stand in its log follow.
+"""The addresses in the log of a local cluster: they follow after its ports have changed.
 
 The members of GENESIS are found through each node's raftmq.toml; who joined later said where it is when it was added.
 """

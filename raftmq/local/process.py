@@ -32,7 +32,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 """Nodes this very process started: they must be waited for, or they stay as zombies."""
 
 atexit.register(lambda: [child.poll() for child in _children.values()])
-"""Those that ended without anybody asking: the interpreter would warn that they still run."""
+"""Waits for those that ended without anybody asking: the interpreter would warn that they still run."""
 
 _BLOCK = 16
 _reserved: list[int] = []

@@ -1,4 +1,5 @@
-"""Before a cluster stops: what is written so far goes to the tier, for as long as the operator allows."""
+"""The part of the log that is not in the tier before a cluster stops: it goes there, for as long as the operator
+allows."""
 
 from __future__ import annotations
 

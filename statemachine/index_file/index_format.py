@@ -82,7 +82,7 @@ class IndexMeta(NamedTuple):
     """`header_crc` of the last entry: equal ones mean that all entries up to there are equal."""
     writer: int = WRITER
     flags: int = 0
-    """None are defined."""
+    """Flags; none are defined."""
 
 
 class QueueRun(NamedTuple):

@@ -15,7 +15,7 @@ from raftlog.work import METER
 from statemachine import commands
 
 SHARE = 1_000
-"""Units of a turn. Steps are smaller than half of it."""
+"""Units of work of a turn. Steps are smaller than half of it."""
 LARGE = " OR ".join(f"p{number} = 'x'" for number in range(511))
 LARGE_UNITS = 15 * 4 * 511
 
