@@ -200,7 +200,7 @@ async def test_no_page_is_wider_than_the_view_or_asks_anyone_else(
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_every_control_is_reached_by_tab_and_shows_it(cluster: LiveCluster, page: Page, name: str) -> None:
-    """While the page refreshes itself: it must not lose the place of whoever uses the keyboard."""
+    """The page refreshes itself and must not lose the place of a user of the keyboard."""
     await opened(page, cluster, name, width=400)
     await page.run(f"{CONTROLS}.forEach((each) => {{ each.wanted = true; }})")
     todo = await page.run(f"{CONTROLS}.length")

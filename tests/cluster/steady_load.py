@@ -1,4 +1,4 @@
-"""A producer in a process of its own: whoever measures it may be busy. `python steady_load.py SERVERS TOPIC FILE`
+"""A producer in a process of its own: the process that measures may be busy. `python steady_load.py SERVERS TOPIC FILE`
 
 One message of 1 KiB each millisecond until the standard input is closed; then FILE holds a JSON list of [when it was
 sent (time.monotonic), how long its answer took], seconds, of each acknowledged message.

@@ -1,4 +1,4 @@
-"""slave_read_enable with unmodified clients: whoever is far behind is sent to a follower, and reads everything once."""
+"""slave_read_enable with unmodified clients: one that is far behind is sent to a follower, and reads all once."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SAMPLE_BYTES = bytes(range(1, 256))
 
 
 class Seen(NamedTuple):
-    """A message as its reader saw it, whoever that was. `shade` is a property of the user's."""
+    """A message as its reader saw it, whichever client that was. `shade` is a property of the user's."""
 
     key: str
     tag: str
@@ -126,7 +126,7 @@ def test_a_reply_says_where_the_message_is(mq: raftmq.Client, start: Start, kind
 def pull_all(mq: raftmq.Client, topic: str, queue: int) -> list[raftmq.Message]:
     """Every message of a queue up to its end, by plain pulls: no group, no dedup.
 
-    The end is linearizable; whoever answers the pull may lag a moment behind it.
+    The end is linearizable; the node that answers the pull may lag a moment behind it.
     """
     end = mq.admin.max_offset(topic, queue)
     messages: list[raftmq.Message] = []

@@ -1,4 +1,4 @@
-"""Orderly consumers: one client of a group reads a queue at a time, in its order, whoever joins, leaves or dies."""
+"""Orderly consumers: one client of a group at a time reads a queue, in its order, while members come, leave and die."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from jepsen_like.history import HistoryError, HistoryWriter, Op, pair_up, read_h
 
 @pytest.fixture(autouse=True, params=[1, 300, 1 << 17])
 def batch_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Line by line, a few lines at once, everything at once: all the same to whoever reads."""
+    """A reader gets the same line by line, a few lines at once, and everything at once."""
     monkeypatch.setattr(history_module, "_BATCH_BYTES", request.param)
 
 

@@ -1,4 +1,4 @@
-"""The planted bugs' schedules on the product: each is played once in a process, whoever asks for it."""
+"""The planted bugs' schedules on the product: each is played once in a process, for all tests that ask for it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def members_of(voters: Iterable[int]) -> Membership:
 
 
 def chain(terms: Iterable[int]) -> list[Entry]:
-    """GENESIS and one entry per term; equal beginnings give equal entries, whoever builds them."""
+    """GENESIS and one entry per term; equal beginnings give equal entries in every build."""
     entries = [GENESIS]
     tail = tail_after(EMPTY_TAIL, GENESIS)
     for term in terms:

@@ -1,4 +1,4 @@
-"""One snapshot: whole and proved, from whoever has it; what is not sound is refused and another is asked."""
+"""One snapshot: whole and proved, from a peer that has it; an unsound one is refused and another peer is asked."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_what_is_not_sound_is_refused_and_another_is_asked(giver: Giver, what: s
 
 
 def test_other_rows_than_the_sums_tell_are_refused(giver: Giver) -> None:
-    """Every byte is as the manifest says, and still wrong: whoever made it did not know."""
+    """Every byte is as the manifest says, and still wrong: the peer that made it did not know."""
     (name,) = giver.checkpoints.names()
     known = giver.checkpoints.load(name)
     assert known is not None

@@ -61,7 +61,7 @@ def built_of(*sends: Send, position: int = 1 << 40) -> Any:
 
 
 def test_the_hash_of_a_unique_key_is_the_same_in_every_release() -> None:
-    """It is in the rows by which strict topics know a message again, whoever leads by then."""
+    """It is in the rows by which strict topics know a message again, under any later leader."""
     assert key_hash_of("7F00000100002A9F18B4AAC2DB7C0000") == 0xB90A7862CA3F1F78
     assert key_hash_of("é") == 0x1BAB8DDC0E048D3E
 

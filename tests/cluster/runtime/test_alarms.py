@@ -1,4 +1,4 @@
-"""Alarms: raised once, known since when, cleared by whoever knows better; shown by health, status and metrics."""
+"""Alarms: raised once, known since when, cleared by the part that knows better; shown by health, status and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of what is held: it is what its holders say, whoever goes away, in whatever order."""
+"""The account of what is held: it is the sum of its holders' figures, whichever of them go away, in whatever order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recalls (370): a message that waits is taken back and never delivered, whoever leads and whatever is on its way."""
+"""Recalls (370): a message that waits is taken back and never delivered, under any leader, whatever is on its way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK (36): the message is kept for its group, whoever leads and whatever happens."""
+"""CONSUMER_SEND_MSG_BACK (36): the message is kept for its group, under any leader, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes on three nodes: what wins comes into its queues once, whoever leads; the rest goes."""
+"""Staged writes on three nodes: a winner's messages come into their queues once, under any leader; the rest goes."""
 
 from __future__ import annotations
 

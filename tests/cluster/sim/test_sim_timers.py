@@ -1,4 +1,4 @@
-"""Messages that are delivered later: once, not before their time, whoever leads; and what is refused."""
+"""Messages that are delivered later: once, not before their time, under any leader; and refusals."""
 
 from __future__ import annotations
 

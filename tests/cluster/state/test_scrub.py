@@ -188,7 +188,7 @@ async def test_closing_ends_the_helper() -> None:
 async def test_a_directory_with_a_cluster_py_of_its_own_does_not_run_it(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node's working directory is that of whoever typed `raftmq up`."""
+    """A node's working directory is that of the user who typed `raftmq up`."""
     (tmp_path / "cluster.py").write_text("raise SystemExit('somebody else's')")
     monkeypatch.chdir(tmp_path)
     watched = Watched("", data=data, helper=helper_process.background("cluster.state.scrub_worker"))

@@ -1,4 +1,4 @@
-"""The manifest is replaced by whoever knows more, and by nobody who knows less."""
+"""The manifest is replaced by a node that knows more, and by none that knows less."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def send(producer, message, key):
 
 
 def input_ended():
-    """True once whoever started us closed our input."""
+    """True once the process that started us closed our input."""
     readable, _, _ = select.select([sys.stdin], [], [], 0)
     return bool(readable) and sys.stdin.read(1) == ""
 

@@ -55,7 +55,7 @@ async def test_what_an_ancestor_removes_is_gone() -> None:
 
 
 async def test_an_object_is_named_where_it_lies() -> None:
-    """Damage there is the ancestor's: whoever looks below the new id finds nothing."""
+    """Damage there is the ancestor's: a search below the new id finds nothing."""
     inner = MemoryStore()
     store = LineageStore(inner, "c", ["b", "a"])
     await inner.create("a/log/1", b"1")
