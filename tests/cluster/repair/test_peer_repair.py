@@ -1,4 +1,4 @@
-"""Damaged ranges are fetched from peers that have them, proved, and put in place; bad peers are passed over."""
+"""Damaged ranges are fetched from peers, proved, and put in place; peers that lie or are damaged are passed over."""
 
 from __future__ import annotations
 
