@@ -92,8 +92,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
-        """The reason why it took its role or began its campaign, in a few words for the log (reasons.py). No decision
-        uses it."""
+        """The reason for its role or its campaign, in a few words for the log (reasons.py). No decision uses it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []

@@ -76,7 +76,7 @@ def _local_configs() -> list[Path]:
 
 
 def _reachable(path: Path) -> Iterator[Check]:
-    """What strangers can reach of the node with that configuration. Raises ConfigError."""
+    """Checks what strangers can reach of the node with that configuration. Raises ConfigError."""
     config = load(path, os.environ)
     ports, folder = open_ports(config), open_folder(Path(config.node.data_dir))
     yield Check(f"ports of node {config.node.id}", "on every address" if ports else "on addresses of their own", ports)

@@ -1,4 +1,4 @@
-"""What of a node strangers can reach: ports on every address, and a folder that other users may enter."""
+"""The exposure of a node to strangers: ports on every address, and a folder that other users may enter."""
 
 from __future__ import annotations
 

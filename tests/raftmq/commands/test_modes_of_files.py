@@ -1,4 +1,4 @@
-"""What commands make is for their user alone; a file that the user names for output has the modes of the umask."""
+"""Files of commands are for their user alone; a file that the user names for output has the modes of the umask."""
 
 from __future__ import annotations
 
