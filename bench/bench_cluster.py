@@ -33,7 +33,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def percentile(latencies: list[float], share: float) -> float:
-    """Of a sorted list; 0.0 if it is empty."""
+    """Returns the value at this share of a sorted list; 0.0 if the list is empty."""
     return latencies[min(len(latencies) - 1, int(len(latencies) * share))] if latencies else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a replicated log on this machine can hardly beat at one message in flight: two syncs in a row, and a reply.
+"""Measures a floor for one message in flight in a replicated log on this machine: two syncs in a row, and a reply.
 
 python bench/bench_disk_floor.py [--dir DIR]     prints {"p50_ms": ..., "sync_p50_ms": ..., "round_trip_p50_ms": ...}
 
@@ -38,7 +38,7 @@ class Floor:
         self.rounds: list[dict[str, float]] = []
 
     def measure(self) -> None:
-        """One round."""
+        """Measures one round of messages."""
         trips, syncs = [], []
         leader, follower = self.directory / "floor-leader", self.directory / "floor-follower"
         with _zeroed(leader) as first, _zeroed(follower) as second, _echo() as connection:
@@ -57,7 +57,7 @@ class Floor:
         self.rounds.append({name: median(values) * 1000 for name, values in figures.items()})
 
     def medians(self) -> dict[str, float]:
-        """Of all rounds (at least one)."""
+        """Returns the median of each figure over all rounds (at least one)."""
         return {name: round(median(one[name] for one in self.rounds), 3) for name in self.rounds[0]}
 
 

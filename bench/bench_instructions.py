@@ -30,7 +30,7 @@ PATIENCE_S = 900.0
 
 
 def git(*arguments: str) -> str:
-    """What git prints, in this repository."""
+    """Runs git in this repository and returns what it prints."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -96,7 +96,7 @@ def result(process: subprocess.Popen[str], counts: Path) -> dict[str, float]:
 
 
 def total(part: Path) -> int:
-    """Of one part of callgrind's counts."""
+    """Returns the total of one part of callgrind's counts. Raises SystemExit if callgrind did not write that part."""
     if not part.exists():
         raise SystemExit(f"callgrind wrote no {part.name}: does this Python hide the function {MARK}?")
     return next(int(line.split()[1]) for line in part.read_text().splitlines() if line.startswith("totals:"))

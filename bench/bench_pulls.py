@@ -30,9 +30,9 @@ from raftmq.local.process import free_base_port
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MESSAGES = int(os.environ.get("MESSAGES", "65536"))
-"""Of each topic."""
+"""Messages of each topic."""
 SECONDS = 2.0
-"""Of a row that is hot."""
+"""Duration of a hot row, in seconds."""
 IN_FLIGHT = 8
 PULL_BYTES = 4 << 20
 
@@ -58,7 +58,7 @@ ROWS = [
 
 
 def topic_of(queues: int) -> str:
-    """Where messages of so many queues take turns."""
+    """Returns the topic whose messages take turns in so many queues."""
     return f"pulled{queues}"
 
 
@@ -115,7 +115,7 @@ def measure(row: Row, port: int, pid: int, home: Path) -> dict[str, float]:
 
 
 def figures(row: Row, pulled: Pulled, cpu: float) -> dict[str, float]:
-    """What a row says."""
+    """Returns the figures that are printed for a row."""
     messages = pulled.pulls * row.per_pull
     return {
         "messages_per_second": messages / pulled.seconds,

@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 
 def leader_port(cluster: LocalCluster) -> int:
-    """Where the leader takes messages."""
+    """Returns the port at which the leader takes messages."""
     leader = cluster.wait_leader()
     return next(node.broker_port for node in cluster.nodes if node.id == leader)
 
@@ -54,7 +54,7 @@ def load(cluster: LocalCluster, seconds: float) -> int:
 
 
 def fill(cluster: LocalCluster, sent: int, gib: float) -> int:
-    """Goes on from `sent` messages until there is so much log; how many there are then."""
+    """Sends messages after the first `sent` until there is so much log; returns how many there are then."""
     while sent * STORED_BYTES < gib * (1 << 30):
         sent += load(cluster, 5.0)
     return sent
@@ -80,7 +80,7 @@ def dying(cluster: LocalCluster, victims: list[int]) -> int:
 
 
 def first_send_s(cluster: LocalCluster, begun: float) -> float:
-    """When a client's first send was acknowledged."""
+    """Returns the seconds until a client's first send was acknowledged."""
     with raftmq.connect(cluster.servers) as mq, mq.producer() as producer:
         while True:
             try:

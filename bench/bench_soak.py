@@ -47,7 +47,7 @@ Sample = dict[str, float]
 
 
 def sample(node: NodeRecord) -> Sample:
-    """What the node holds now."""
+    """Reads the memory, open files, threads, tasks and bytes on disk that the node holds now."""
     process = psutil.Process(node.pid)
     memory = process.memory_info()
     with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_port}/metrics", timeout=60) as answer:
@@ -64,7 +64,9 @@ def sample(node: NodeRecord) -> Sample:
 
 
 def disk_bytes(home: Path) -> int:
-    """What the files below take. A node removes some meanwhile, and folders too."""
+    """Returns the bytes on disk of all files below `home`. The node removes files and folders meanwhile; these are
+    skipped.
+    """
     total = 0
     for folder, _, names in os.walk(home):
         for name in names:
@@ -84,7 +86,7 @@ class Sampler(threading.Thread):
         self.failed: Exception | None = None
 
     def run(self) -> None:
-        """Every EVERY_S."""
+        """Takes a sample of each node every EVERY_S."""
         try:
             while not self.ended.wait(EVERY_S):
                 for node in self._nodes:

@@ -1,4 +1,4 @@
-"""What it costs to read a topic as a table, beside reading it as Python objects and beside Parquet files of its rows.
+"""Measures reading a topic as a table, beside reading it as Python objects and beside Parquet files of its rows.
 
     python bench/bench_spark.py [--messages 200000] [--bytes 100] [--rounds 3] [--spark] [--json]
 
@@ -118,7 +118,9 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
 
     def of_copy(copy: CopySource, tasks: int) -> Any:
-        """In exactly so many tasks: what is cut into more partitions is read one after the other by one of them."""
+        """Reads the copy in exactly `tasks` tasks: a copy that is cut into more partitions is read one after the other
+        by one task.
+        """
         reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=max(TASKS))
         return reader.load(copy.path).coalesce(tasks)
 
@@ -149,7 +151,7 @@ def files_case(tasks: int) -> str:
 
 
 def plain_rows_source() -> Any:
-    """What a data source of Spark is without Arrow: a tuple per message, one task per queue."""
+    """Returns a data source of Spark without Arrow: a tuple per message, one task per queue."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):  # type: ignore[misc]
@@ -225,7 +227,7 @@ def growth(found: dict[str, dict[str, float]]) -> list[tuple[int, float, float]]
 
 
 def idle_share(process: psutil.Process, seconds: float) -> float:
-    """Of a core, while nothing is asked of it."""
+    """Returns the share of a core that the process uses while nothing is asked of it."""
     before, begun = cpu_s(process), time.perf_counter()
     time.sleep(seconds)
     return (cpu_s(process) - before) / (time.perf_counter() - begun)

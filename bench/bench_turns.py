@@ -154,7 +154,7 @@ async def more_topics(nodes: Nodes) -> None:
 
 
 async def topics(nodes: Nodes) -> Notes:
-    """So many topics are made, and listed: the first page over HTTP, all of them by the command."""
+    """Makes so many topics and lists them: the first page over HTTP, all of them by the command."""
     window = asyncio.Semaphore(64)
     begun = time.monotonic()
     async with await Wire.dial(nodes.leader.broker_port) as wire:
@@ -211,7 +211,7 @@ async def crowd_topic(nodes: Nodes) -> None:
 
 
 async def wake(nodes: Nodes) -> Notes:
-    """So many pulls wait for one message."""
+    """Lets so many pulls wait for one message."""
     loop = asyncio.get_running_loop()
     port, each = nodes.leader.broker_port, PULLS // PULL_WIRES
     begun = time.monotonic()
@@ -255,12 +255,12 @@ class Joiner(asyncio.Protocol):
         self._pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Its heartbeat."""
+        """Sends the heartbeat."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.write(request(RequestCode.HEART_BEAT, {}, heartbeat_of(self._client))[1])
 
     def data_received(self, data: bytes) -> None:
-        """Notices and answers."""
+        """Counts notices and answers."""
         data = self._pending + data
         at, end = 0, len(data)
         while end - at >= 8 and (stop := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= end:
@@ -279,7 +279,7 @@ class Joiner(asyncio.Protocol):
 
 
 async def no_preparation(nodes: Nodes) -> None:
-    """Nothing."""
+    """Prepares nothing."""
 
 
 async def join(nodes: Nodes) -> Notes:
@@ -392,7 +392,7 @@ def probe(ports: list[tuple[int, int]], ends: threading.Event) -> tuple[float, s
 
 
 def stalls(nodes: Nodes) -> list[str]:
-    """What the nodes tell of turns above 100 ms, worked or not."""
+    """Returns the stalls that the nodes report, turns above 100 ms: those that worked and those that did not."""
     found: list[str] = []
     for node in nodes.cluster.nodes:
         with suppress(urllib.error.URLError):
@@ -402,7 +402,7 @@ def stalls(nodes: Nodes) -> list[str]:
 
 
 def longest_turn(nodes: Nodes) -> tuple[float, str]:
-    """In seconds of CPU, of any node, since its start."""
+    """Returns the longest turn of any node since its start: its seconds of CPU and its name."""
     return max(
         (value, f"{labels['what']} (node {node.id})")
         for node in nodes.cluster.nodes
@@ -418,7 +418,7 @@ class Memory:
         self.most = 0.0
 
     async def watch(self) -> None:
-        """For ever, each half second."""
+        """Looks at the memory every half second, for ever."""
         while True:
             for process in self._processes:
                 memory = process.memory_info()

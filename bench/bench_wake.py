@@ -54,7 +54,7 @@ class Target(NamedTuple):
     pids: list[int]
     """The leader's first."""
     admin: tuple[str, ...] = ()
-    """Where each node serves its metrics."""
+    """Address of each node's metrics."""
 
 
 def load(port: int, connections: int, in_flight: int, seconds: float = SECONDS) -> Result:

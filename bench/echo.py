@@ -41,7 +41,7 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Until the process is ended."""
+    """Serves until the process is ended."""
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port, backlog=1024)
     await server.serve_forever()
 

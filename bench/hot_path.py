@@ -39,7 +39,9 @@ PULLS = {
 """Name -> messages per pull, rounds; in each round all messages of PULLED are pulled at once."""
 TOPIC, PULLED = "bench", "pulled"
 QUEUES, QUEUE_MESSAGES = 4, 256
-"""Of PULLED. Messages of its queues take turns in the log, as single sends leave them."""
+"""Number of queues of PULLED, and messages in each. Messages of its queues take turns in the log, as single sends leave
+them.
+"""
 PULL_BYTES = 1 << 20
 BODY_BYTES = 1024
 
@@ -50,14 +52,14 @@ class Client(asyncio.Protocol):
     def __init__(self) -> None:
         self.missing = self.missing_bytes = 0
         self.seen = b""
-        """Of the answers that were counted."""
+        """Bytes of the answers that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See Protocol."""
+        """Keeps the transport."""
         self.transport = cast(Endpoint, transport)
 
     def data_received(self, data: bytes) -> None:
-        """See Protocol."""
+        """Counts bytes, or else answers, and stops the loop once none is missing."""
         if self.missing_bytes:
             self.missing_bytes -= len(data)
         else:
@@ -130,7 +132,7 @@ def quiet_options() -> Options:
 
 
 def long_messages(config: Config) -> Config:
-    """Of a batch, too."""
+    """Returns the configuration with room for 1 MiB per message, which is the limit of a batch, too."""
     return replace(config, limits=replace(config.limits, message_bytes_max=1 << 20))
 
 

@@ -1,4 +1,4 @@
-"""Where the tables of the benchmarks go."""
+"""The console that prints the tables of the benchmarks."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rich.console import Console
 
 
 def console() -> Console:
-    """As wide as the terminal; in a file or a pipe, wide enough for every row."""
+    """Returns a console as wide as the terminal; in a file or a pipe, wide enough for every row."""
     return Console(width=None if sys.stdout.isatty() else 160)

@@ -51,7 +51,9 @@ def check_history_command(context: click.Context, history: Path, master: str, me
 
 @contextmanager
 def _session(master: str, memory: str) -> Iterator[SparkSession]:
-    """One that is active already belongs to somebody else, and stays. Raises UsageError without Spark or Java."""
+    """Opens a session of Spark, and ends it afterwards; one that is active already belongs to somebody else, and stays.
+    Raises UsageError without Spark or Java.
+    """
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession

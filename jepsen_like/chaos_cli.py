@@ -180,7 +180,7 @@ def _beside(wish: Wish, names: str) -> Wish:
 
 
 def _unsupported(wish: Wish) -> str | None:
-    """Why the scenario cannot be run at all; None if it can."""
+    """Returns the reason why the scenario cannot be run at all; None if it can."""
     assert wish.scenario is not None
     if wish.scenario.waits_for is not None:
         return f"{wish.scenario.name} waits for {wish.scenario.waits_for}, which is not built yet"

@@ -62,7 +62,7 @@ class Incomplete(NamedTuple):
 
 
 class LogVerdict(NamedTuple):
-    """What the checker found. Counts are over every replica: one message lost on two replicas counts twice."""
+    """The findings of the log checker. Counts are over every replica: one message lost on two replicas counts twice."""
 
     acked: int
     failed: int
@@ -75,7 +75,7 @@ class LogVerdict(NamedTuple):
     incomplete: list[Incomplete]
 
     def count(self, kind: str) -> int:
-        """How many anomalies of one kind."""
+        """Returns the number of anomalies of one kind."""
         return sum(anomaly.kind == kind for anomaly in self.anomalies)
 
     @property

@@ -22,7 +22,7 @@ class CommitSeed(NamedTuple):
 
 
 def commit_seed(root: Path = Path(__file__).parent) -> CommitSeed:
-    """From the commit that is checked out at `root`; the same number every time where there is no git."""
+    """Returns the seed of the commit that is checked out at `root`; a fixed number where there is no git."""
     command = ["git", "-C", str(root), "rev-parse", "--verify", "HEAD"]
     try:
         commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,4 +1,4 @@
-"""What the demo sends: real records, each made unique by an id that stands before it in the body."""
+"""The records that the demo sends: real ones, each made unique by an id that stands before it in the body."""
 
 from __future__ import annotations
 

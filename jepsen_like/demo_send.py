@@ -26,7 +26,7 @@ class SendError(Exception):
 
 
 class Strike(NamedTuple):
-    """When the blow fell: sends invoked, sends acknowledged and sends under way."""
+    """The moment of the blow: sends invoked, sends acknowledged and sends under way."""
 
     invoked: int
     acked: int
@@ -143,11 +143,11 @@ class Pause(NamedTuple):
 
     milliseconds: int
     after_acks: int
-    """How many sends had been acknowledged when it began."""
+    """Number of sends that had been acknowledged when the pause began."""
 
 
 def longest_pause(ops: Iterable[Op]) -> Pause:
-    """What the sending client saw as failover; (0, 0) if nothing was sent."""
+    """Returns the longest pause of the sending client, which it saw as the failover; (0, 0) if nothing was sent."""
     sends = [o for o in pair_up(ops) if o.invoked.f == "send"]
     if not sends:
         return Pause(0, 0)

@@ -35,7 +35,7 @@ class Story:
         return self.console.status(text)
 
     def verdict(self, verdict: LogVerdict, shown: int = 5) -> None:
-        """What the checker says, with the first proofs if anything is wrong."""
+        """Prints the checker's verdict, with the first proofs if anything is wrong."""
         self.tell(
             f"acknowledged {verdict.acked:,}, failed {verdict.failed:,}, unknown {verdict.unknown:,}"
             + (f" (of which {verdict.unknown_stored:,} are stored)" if verdict.unknown else "")

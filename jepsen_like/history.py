@@ -33,7 +33,7 @@ import msgspec
 FORMAT = "raftmq-history"
 VERSION = 1
 READERS_FROM = 1_000_000
-"""Process numbers of who reads replicas back start here, apart from those of senders."""
+"""First process number of the readers of replicas, apart from the numbers of senders."""
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 
@@ -61,7 +61,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     process: int
     type: OpType
     f: str
-    """What was asked: `send`, `read`, …"""
+    """The operation: `send`, `read`, …"""
     value: Any
     time_ns: int
     """Nanoseconds on the recorder's one clock; never decreases along the history."""
@@ -202,7 +202,7 @@ class HistoryFile:
         self.path = str(path)
         self.meta: dict[str, Any] = {}
         self.complete = False
-        """Whether the closing line was there, and last."""
+        """True if the closing line was there, and last."""
         self._allow_cut = allow_cut
         self._crc = 0
 

@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For the summary."""
+        """A line for the summary."""
         outcome = "ok" if self.code == 0 else f"exit {self.code}"
         return f"{outcome:<8} {self.seconds:>7.0f} s  raftmq {shlex.join(self.arguments)}"
 

@@ -44,7 +44,7 @@ trim N INDEX                    N makes a checkpoint, and its log begins at INDE
 install N M                     N takes over the checkpoint of M and the end of its log, and starts again
 lose N INDEX                    the disk of a crashed member loses INDEX and all above
 """
-"""Both in schedules and in stories."""
+"""Commands of both schedules and stories of the core."""
 SCHEDULES = """
 nodes COUNT [field=value ...]   RaftConfig fields; pre_vote and check_quorum are off unless given (0 or 1)
 ticks COUNT                     ticks of all in turn (messages and disks at rest in between)
@@ -64,7 +64,7 @@ same                            remembers the highest term for `expect same`
 expect answered | no-leader N | term T | same | once     Violation "quiescent-failover", "stale-leader",
                                 "disruption" (twice), "message-budget" (entries sent in vain, refusals)
 """
-"""Of the core, judged: `core_sim/scripted.py`."""
+"""Commands of the core's schedules, which are judged: `core_sim/scripted.py`."""
 STORIES = """
 nodes COUNT [election=10] [pre_vote=off] [check_quorum=off] [inflight=N] [append=BYTES] [seed=N]
 group [election=..] ...         the same, from the `disk` lines before it
@@ -79,7 +79,7 @@ fit N [yes|no]                  says whether it may vote, campaign; lets it camp
 add N M [UUID]
 network | log N | state [N ...] | progress N | members [N ...]   prints them
 """
-"""Of the core, printed: tests/support/raft_story.py."""
+"""Commands of the core's stories, which are printed: tests/support/raft_story.py."""
 FULL = """
 lead N                          leadership goes to N; goes on when N takes writes
 send [COUNT] [body=BYTES] [later]   our client sends, wherever it finds the leader, one after the other
@@ -133,7 +133,7 @@ half-open A B | half-open A->B [CHANNEL]  the connections between A and B lead n
 reset A B                       the connections between A and B end; what was on the way is lost
 settle                          heals, starts all, waits until everything was answered and read; then judges
 """
-"""Of full nodes: `sim/scripted.py`. Without `later` a command ends when its operation does, or after 6 s."""
+"""Commands of full nodes: `sim/scripted.py`. Without `later` a command ends when its operation does, or after 6 s."""
 VOCABULARY = {"core schedules": EVERYWHERE + CORE + SCHEDULES, "stories": EVERYWHERE + CORE + STORIES,
               "full nodes": EVERYWHERE + FULL}  # fmt: skip
 
@@ -146,7 +146,7 @@ class Line(NamedTuple):
     """A command."""
 
     number: int
-    """From 1, in its script."""
+    """Line number in its script, from 1."""
     words: tuple[str, ...]
     """The first is the command's name."""
 
@@ -179,7 +179,7 @@ class Interpreter:
     flags: ClassVar[frozenset[str]] = frozenset()
     """Words that are keyword parameters: their value is "yes"."""
     misread: ClassVar[tuple[type[Exception], ...]] = (TypeError, KeyError)
-    """What a command raises about its own words."""
+    """Errors that a command raises about its own words."""
 
     def perform(self, line: Line) -> Any:
         """Carries out one command, and returns what its method does. Raises ScriptError."""

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EXAMPLES = 20
-"""Of each kind that are told; all are counted."""
+"""Number of examples of each kind that are told; all are counted."""
 _STEP = "index BIGINT, process BIGINT, type STRING, f STRING, value STRING"
 _VALUE = (
     "topic STRING, id STRING, producer STRING, queue_id INT, queue_offset BIGINT, node INT, offset BIGINT, "
     "messages ARRAY<ARRAY<STRING>>, end BOOLEAN"
 )
 _PARTITION_BYTES = 64 << 20
-"""Of the history, for each partition of a join or window."""
+"""Bytes of the history for each partition of a join or window."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _JUDGED_NAMES = ("kind", "subject", "step")
 _JUDGED = "kind STRING, subject STRING, step BIGINT"
@@ -107,7 +107,7 @@ def check_history(spark: SparkSession, path: Path, *, max_steps: int = 200_000) 
 
 
 def _kept(until: ExitStack, frame: DataFrame) -> DataFrame:
-    """Computed once. What does not fit into memory goes to Spark's disk, until the verdict is there."""
+    """Computes the frame once. What does not fit into memory goes to Spark's disk, until the verdict is there."""
     until.callback(frame.unpersist)
     return frame.cache()
 
@@ -210,7 +210,9 @@ def _rows(operations: DataFrame) -> DataFrame:
 
 
 def _losses(sends: DataFrame, rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """Acknowledged, or seen on a replica, and missing on replicas whose queue was read to the end or past the place."""
+    """Returns the messages that were acknowledged, or seen on a replica, and are missing on replicas whose queue was
+    read to the end or past the place.
+    """
     from pyspark.sql import functions as f
 
     queue = ["topic", "queue_id"]
@@ -244,8 +246,9 @@ def _unread(sends: DataFrame, ends: DataFrame) -> list[str]:
 
 
 def _origins(sends: DataFrame, rows: DataFrame) -> DataFrame:
-    """What is visible and should not be, or stands elsewhere than was told. One finding for each message and node, and
-    for each place."""
+    """Returns the messages that are visible and should not be, or stand elsewhere than was told. One finding for each
+    message and node, and for each place.
+    """
     from pyspark.sql import functions as f
 
     sent = sends.select(
@@ -342,8 +345,9 @@ def _registers(operations: DataFrame, workload: Workload) -> tuple[int, list[Exa
 
 
 def _judge_batches(workload: Workload, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: one row for each finding and each doubt, and at the end how many registers there were. The calls of a
-    register come one after the other, so the task holds those of one."""
+    """Judges the registers of one task: one row for each finding and each doubt, and at the end the number of
+    registers. The calls of a register come one after the other, so the task holds those of one.
+    """
     import pyarrow as pa
 
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -1,4 +1,5 @@
-"""How long no send is acknowledged when the leader's network is cut: `bench.peers.failover`, nodes in namespaces.
+"""Measures how long no send is acknowledged when the leader's network is cut: `bench.peers.failover` with nodes in
+namespaces.
 
 `measured` starts this module as a process of its own in a namespace (`bench.peers.network`); it prints one row as JSON.
 """
@@ -22,7 +23,7 @@ from bench.peers.system import Node
 
 NAME = "cut network"
 WARM_S = 15.0
-"""Of load before the first fault, at most: what is measured is no throughput."""
+"""Seconds of load before the first fault, at most: throughput is not measured here."""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -53,7 +54,7 @@ def cable(network: Network) -> failover.Fault:
 
 
 def main(name: str, times: int, folder: Path, parent: int) -> None:
-    """In the namespace: starts the system, cuts its leaders off, prints the row."""
+    """Starts the system inside the namespace, cuts its leaders off, and prints the row."""
     die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         return  # it ended before we asked to be told

@@ -23,7 +23,7 @@ PUT, TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
 
 
 class Etcd(Group):
-    """See `bench.peers.system.System`."""
+    """A `System` of three etcd members."""
 
     def __init__(self, name: str, release: fetch.GoPeer, places: Places = HERE) -> None:
         super().__init__(places)

@@ -1,5 +1,5 @@
-"""How long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs (SIGSTOP) or, in
-`bench.peers.cut`, loses its network.
+"""Measures how long no send is acknowledged when the leader of a loaded cluster is killed (kill -9), hangs (SIGSTOP)
+or, in `bench.peers.cut`, loses its network.
 
 The leader has 512 messages in flight. From the moment of the fault on, every PROBE_EVERY_S a new connection to each
 other node sends one message; the first that is acknowledged ends the measurement. Timeouts are the system's own.
@@ -20,14 +20,14 @@ from bench.peers.system import Load, Node, System
 
 PROBE_EVERY_S = 0.01
 PATIENCE_S = 60.0
-"""Without an acknowledged send for so long, there is no failover."""
+"""Seconds without an acknowledged send after which a run counts as one without a failover."""
 CALM_S = 5.0
-"""Between the return of a node and the next fault, beside what the node needs to be there again."""
+"""Seconds between the return of a node and the next fault, beside what the node needs to be there again."""
 LOADED_S = 1.5
 
 
 class Fault(NamedTuple):
-    """What befalls a leader, and what brings it back."""
+    """A fault of a leader, and the way to end it."""
 
     name: str
     strike: Callable[[Node], None]
@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def of_processes(system: System) -> list[Fault]:
-    """What can be done to the process of a node."""
+    """Returns the faults that can be done to the process of a node: a kill and a pause."""
 
     def start_again(node: Node) -> None:
         system.processes.reap(node.pid)
@@ -110,7 +110,9 @@ async def _struck(system: System, leader: Node, fault: Fault) -> float:
 
 
 async def first_acknowledged(system: System, nodes: Sequence[Node]) -> float:
-    """When (time.monotonic) one of the nodes acknowledged a send. Raises TimeoutError after PATIENCE_S."""
+    """Returns the time (time.monotonic) at which one of the nodes acknowledged a send. Raises TimeoutError after
+    PATIENCE_S.
+    """
     loop = asyncio.get_running_loop()
     first: asyncio.Future[float] = loop.create_future()
     probes: set[asyncio.Task[None]] = set()

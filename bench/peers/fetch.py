@@ -30,7 +30,7 @@ class GoPeer(NamedTuple):
     """A server that is built from its Go module."""
 
     name: str
-    """Of the folder below `manifests`, and of the binary."""
+    """Name of the folder below `manifests`, and of the binary."""
     package: str
     version: str
 
@@ -93,7 +93,7 @@ def folder_of_a_run() -> Iterator[Path]:
 
 
 def tool(command: str, name: str) -> str:
-    """Where a command is. Raises Unavailable."""
+    """Returns the path of a command. Raises Unavailable."""
     found = shutil.which(command)
     if found is None:
         raise Unavailable(f"{name} is not installed ({command} was not found)")

@@ -22,19 +22,19 @@ class Group(ABC):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """See System."""
+        """The three nodes, also those that were killed."""
         return self._nodes
 
     @abstractmethod
     def leader(self) -> Node:
-        """See System."""
+        """Returns the node that leads now, by its own word. Raises NoLeader."""
 
     def restart(self, node: Node) -> None:
-        """See System."""
+        """Starts a node again that was killed and reaped."""
         self._nodes[node.number] = node._replace(pid=self._start(node.number))
 
     def stop(self) -> None:
-        """See System."""
+        """Ends all processes; the data stays."""
         self.processes.end()
 
     def _start_all(self, port_of: Callable[[int], int]) -> None:

@@ -70,7 +70,7 @@ class UnaryCalls(Window):
         self.begin()
 
     def send(self, places: list[int]) -> None:
-        """See Window."""
+        """Queues a call for each of these places, and sends as much as the peer has room for."""
         for place in places:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
             self._place_of[stream] = place
@@ -103,7 +103,7 @@ class UnaryCalls(Window):
             self.transport.write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
-        """Frames."""
+        """Reads the frames of the answers."""
         data = self._pending + data if self._pending else data
         at, size, now = 0, len(data), time.perf_counter()
         ended: list[int] = []

@@ -28,7 +28,7 @@ _STREAM = {"name": TOPIC, "subjects": [TOPIC], "num_replicas": NODES, "storage":
 
 
 class Nats(Group):
-    """See `bench.peers.system.System`."""
+    """A `System` of three NATS servers with JetStream."""
 
     def __init__(self, name: str, release: fetch.GoPeer) -> None:
         super().__init__()

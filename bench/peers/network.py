@@ -39,7 +39,7 @@ class Network:
         _ip("link", "set", _port(number), "nomaster")
 
     def mend(self, number: int) -> None:
-        """It is connected again."""
+        """Connects the node again."""
         _ip("link", "set", _port(number), "master", "hub")
 
     def _place(self, number: int, folder: Path) -> Place:

@@ -26,7 +26,7 @@ class Picture(NamedTuple):
 
 
 def pictures(result: Mapping[str, Any]) -> list[Picture]:
-    """What is worth a picture in the document of `bench.peers.report`."""
+    """Returns the pictures for the document of `bench.peers.report`."""
     measured = [row for row in result["rows"] if "unavailable" not in row]
     loads = dict.fromkeys((row["batch"], row["in_flight"]) for row in measured)
     found = []

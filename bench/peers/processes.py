@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Processes:
-    """What runs for one system, by pid. Identity is pid and start time: a pid used again is never signalled."""
+    """The processes of one system, by pid. Identity is pid and start time: a pid used again is never signalled."""
 
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
@@ -57,7 +57,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that were started and not killed."""
+        """The pids of the processes that were started and not killed."""
         return list(self._known)
 
     def ended(self) -> list[int]:

@@ -23,7 +23,7 @@ _PROGRAM = Path(__file__).with_name("pysyncobj_node.py")
 
 
 class PySyncObj(Group):
-    """See `bench.peers.system.System`."""
+    """A `System` of three pysyncobj processes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ READY_S = 30.0
 
 
 class RaftMQ(Group):
-    """See `bench.peers.system.System`."""
+    """A `System` of three RaftMQ nodes."""
 
     def __init__(self, places: Places = HERE) -> None:
         super().__init__(places)
@@ -30,7 +30,7 @@ class RaftMQ(Group):
         self._planned: list[NodeRecord] = []
 
     def start(self, directory: Path) -> None:
-        """What `raftmq up` does, but the processes are ours. Raises NoLeader."""
+        """Starts nodes as `raftmq up` does, but as processes of ours. Raises NoLeader."""
         self._home = directory
         try:
             self._planned = plan_nodes(directory, NODES, free_base_port(4 * NODES))

@@ -1,4 +1,4 @@
-"""What was measured, as one JSON document and as tables."""
+"""The measurements as one JSON document and as tables."""
 
 from __future__ import annotations
 

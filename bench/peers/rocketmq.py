@@ -19,7 +19,7 @@ TUNED = {"enableBatchPush": "true", "useReentrantLockWhenPutMessage": "true"}
 GROUP = "RaftNode00"
 READY_S = 90.0
 _PORTS_EACH = 5
-"""For clients at +2 (+0 is its VIP port, +3 its replication port), for DLedger at +4."""
+"""Ports of each broker: clients use +2 (+0 is its VIP port, +3 its replication port), DLedger uses +4."""
 _JVM = [
     "-server",
     "-XX:+UseG1GC",
@@ -42,7 +42,7 @@ _LOGBACK = '<configuration><root level="OFF"/></configuration>\n'
 
 
 class DLedger(Group):
-    """See `bench.peers.system.System`."""
+    """A `System` of three brokers of one DLedger group and a name server."""
 
     def __init__(self, name: str, settings: Mapping[str, str], places: Places = HERE) -> None:
         """`settings`: lines of broker.conf beside those that a DLedger group must have."""

@@ -24,7 +24,7 @@ LOADS = ((1024, 1, 1), (1024, 1, 64), (1024, 1, 512), (1024, 100, 16))
 """(body bytes, messages per request, requests in flight)."""
 SETTLE_S = 1.0
 LEADER_S = 40.0
-"""How long a system may be without a leader after it was continued."""
+"""Seconds that a system may be without a leader after it was continued."""
 TRIES = 3
 """Turns that a system may begin in one round."""
 
@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Of several rounds."""
+    """The median of several rounds, and their lowest and highest value."""
 
     median: float
     low: float
@@ -58,7 +58,7 @@ class Field:
         self.warm_s = warm_s or system.traits.warm_s
         self.samples: dict[Load, list[Sample]] = {}
         self.failed = ""
-        """Why it takes part no longer; empty if it does."""
+        """Reason why it takes part no longer; empty if it does."""
         self.memory_bytes = 0
         """Resident memory of all its processes after its last turn."""
         self.leader_changes = 0
@@ -68,7 +68,7 @@ class Field:
 
     @property
     def name(self) -> str:
-        """As the report calls it."""
+        """The system's name in the report."""
         return self.system.traits.name
 
     def start(self, directory: Path) -> None:
@@ -173,12 +173,12 @@ def sample(result: Result, cpu_s: float) -> Sample:
 
 
 def percentile(ascending: Sequence[float], share: float) -> float:
-    """Of an ascending list that is not empty."""
+    """Returns the value at this share of an ascending list that is not empty."""
     return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
+    """Returns the spread of at least one value."""
     return Spread(median(values), min(values), max(values))
 
 

@@ -1,4 +1,4 @@
-"""What a system under test is, and what the parts of the benchmark tell each other."""
+"""The interface of a system under test, and the types that the parts of the benchmark share."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ class Node(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a node is: its address, and the command that starts another one there; empty for here."""
+    """The place of a node: its address, and the command that starts another node there; the command is empty for this
+    host.
+    """
 
     host: str
     enter: tuple[str, ...] = ()
 
 
 class Places(NamedTuple):
-    """Of the nodes of a system, and the address at which they reach what the benchmark itself starts."""
+    """The places of a system's nodes, and the address at which they reach what the benchmark itself starts."""
 
     nodes: tuple[Place, ...]
     hub: str
@@ -72,12 +74,12 @@ class Generator(Protocol):
 
 
 class Traits(NamedTuple):
-    """What is known of a system before it starts."""
+    """Facts about a system that are known before it starts."""
 
     name: str
     version: str
     durability: str
-    """Where a message is when its send is acknowledged, in words."""
+    """Storage that holds a message when its send is acknowledged, in words."""
     warm_s: float
     """Seconds of load that a leader needs before it is measured; a JVM compiles meanwhile."""
     batches: bool

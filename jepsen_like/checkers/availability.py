@@ -30,7 +30,7 @@ class Outage(NamedTuple):
 
     @property
     def length_ns(self) -> int:
-        """How long it lasted."""
+        """The duration of the outage, in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
@@ -60,14 +60,14 @@ class Attempts:
 
     @classmethod
     def of(cls, operations: list[Operation]) -> Attempts:
-        """From operations in any order."""
+        """Gathers the attempts from operations in any order."""
         self = cls()
         self.add([operation for operation in operations if operation.completed is not None])
         self.close([operation for operation in operations if operation.completed is None])
         return self
 
     def add(self, completed: list[Operation]) -> None:
-        """Operations that completed."""
+        """Adds operations that completed."""
         ended = [done.time_ns for _, done in completed if done is not None]
         outcomes = [done.type for _, done in completed if done is not None]
         self.invoked.extend([asked.index for asked, _ in completed])
@@ -81,7 +81,7 @@ class Attempts:
             self._unsuccessful.update(operation[0].index for operation in completed if operation.outcome != "ok")
 
     def close(self, still_open: list[Operation]) -> None:
-        """Nothing follows but those that never completed: they waited until the last attempt. All are put in order."""
+        """Adds the operations that never completed, which waited until the last attempt; puts all in order."""
         self.invoked.extend([asked.index for asked, _ in still_open])
         self.invoked_ns.extend([asked.time_ns for asked, _ in still_open])
         self.ended_ns.extend([max(self.invoked_ns, default=0)] * len(still_open))
@@ -94,7 +94,7 @@ class Attempts:
         )
 
     def any_success_since(self, position: int) -> bool:
-        """Whether one of them succeeded, from this position on in order of invocation."""
+        """Returns True if one of them succeeded, from this position on in order of invocation."""
         return any(index not in self._unsuccessful for index in islice(self.invoked, position, None))
 
 

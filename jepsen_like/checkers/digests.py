@@ -1,4 +1,4 @@
-"""Digests: two replicas that have applied the same entries hold the same state, byte for byte."""
+"""The digest checker: two replicas that have applied the same entries hold the same state, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all checkers judge, gathered from a history some steps at a time.
+"""The evidence that all checkers judge, gathered from a history some steps at a time.
 
 Sends and final reads are most of a history. They are put into columns while their steps are still in the processor's
 cache and forgotten: judging a million messages then takes a fraction of the memory, and of the time.
@@ -25,7 +25,9 @@ class Evidence:
 
     @classmethod
     def of(cls, batches: Iterable[list[Op]], error: Callable[[Op, str], Exception]) -> Evidence:
-        """From all steps. Raises `error` for steps that cannot be, MalformedStep for sends and reads of other shape."""
+        """Gathers the evidence from all steps. Raises `error` for steps that cannot be, MalformedStep for sends and
+        reads of other shape.
+        """
         self, pairing = cls(), Pairing(error)
         for batch in batches:
             completed = pairing.feed(batch)

@@ -122,8 +122,9 @@ def _note_found(shelf: Shelf, queue: Queue, waiting: dict[str, Send]) -> None:
 
 
 def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
-    """Whether every replica holds exactly the messages of this shelf in their places, sent before they were read. The
-    usual case, in passes that cost little; where it does not hold, the others find out why.
+    """Returns True if every replica holds exactly the messages of this shelf in their places, sent before they were
+    read. This is the usual case, checked in passes that cost little; where it does not hold, the other functions find
+    out why.
     """
     first = dumps[0]
     return (
@@ -195,7 +196,9 @@ def _found(messages: Messages) -> dict[Queue, list[Send]]:
 
 
 def _placed(messages: Messages, queue: Queue, found: dict[Queue, list[Send]]) -> list[Send]:
-    """What was acknowledged in a queue or, of unknown outcome, found there, in order of invocation."""
+    """Returns the sends of a queue that were acknowledged there or, of unknown outcome, found there, in order of
+    invocation.
+    """
     return sorted((*messages.acked.get(queue, ()), *found.get(queue, ())), key=attrgetter("invoked"))
 
 
@@ -204,7 +207,7 @@ def _offset(send: Send) -> int:
 
 
 def _real_time(queue: Queue, placed: list[Send], findings: Findings) -> None:
-    """If a was acknowledged before b was invoked, a stands before b.
+    """Checks that a stands before b if a was acknowledged before b was invoked.
 
     Both lists are walked in time; `highest` is the highest offset among the sends that had been acknowledged when
     `send` was invoked, and `send` must stand above it. A send of unknown outcome takes part as b only.

@@ -42,7 +42,7 @@ def judge_dumps(messages: Messages, queues: set[Queue], findings: Findings) -> N
 
 
 def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findings) -> None:
-    """Whether this message may be visible at all."""
+    """Adds a finding if this message may not be visible at all."""
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
     if send is None:
@@ -59,7 +59,7 @@ def judge_origin(send: Send | None, message_id: str, copy: Copy, findings: Findi
 
 
 def judge_place(send: Send | None, copy: Copy, findings: Findings) -> None:
-    """Whether an acknowledged message stands where its acknowledgement said."""
+    """Adds a finding if an acknowledged message is not where its acknowledgement said."""
     if send is None or send.queue is None or (copy.queue, copy.offset) == (send.queue, send.offset):
         return
     told, found = place(send.queue, send.offset), place(copy.queue, copy.offset)
@@ -105,7 +105,9 @@ def _duplicates(message_id: str, copies: list[Copy], findings: Findings) -> None
 
 
 def _losses(messages: Messages, queues: set[Queue], copies: dict[str, list[Copy]], findings: Findings) -> None:
-    """Acknowledged, or seen by anyone, and missing where the replica was read to the end or at least to its place."""
+    """Reports messages that were acknowledged, or seen by anyone, and are missing where the replica was read to the end
+    or at least to its place.
+    """
     reached = {
         (dump.node, queue): float("inf") if dump.ended else max(dump.offsets, default=-1)
         for queue in queues
@@ -142,7 +144,9 @@ def _expected(messages: Messages, queues: set[Queue], copies: dict[str, list[Cop
 
 
 def _lost_writes(messages: Messages, lost: list[Send], findings: Findings) -> None:
-    """Lost on every replica. Which part of a producer's messages is gone hints at the cause, so it is said."""
+    """Reports the messages that are lost on every replica. Which part of a producer's messages is gone hints at the
+    cause, so it is said.
+    """
     if not lost:
         return
     shares = _surviving(messages, {send.message_id for send in lost})

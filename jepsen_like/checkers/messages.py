@@ -31,10 +31,10 @@ class Send(msgspec.Struct, gc=False):
     completed: int
     """-1 if the send was still open at the end."""
     queue: Queue | None = None
-    """Where it was acknowledged; None unless the outcome is ok."""
+    """Queue in which it was acknowledged; None unless the outcome is ok."""
     offset: int = -1
     found: tuple[Queue, int] | None = None
-    """Where a reader first saw it."""
+    """Queue and offset where a reader first saw it."""
 
     @property
     def place(self) -> tuple[Queue, int] | None:
@@ -81,7 +81,7 @@ class Dump:
         self.breaks: list[tuple[int, int]] = []
         """(position, expected offset) wherever an offset is not one above the offset before."""
         self.fell_back = False
-        """Whether any offset is lower than the one before it."""
+        """True if any offset is lower than the one before it."""
         self.ended = False
         self.next_offset: int | None = None
         self.last_op = -1
@@ -134,12 +134,12 @@ class Dump:
                 yield Row(self.ids[position], self.offsets[position], op)
 
     def holds_the_same(self, other: Dump) -> bool:
-        """Whether both replicas answered the same rows in the same order."""
+        """Returns True if both replicas answered the same rows in the same order."""
         return self.offsets == other.offsets and self.ids == other.ids
 
 
 class _Answer(NamedTuple):
-    """What one final read was answered, its rows as columns."""
+    """The answer to one final read, its rows as columns."""
 
     asked: int
     """Index of the step, like `op`."""
@@ -166,7 +166,7 @@ class Messages:
         """Sends of unknown outcome, in order of invocation."""
         self.failed: list[Send] = []
         self.repeats: list[Repeat] = []
-        """What repeated sends were answered."""
+        """Answers to repeated sends."""
         self.shelves: dict[Queue, Shelf] = {}
         """Acknowledged sends per queue, by offset."""
         self._rows: dict[Queue, Rows] = {}
@@ -218,7 +218,7 @@ class Messages:
                 ended.append(completed.index)
 
     def add_repeats(self, operations: list[Operation]) -> None:
-        """Answered ones. Raises MalformedStep."""
+        """Adds repeated sends that were answered. Raises MalformedStep."""
         with values_of(operations) as walk:
             for invoked, completed in walk:
                 assert completed is not None
@@ -227,7 +227,7 @@ class Messages:
                 self.repeats.append(Repeat(invoked.value["id"], queue, offset, completed.index))
 
     def add_reads(self, operations: list[Operation]) -> None:
-        """Final reads. Raises MalformedStep."""
+        """Adds final reads. Raises MalformedStep."""
         with values_of(operations) as walk:
             for invoked, completed in walk:
                 value = invoked.value
@@ -244,7 +244,7 @@ class Messages:
                     self._answers.append(_Answer(invoked.index, dump, offset, offsets, ids, ended, op))
 
     def close(self) -> None:
-        """Everything was added. Raises MalformedStep for an id that was sent twice."""
+        """Ends the gathering, once everything was added. Raises MalformedStep for an id that was sent twice."""
         self.unknown.sort(key=attrgetter("invoked"))
         self.shelves = {queue: Shelf.of(rows) for queue, rows in self._rows.items()}
         self._refuse_repeated_ids()
@@ -259,7 +259,7 @@ class Messages:
 
     @property
     def acknowledged(self) -> int:
-        """How many sends were."""
+        """The number of sends that were acknowledged."""
         return sum(len(rows.ids) for rows in self._rows.values())
 
     @cached_property
@@ -277,7 +277,7 @@ class Messages:
         return acked
 
     def _all(self) -> list[Send]:
-        """In order of invocation."""
+        """Returns all sends in order of invocation."""
         found = [*self.failed, *self.unknown]
         for queue, (offsets, ids, topics, producers, invoked, completed) in self._rows.items():
             rows = zip(offsets, ids, topics, producers, invoked, completed, strict=True)

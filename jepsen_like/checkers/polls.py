@@ -24,14 +24,14 @@ class _Seen(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Where a consumer stands in a queue."""
+    """The position of a consumer in a queue."""
 
     next_offset: int
     op: int
 
 
 class _Holders:
-    """Which message stands at an offset of one queue: acknowledged there, else read there, else first polled there."""
+    """The message at each offset of one queue: acknowledged there, else read there, else first polled there."""
 
     def __init__(self, messages: Messages, queue: Queue) -> None:
         self._acked = {send.offset: send for send in messages.acked.get(queue, ())}
@@ -39,11 +39,11 @@ class _Holders:
         self._dump = dumps[0] if dumps else None
         rows = self._dump.offsets if self._dump else []
         self._position = dict(zip(reversed(rows), range(len(rows) - 1, -1, -1), strict=True))
-        """Of an offset read twice, the first."""
+        """Offset -> row; for an offset that was read twice, the first row."""
         self._polled: dict[int, _Seen] = {}
 
     def get(self, offset: int) -> _Seen | None:
-        """None if nothing was ever seen there."""
+        """Returns the message at this offset; None if nothing was ever seen there."""
         if (send := self._acked.get(offset)) is not None:
             return _Seen(send.message_id, send.completed)
         if self._dump is not None and (position := self._position.get(offset)) is not None:
@@ -51,7 +51,7 @@ class _Holders:
         return self._polled.get(offset)
 
     def note(self, offset: int, message_id: str, op: int) -> _Seen:
-        """What stands there; this one, if nothing was seen there before."""
+        """Returns what was first seen at this offset; that is this message if nothing was seen there before."""
         found = self.get(offset)
         if found is None:
             found = self._polled[offset] = _Seen(message_id, op)
@@ -67,7 +67,9 @@ class _Holders:
 
 
 class _Group:
-    """What the members of one group saw and committed; a consumer without a group is its own."""
+    """Messages that the members of one group saw, and offsets that they committed; a consumer without a group is a
+    group of its own.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[Queue, set[int]] = defaultdict(set)
@@ -139,8 +141,8 @@ class _Polls:
             group.drained.pop(queue, None)
 
     def _is_as_stored(self, queue: Queue, asked: int, offsets: list[int], ids: list[str], op: int) -> bool:
-        """Whether these rows are what stands in a perfect queue from there on, and all had been sent: then nothing can
-        be wrong with any of them.
+        """Returns True if these rows are those of a perfect queue from `asked` on, and all had been sent: then nothing
+        can be wrong with any of them.
         """
         invoked = self.messages.perfect.get(queue)
         if invoked is None or not ids or offsets[0] != asked:
@@ -158,7 +160,9 @@ class _Polls:
             expected, kind = offset + 1, "int-poll"
 
     def _resumed(self, consumer: str, group: _Group, queue: Queue, asked: int, op: int) -> None:
-        """Where a consumer goes on, against where it stopped, or after a rebalance against what its group did."""
+        """Compares the offset where a consumer goes on with the one where it stopped, or after a rebalance with the
+        progress of its group.
+        """
         position = self.positions.get((consumer, queue))
         if queue in group.reset:
             group.reset.discard(queue)
@@ -185,7 +189,9 @@ class _Polls:
         self.findings.add(kind, what, dict.fromkeys((position.op, op)), subject=consumer)
 
     def _step(self, queue: Queue, expected: int, offset: int, kind: str, op: int) -> None:
-        """From one row to the next (`int-poll`), or from the offset asked for to the first row (`poll`)."""
+        """Judges the step from one row to the next (`int-poll`), or from the offset asked for to the first row
+        (`poll`).
+        """
         if offset == expected:
             return
         if offset < expected:
@@ -253,7 +259,9 @@ def _moment(operation: Operation) -> int:
 
 
 def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
-    """Acknowledged before a group polled the queue to its end, and polled by no member of that group."""
+    """Reports messages that were acknowledged before a group polled the queue to its end, and that no member of that
+    group polled.
+    """
     topics: dict[str, set[str]] = defaultdict(set)
     with values_of(asked) as watched:
         for operation in watched:

@@ -77,7 +77,7 @@ def calls_by_key(operations: Operations) -> dict[str, list[Call]]:
 
 
 def drop_needless(calls: list[Call]) -> list[Call]:
-    """Without writes of unknown outcome that nobody observed.
+    """Leaves out writes of unknown outcome that nobody observed.
 
     If such a write is in a linearization, nothing reads its value before the next write, so the linearization holds
     without it. A compare-and-set or a create observes also by failing: with those, everything stays.

@@ -26,16 +26,16 @@ class Script:
         return self._step(self._processes, "invoke", f, value)
 
     def end(self, invoked: Op, outcome: OpType = "ok", **answer: Any) -> Script:
-        """It is told how that ended; the answer repeats what was asked."""
+        """Records how the operation ended; the answer repeats what was asked."""
         self._step(invoked.process, outcome, invoked.f, {**invoked.value, **answer})
         return self
 
     def did(self, f: str, answer: dict[str, Any] | None = None, **value: Any) -> Script:
-        """Asked and answered with ok at once."""
+        """Records an operation that was answered with ok at once."""
         return self.end(self.invoke(f, **value), "ok", **(answer or {}))
 
     def unsure(self, f: str, **value: Any) -> Script:
-        """Asked, and the outcome is unknown."""
+        """Records an operation of unknown outcome."""
         return self.end(self.invoke(f, **value), "info")
 
     def send(self, message_id: str, offset: int, queue: int = 0, **value: Any) -> Script:

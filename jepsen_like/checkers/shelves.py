@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     offsets: array[int]
     ids: list[str]
     topics: list[str]
-    """Those they were sent to."""
+    """Topics that the messages were sent to."""
     producers: list[str | None]
     invoked: array[int]
     """Indexes of steps, like `completed`."""
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 def no_rows() -> Rows:
-    """None yet."""
+    """Returns rows of no send."""
     return Rows(array("q"), [], [], [], array("q"), array("q"))
 
 
@@ -49,13 +49,13 @@ class Shelf(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> Shelf:
-        """Sorts them."""
+        """Returns the shelf of these sends, sorted by offset."""
         return cls(*_by_offset(rows.offsets, rows.ids, rows.invoked, rows.completed), frozenset(rows.topics))
 
     def with_guests(
         self, offsets: Sequence[int], ids: Sequence[str], invoked: Sequence[int], topics: Sequence[str]
     ) -> Shelf:
-        """These beside them."""
+        """Returns the shelf with these guests beside its sends."""
         columns = _by_offset(
             [*self.offsets, *offsets],
             [*self.ids, *ids],
@@ -65,7 +65,8 @@ class Shelf(NamedTuple):
         return Shelf(*columns, self.topics.union(topics))
 
     def keeps_real_time(self) -> bool:
-        """Whether no send stands behind one invoked after it had completed: the thorough pass then finds nothing.
+        """Returns True if no send stands behind one invoked after it had completed: the thorough pass then finds
+        nothing.
 
         Walked down from the highest offset: nothing above a send may have completed before it was invoked.
         """

@@ -43,7 +43,7 @@ NOTES = frozenset({FAULT, LEADER, PHASE})
 """Steps about the run, which no client performed."""
 
 NOT_CLIENTS = NOTES | {"read", "digest"}
-"""Those, and what is read from replicas one by one: says nothing about the cluster being available."""
+"""NOTES, and reads of replicas one by one: these say nothing about the availability of the cluster."""
 
 VOCABULARY = NOTES | {
     *("send", "repeat", "read", "poll", "rebalance", "max_offset"),
@@ -72,12 +72,12 @@ class Operations:
         self.add(operations)
 
     def add(self, operations: Iterable[Operation]) -> None:
-        """More of them. Call `close` unless they come in order of invocation."""
+        """Adds operations. Call `close` unless they come in order of invocation."""
         for operation in operations:
             self._by_f[operation.invoked.f].append(operation)
 
     def close(self) -> None:
-        """Puts them in order."""
+        """Puts the operations in order."""
         for found in self._by_f.values():
             found.sort(key=by_invocation)
 
@@ -94,7 +94,7 @@ class Operations:
         return sorted(chain.from_iterable(found), key=by_invocation)
 
     def answered(self, *kinds: str) -> list[Operation]:
-        """Those of them that were answered with ok."""
+        """Returns the operations of these kinds that were answered with ok."""
         return [o for o in self.of(*kinds) if o.completed is not None and o.completed.type == "ok"]
 
 

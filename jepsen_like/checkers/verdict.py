@@ -1,4 +1,4 @@
-"""What checkers say: anomalies with their witnesses, a result per checker, one verdict per history."""
+"""The results of checkers: anomalies with their witnesses, a result per checker, one verdict per history."""
 
 from __future__ import annotations
 
@@ -59,11 +59,13 @@ class Findings:
             self.kept.append(Anomaly(kind, what, tuple(ops), node, subject))
 
     def keeps(self, kind: str) -> bool:
-        """Whether the next anomaly of this kind would be kept: a witness that is costly to find is worth it then."""
+        """Returns True if the next anomaly of this kind would be kept: a witness that is costly to find is worth it
+        then.
+        """
         return self._limit is None or self.counts[kind] < self._limit
 
     def doubt(self, why: str) -> None:
-        """Something could not be decided; without an anomaly the verdict is then unknown."""
+        """Notes that something could not be decided; without an anomaly the verdict is then unknown."""
         self.unknowns.append(why)
 
     def result(self, checker: str, stats: dict[str, Any], allowed: frozenset[str] = frozenset()) -> Result:
@@ -72,14 +74,14 @@ class Findings:
 
 
 class Result(NamedTuple):
-    """What one checker found."""
+    """The findings of one checker."""
 
     checker: str
     counts: dict[str, int]
     """Anomalies by kind, also those of which no witness was kept."""
     anomalies: Sequence[Anomaly]
     unknowns: Sequence[str]
-    """Why something could not be decided; empty if everything was."""
+    """Reasons why something could not be decided; empty if everything was."""
     stats: dict[str, Any]
     allowed: frozenset[str] = frozenset()
     """Kinds the workload declared to be no promise of the system under test."""
@@ -93,7 +95,7 @@ class Result(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What all checkers of a workload say about one history."""
+    """The judgement of all checkers of a workload on one history."""
 
     workload: str
     results: tuple[Result, ...]

@@ -32,7 +32,8 @@ class Cleared(NamedTuple):
 
 
 def cleared(ops: Sequence[Op], may_vanish: Callable[[Op, Op], bool]) -> Cleared:
-    """`may_vanish(invocation, completion)`: whether what happened since takes such a message.
+    """Leaves out sends that may be lost: `may_vanish(invocation, completion)` says whether the events since take such a
+    message.
 
     Weak sends are told by their invocation; a history without any comes back as it is. Indexes are made new.
     """

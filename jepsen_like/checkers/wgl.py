@@ -34,12 +34,12 @@ class Call(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the outcome is unknown."""
+        """True if the outcome is unknown."""
         return self.completed == OPEN
 
 
 class Impossible:
-    """What a model answers for a call that cannot take place in a state."""
+    """A model's answer to a call that cannot take place in a state."""
 
 
 IMPOSSIBLE: Final = Impossible()
@@ -51,11 +51,11 @@ class Model(NamedTuple):
     step: Callable[[Hashable, Call], Hashable | Impossible]
     """(state, call) -> next state, or IMPOSSIBLE if the call could not have had this result."""
     observes: Callable[[Call], bool]
-    """Whether this known call, in every state in which it is possible, leaves that state as it is."""
+    """Returns True if this known call, in every state in which it is possible, leaves that state as it is."""
 
 
 class Answer(NamedTuple):
-    """How a search ended."""
+    """The result of a search."""
 
     linearizable: bool | None
     """None: out of steps."""
@@ -210,7 +210,7 @@ class _Search:
             self.before[self.after[event]] = self.before[event]
 
     def _unlift(self, begin: int) -> None:
-        """Puts it back: the exact reverse, in reverse order."""
+        """Puts a lifted call back into the list: the exact reverse of lifting it, in reverse order."""
         for event in (self.completion[self.call_of[begin]], begin):
             self.after[self.before[event]] = event
             self.before[self.after[event]] = event

@@ -9,7 +9,7 @@ ALL_CHECKERS = ("log", "polls", "offsets", "linearizable", "availability", "dige
 
 
 class Workload(NamedTuple):
-    """What a kind of run promises. The name stands in the head line of its histories as `meta["workload"]`."""
+    """The promises of a kind of run. The name stands in the head line of its histories as `meta["workload"]`."""
 
     name: str
     checkers: tuple[str, ...] = ALL_CHECKERS
@@ -21,7 +21,7 @@ class Workload(NamedTuple):
     must_drain: bool = False
     """Every consumer must have polled every acknowledged message of its topics by the end."""
     replicas: int = 0
-    """How many replicas must have been read back (and sent digests); 0: as many as the history shows."""
+    """Number of replicas that must have been read back (and sent digests); 0: as many as the history shows."""
     min_acked: int = 1
     """Fewer acknowledged operations than this prove nothing: unknown."""
     must_recover: bool = True

@@ -37,7 +37,9 @@ KNOBS = Knobs(
 
 
 def run_calm(seed: int, operations: int, *, crash: bool) -> Violation | None:
-    """`operations` without a fault, or with one crash of the leader half-way; who fired, None: nobody."""
+    """Runs `operations` without a fault, or with one crash of the leader half-way; returns the checker that fired, None
+    if none did.
+    """
     world = World(seed, KNOBS)
     try:
         oracles.calm_start(world)

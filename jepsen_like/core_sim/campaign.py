@@ -43,14 +43,14 @@ RARE_STATES = (
     "snapshot installed",
     "log backfilled",
 )
-"""What a long search must have reached: a zero is a blind spot of the generator."""
+"""States that a long search must have reached: a zero is a blind spot of the generator."""
 RARE_STATES_FROM = 1_000
 """Seeds from which on a zero fails the run."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a range of seeds gave."""
+    """The totals of a range of seeds."""
 
     first_seed: int
     seeds: int = 0

@@ -1,7 +1,7 @@
-"""What an operator does while all else goes wrong: members join and leave, logs are trimmed, snapshots installed.
+"""The operator's acts while all else goes wrong: members join and leave, logs are trimmed, snapshots installed.
 
-What a node does by itself about it is here too: it takes the snapshot that it is offered, fetches the older part of its
-log afterwards, and stops for good when it is a member no more.
+A node's own part in them is here too: it takes the snapshot that it is offered, fetches the older part of its log
+afterwards, and stops for good when it is a member no more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Churn:
         self.world: World = faults.world
         self.rng = random.Random(f"{self.world.seed}/churn")
         self.corners = random.Random(f"{self.world.seed}/churn/corners")
-        """Apart, so that it moves nothing else of a run."""
+        """Source of chance of its own, so that its draws move nothing else of a run."""
         knobs = self.world.knobs
         self.kinds = [self._change] * (3 * knobs.changes) + [self._trim] * (2 * knobs.trims)
         self.joined = 0
@@ -64,7 +64,7 @@ class Churn:
     # -- members
 
     def _change(self) -> None:
-        """One change at whoever thinks that it leads."""
+        """Proposes one change to a member that believes it leads."""
         leaders = [m for m in self.world.up() if not m.paused and m.raw.role is Role.LEADER]
         if leaders:
             leader = self.rng.choice(leaders)
@@ -154,7 +154,9 @@ class Churn:
         self.offers[member.id] = offer
 
     def _install(self, member: Member) -> None:
-        """From any peer that it reaches and whose checkpoint goes far enough; else the next offer tries again."""
+        """Installs a snapshot from any peer that the member reaches and whose checkpoint goes far enough; if there is
+        none, the next offer tries again.
+        """
         offer = self.offers.pop(member.id)
         sources = [
             peer

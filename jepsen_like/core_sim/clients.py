@@ -13,7 +13,9 @@ from raftlog.types import NodeId
 
 
 class History:
-    """What clients asked and what they were told; raises Violation when an answer contradicts an earlier one."""
+    """The operations of the clients and the answers to them; raises Violation when an answer contradicts an earlier
+    one.
+    """
 
     def __init__(self, seen: Counter[str]) -> None:
         self.seen = seen

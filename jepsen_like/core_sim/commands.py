@@ -1,4 +1,4 @@
-"""What schedules and stories of the core do alike: one input of one member."""
+"""The commands that schedules and stories of the core share: each is one input of one member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftlog.types import NodeId, Voter
 
 
 class CoreCommands(Interpreter):
-    """`jepsen_like.script.CORE`, as far as an input of the core is all that a command is."""
+    """Commands of `jepsen_like.script.CORE` that are one input of the core and nothing more."""
 
     def act(self, node: NodeId, action: str, *arguments: object) -> object:
         """Calls a method of that member's RawNode."""

@@ -17,7 +17,9 @@ GENESIS = genesis_entry(b"genesis", timestamp_ms=1_000, group_id=1)
 
 
 class SimDisk:
-    """What survives (`entries`, `hard_state`) and what is under way. It is the core's LogReader of what survives."""
+    """A disk: what survives a crash (`entries`, `hard_state`), and what is under way. It is the core's LogReader of
+    what survives.
+    """
 
     __slots__ = ("entries", "hard_state", "previous", "queued", "tails", "withheld", "writing")
 
@@ -29,7 +31,7 @@ class SimDisk:
         self.hard_state = HardState(0, NOBODY, 0)
         self.queued: list[Ready] = []
         self.writing: list[Ready] = []
-        """Covered by the fdatasync under way."""
+        """Writes that the fdatasync under way covers."""
         self.withheld: int | None = None
         """The term in which synced entries were lost; None if none were, or the member has caught up since."""
 
@@ -77,7 +79,7 @@ class SimDisk:
         return self.tails[at] if at >= 0 else self.previous
 
     def holds(self, tail: LogTail) -> bool:
-        """That entry, and with it all before it, is or was here."""
+        """Returns True if that entry, and with it every entry before it, is or was on this disk."""
         return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
 
     def changes_above(self, index: int) -> Iterator[Entry]:
@@ -113,7 +115,7 @@ class SimDisk:
     # -- writing
 
     def put(self, ready: Ready) -> None:
-        """`ready` reaches the platter."""
+        """Puts `ready` on the disk."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
         if ready.entries:
@@ -158,5 +160,5 @@ class SimDisk:
 
     @property
     def holds_unsynced_entries(self) -> bool:
-        """Entries are between the core and the platter."""
+        """True if entries are on their way from the core to the disk."""
         return any(ready.entries for ready in self.writing) or any(ready.entries for ready in self.queued)

@@ -62,14 +62,14 @@ class Faults:
         return members[int(self.rng.random() * len(members))]
 
     def lasts(self) -> int:
-        """Shorter and longer than an election."""
+        """Draws how long a fault lasts: shorter or longer than an election."""
         ticks = int(self.world.knobs.raft["election_ticks"])
         return int((0.2 + 3 * self.rng.random() ** 2) * ticks * TICK_US)
 
     # -- members
 
     def bounce(self, member: Member, down_us: int) -> None:
-        """Crash and come back."""
+        """Crashes the member, which comes back later."""
         self.world.crash(member)
         self.world.at(down_us, self._come_back, member, member.starts)
 
@@ -199,7 +199,7 @@ class Faults:
             member.act(member.raw.peer_closed, member.raw.leader_id)
 
     def stop(self) -> None:
-        """No more faults; everything that is broken is mended."""
+        """Begins no more faults, and mends everything that is broken."""
         self.active = False
         world = self.world
         world.quiet_from = world.now + LATE_TICKS * TICK_US

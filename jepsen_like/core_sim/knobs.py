@@ -48,7 +48,7 @@ class Knobs(NamedTuple):
     raft: dict[str, Any]
     """RaftConfig fields besides the node id."""
     fifo: bool
-    """Links keep order, as TCP does; off: any message may overtake any other."""
+    """True if links keep order, as TCP does; False: any message may overtake any other."""
     link_us: int
     jitter_us: int
     disk_us: int
@@ -60,13 +60,13 @@ class Knobs(NamedTuple):
     payload: int
     timeout_us: int
     think_us: int
-    """Between an answer and the client's next batch, at most."""
+    """Most microseconds between an answer and the client's next batch."""
     fault_gap_us: int
     faults: tuple[str, ...]
     triggers: tuple[tuple[str, float], ...]
     """Trigger and its probability at each occasion; none in a third of the runs."""
     play: str | None
-    """Staged a few times; none in most runs."""
+    """Play that is staged a few times; None in most runs."""
     acked_goal: int
     changes: bool = False
     """Members join, become voters and leave."""

@@ -18,7 +18,7 @@ class ListMachine:
 
     def __init__(self, members: Membership) -> None:
         self.members = [members]
-        """Those of GENESIS and of every MEMBERSHIP entry applied."""
+        """Members of GENESIS and of every MEMBERSHIP entry applied."""
         self.values: list[int] = []
         self.positions: dict[int, int] = {}
         self.lengths = [0]
@@ -31,7 +31,9 @@ class ListMachine:
         return len(self.lengths) - 1
 
     def apply(self, entry: Entry) -> int:
-        """Position of the entry's operation, -1 for an entry without one. The caller checks the index."""
+        """Applies the entry; returns the position of its operation, -1 for an entry without one. The caller checks the
+        index.
+        """
         position = -1
         if entry.type == EntryType.MESSAGES:
             operation = int.from_bytes(entry.payload[:4], "big")

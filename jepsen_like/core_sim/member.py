@@ -22,7 +22,7 @@ _READYS_MAX = 5_000
 
 
 class Surroundings(Protocol):
-    """Who moves messages, time and clients."""
+    """The world around a member: it moves messages, time and clients."""
 
     def send(self, member: Member, message: Message) -> None:
         """`message` left `member` for another node."""
@@ -40,20 +40,20 @@ class Surroundings(Protocol):
         """Role or leader changed."""
 
     def members_changed(self, member: Member, undone: bool) -> None:
-        """Others are in force on `member`; `undone`: those of an earlier entry again."""
+        """Other members are in force on `member`; `undone`: those of an earlier entry again."""
 
     def offered(self, member: Member, offer: InstallSnapshot) -> None:
         """`member` cannot be continued from its leader's log."""
 
 
 class Watcher(Protocol):
-    """Who looks inside after every step (`core_sim.monitor`)."""
+    """An observer that looks inside after every step (`core_sim.monitor`)."""
 
     def started(self, member: Member) -> None:
         """`member` came up."""
 
     def after(self, member: Member) -> None:
-        """After every event of `member`."""
+        """Called after every event of `member`."""
 
     def applied(self, member: Member, entries: list[Entry]) -> None:
         """`member` applied these."""
@@ -161,7 +161,7 @@ class Member:
         return True
 
     def backfilled(self) -> None:
-        """It has what the others have."""
+        """Notes that the member has what the others have."""
         self.backfilling = False
         if self.up:
             self.act(self.raw.hold_campaigns, "backfill", False)

@@ -1,4 +1,4 @@
-"""What must hold after every event: the cheap part always, all of `jepsen_like.invariants.raft_group` every 50 events.
+"""The checks after every event: the cheap part always, all of `jepsen_like.invariants.raft_group` every 50 events.
 
 The cheap part looks at what moved: term, vote, role, tail, commit. Promises are checked where they leave: a vote or an
 acknowledgement may go out only when the own disk holds what it speaks of.
@@ -41,7 +41,7 @@ class Monitor:
         self.after(member)
 
     def after(self, member: Member) -> None:
-        """After every event of `member`."""
+        """Checks the cheap part after an event of `member`."""
         raft = member.raw.raft
         log = raft.log
         mark = (raft.term, raft.vote, raft.role, log.tail, log.commit_index)
@@ -70,7 +70,7 @@ class Monitor:
             raise from_invariant(error, "group") from error
 
     def full(self, members: list[Member]) -> None:
-        """Everything, of every member that is up."""
+        """Checks every invariant of every member that is up."""
         try:
             for member in members:
                 if member.up:

@@ -30,7 +30,7 @@ class SimNetwork:
         self.last: dict[Link, int] = {}
 
     def arrivals(self, link: Link, now: int) -> tuple[int, ...]:
-        """When a message sent now arrives: never, once, or twice."""
+        """Returns the times at which a message sent now arrives: never, once, or twice."""
         if self.cuts and link in self.cuts:
             return ()
         draw = self.rng.random
@@ -47,12 +47,12 @@ class SimNetwork:
         return (at,)
 
     def cut(self, links: list[Link]) -> None:
-        """One more fault cuts these links."""
+        """Cuts these links, which other faults may have cut too."""
         for link in links:
             self.cuts[link] = self.cuts.get(link, 0) + 1
 
     def mend(self, links: list[Link], epoch: int) -> None:
-        """One fault less (it began in `epoch`); links that nobody cuts are open again."""
+        """Ends the cut of one fault, which began in `epoch`; links that no other fault cuts are open again."""
         if epoch != self.epoch:
             return
         for link in links:
@@ -63,7 +63,7 @@ class SimNetwork:
                 self.cuts.pop(link, None)
 
     def heal(self) -> None:
-        """Everything open, quick and lossless."""
+        """Opens all links; they are quick and lossless again."""
         self.epoch += 1
         self.cuts.clear()
         self.slow.clear()

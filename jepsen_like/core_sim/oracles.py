@@ -1,4 +1,4 @@
-"""What a healthy group does besides being safe: little traffic, progress, a read after a silent failover."""
+"""The checks of a healthy group besides safety: little traffic, progress, a read after a silent failover."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def _check_traffic(world: World, traffic: Traffic) -> None:
 
 
 def progress(world: World, goal: int) -> None:
-    """Healed: the clients get the rest of their answers, and every member applies the same. Raises Violation."""
+    """After the heal, the clients get the rest of their answers, and every member applies the same. Raises
+    Violation.
+    """
     history = world.history
     goal = max(goal, len(history.acked) + 5)
     if not world.run_until(lambda: len(history.acked) >= goal, world.now + _PROGRESS_TICKS * TICK_US):
@@ -203,7 +205,7 @@ def _ask_among_learners(world: World, deposed: Member) -> None:
 
 
 def _leads(leader: Member, term: int) -> bool:
-    """What a client learns that asks `leader` to write."""
+    """Returns True if a client that asks `leader` to write learns that it leads this term."""
     return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
 

@@ -24,11 +24,11 @@ _ATTEMPTS = 4
 _PATIENCE_TICKS = 60
 _SLOW_DISK_TICKS = 200
 _CAMPAIGNS_MAX = 4
-"""Of a candidate that catches up with its rival's term."""
+"""Limit of the campaigns of a candidate that catches up with its rival's term."""
 
 
 class Until(NamedTuple):
-    """What a play waits for; sent back: True in time, False too late."""
+    """A condition that a play waits for; the play is sent True in time, False too late."""
 
     holds: Callable[[], bool]
     ticks: float

@@ -26,7 +26,7 @@ class CoreResult:
 
     seed: int
     checker: str | None
-    """Who fired; None: nobody."""
+    """Name of the checker that fired; None if none did."""
     detail: str
     events: int
     acked: int

@@ -44,7 +44,7 @@ class Stage(CoreCommands):
         self.cuts: set[Link] = set()
         self.saved: list[Message] = []
         self.offers: set[NodeId] = set()
-        """Who was offered a snapshot."""
+        """Members that were offered a snapshot."""
         self.reads: dict[int, int] = {}
         self.confirmed: dict[NodeId, list[tuple[int, int]]] = {}
         self.pending: dict[NodeId, dict[int, tuple[int, int]]] = {}
@@ -64,7 +64,7 @@ class Stage(CoreCommands):
     # -- Surroundings
 
     def send(self, member: Member, message: Message) -> None:
-        """Onto the link, unless it is cut."""
+        """Puts the message onto its link, unless that is cut."""
         link = (message.from_id, message.to_id)
         if isinstance(message, AppendEntries):
             self.wasted += sum(entry.index <= self.disks[message.to_id].tail.index for entry in message.entries)
@@ -84,7 +84,7 @@ class Stage(CoreCommands):
         self._answer_reads(member, entry.index)
 
     def read_confirmed(self, member: Member, context: int, index: int) -> None:
-        """Answered once applied so far."""
+        """Answers the read once the member has applied so far."""
         self.confirmed[member.id].append((context, index))
         self._answer_reads(member, member.machine.applied_index)
 
@@ -96,7 +96,7 @@ class Stage(CoreCommands):
                 self.history.read(member.id, member.machine.values, self.reads.pop(context))
 
     def role_changed(self, member: Member, soft: SoftState) -> None:
-        """Who no longer leads answers nobody."""
+        """Forgets the operations that wait at a member once it no longer leads: it answers no client."""
         if soft.role is not Role.LEADER:
             self.pending[member.id].clear()
 
@@ -137,7 +137,7 @@ class Stage(CoreCommands):
         self.members[node] = Member(config, self.first_members, self.disks[node], self.monitor, self)
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> None:
-        """See CoreCommands. What is refused is not an error: a schedule may come too late."""
+        """Proposes other members at `node`. What is refused is not an error: a schedule may come too late."""
         member = self.members[node]
         raw = member.raw
         if member.up:
@@ -145,7 +145,7 @@ class Stage(CoreCommands):
                 member.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
 
     def act(self, node: NodeId, action: str, *arguments: object) -> None:
-        """See CoreCommands."""
+        """Calls a method of that member's RawNode."""
         self._act(self.members[node], action, *arguments)
 
     def do_trim(self, node: str, first_index: str) -> None:

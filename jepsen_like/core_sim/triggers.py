@@ -58,7 +58,7 @@ class Triggers:
     # -- occasions
 
     def _mid_append_once(self, member: Member, message: Message) -> None:
-        """Every run has at least one crash between an append and its ack."""
+        """Crashes a member between an append and its ack, so that every run has at least one such crash."""
         if self.world.seen[MID_APPEND] or not self.faults.active:
             self.world.on_receive.remove(self._mid_append_once)
         elif self.faults.begun >= 3 and isinstance(message, AppendEntries) and member.disk.holds_unsynced_entries:

@@ -1,4 +1,4 @@
-"""What a run found: the name of the checker that fired, and the contradiction in words."""
+"""The violation that a run found: the name of the checker that fired, and the contradiction in words."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Event = Callable[..., None]
 
 
 class World:
-    """One run's universe. `hooks` are the triggers: who wants to know what just happened."""
+    """Members, clients, network and time of one run. `hooks` are the triggers, which are told what just happened."""
 
     def __init__(self, seed: int, knobs: Knobs, *, black_box: bool = False, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -65,9 +65,9 @@ class World:
         self.backlog_max = 2 * knobs.clients * knobs.burst
         """A leader with more entries uncommitted takes no more: clients that ask again would pile up copies."""
         self.quiet_from = 0
-        """When the last message sent before the heal has arrived."""
+        """Time at which the last message sent before the heal has arrived."""
         self.writing = True
-        """Clients go on."""
+        """True while clients go on writing."""
         self.pending: dict[NodeId, dict[int, tuple[int, int, Client]]] = {node: {} for node in voters}
         """Member -> index -> (term, operation, client) of proposals it would answer."""
         self.reads: dict[int, int] = {}
@@ -223,7 +223,7 @@ class World:
     # -- Surroundings: what members cause
 
     def send(self, member: Member, message: Message) -> None:
-        """Into the network."""
+        """Sends the message over the network."""
         for hook in self.on_send:
             hook(member, message)
         if type(message) is AppendEntriesReply and message.rejected:
@@ -300,7 +300,7 @@ class World:
         self.seen["change undone"] += undone
 
     def offered(self, member: Member, offer: InstallSnapshot) -> None:
-        """See `on_offer`."""
+        """Hands the offer to `on_offer`."""
         self.on_offer(member, offer)
 
     def visit(self, member: Member, starts: int) -> None:
@@ -322,7 +322,7 @@ class World:
         return context
 
     def read_confirmed(self, member: Member, context: int, index: int) -> None:
-        """Answered once applied so far."""
+        """Answers the read once the member has applied so far."""
         if member.machine.applied_index >= index:
             self._answer_read(member, context)
         else:
@@ -397,7 +397,7 @@ class World:
         return member
 
     def propose(self, member: Member, client: Client) -> None:
-        """What `client` has open, at `member`: taken only by a leader with room."""
+        """Proposes the open operations of `client` at `member`: only a leader with room takes them."""
         raw = member.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
             return
@@ -423,7 +423,7 @@ class World:
     # -- views
 
     def up(self) -> list[Member]:
-        """Members that run."""
+        """Returns the members that run."""
         return [member for member in self.members.values() if member.up]
 
     def leader(self) -> Member | None:
@@ -436,15 +436,15 @@ class World:
         return [self.members[node] for node in self.newest.node_uuids]
 
     def voters(self) -> list[Member]:
-        """Those of `group` that count."""
+        """Returns the voters of `group`."""
         return [self.members[node] for node in self.newest.voter_ids]
 
     def links_of(self, inside: list[NodeId]) -> list[Link]:
-        """Both directions between `inside` and the rest."""
+        """Returns the links in both directions between `inside` and the rest."""
         outside = [node for node in self.members if node not in inside]
         return [link for a in inside for b in outside for link in ((a, b), (b, a))]
 
 
 def entries_in(message: Message) -> int:
-    """Entries carried."""
+    """Returns the number of entries that the message carries."""
     return len(message.entries) if isinstance(message, AppendEntries) else 0

@@ -101,7 +101,7 @@ _NameChange = _Rename | _Link | _Unlink | _RenameTree | _RemoveDirectory
 
 
 class _Names:
-    """What has a name: files, and directories (durable as soon as they are made)."""
+    """Everything that has a name: files, and directories (durable as soon as they are made)."""
 
     __slots__ = ("directories", "files")
 
@@ -244,7 +244,7 @@ class MemoryFileSystem:
         self._power_cut_at = number
 
     def crash(self, seed: int) -> None:
-        """What is on the disk after the power came back; everything that was open is dead."""
+        """Leaves what is on the disk after the power came back; everything that was open is dead."""
         rng = Random(seed)
         kept = rng.randint(0, len(self._pending_names))
         for change in self._pending_names[:kept]:

@@ -21,7 +21,7 @@ CURRENT_FILE = "CURRENT"
 
 
 SCAN_AT_ONCE = 64
-"""Rows; of a longer range a scan reads what it is asked for."""
+"""Rows that a scan copies at once; of a longer range it reads what it is asked for."""
 
 
 class _Family:
@@ -126,20 +126,20 @@ class MemoryKV:
 
     @property
     def unsynced(self) -> int:
-        """How many batches a crash could lose (0 unless `model_crash`)."""
+        """The number of batches that a crash could lose (0 unless `model_crash`)."""
         return len(self._unsynced)
 
     @property
     def closed(self) -> bool:
-        """Whether it can be used no more; `crash` opens it again."""
+        """True if the store can be used no more; `crash` opens it again."""
         return self._closed
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """See KV."""
+        """Sets the function that hears of damage before the error is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """See `KV.get`."""
+        """Returns the row's value, None if there is no such row."""
         value = self._open(family).rows.get(key)
         METER.units += ROW_UNITS + (len(value) >> 10 if value else 0)
         return value
@@ -149,7 +149,7 @@ class MemoryKV:
         return self._families[family].rows.get(key)
 
     def write(self, batch: Batch) -> None:
-        """See `KV.write`."""
+        """Applies the batch as a whole."""
         size = 0
         for _, _, value, _ in batch.ops:
             if value is not None:
@@ -171,11 +171,11 @@ class MemoryKV:
             self._unsynced.append(batch)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See `KV.scan`."""
+        """Returns the rows with start <= key < end, ascending."""
         return self._open(family).scan(start, end)
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """See `KV.first`."""
+        """Returns the first row with start <= key < end, None if there is none."""
         METER.units += SEEK_UNITS
         source = self._open(family)
         at = bisect_left(source.keys, start)
@@ -185,7 +185,7 @@ class MemoryKV:
         return key, source.rows[key]
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """See `KV.seek_last`."""
+        """Returns the last row with low <= key < high, None if there is none."""
         METER.units += SEEK_UNITS
         source = self._open(family)
         at = bisect_left(source.keys, high) - 1
@@ -195,7 +195,7 @@ class MemoryKV:
         return key, source.rows[key]
 
     def flush_wal(self) -> None:
-        """See `KV.flush_wal`."""
+        """Makes everything written so far survive a power loss."""
         self._open(FAMILIES[0])
         if self._durable is not None:
             for batch in self._unsynced:
@@ -203,7 +203,7 @@ class MemoryKV:
             self._unsynced = []
 
     def flush_tables(self) -> None:
-        """See `KV.flush_tables`: the rows are in memory."""
+        """Does nothing: the rows are in memory."""
 
     def checkpoint(self, path: str) -> None:
         """See `KV.checkpoint`; without a file system `checkpoints[path]` is then the copy."""
@@ -218,11 +218,11 @@ class MemoryKV:
         write_file(self._fs, Path(path) / CURRENT_FILE, b"rows")
 
     def sequence(self) -> int:
-        """See `KV.sequence`."""
+        """Returns -1: this store has no files to copy meanwhile."""
         return -1
 
     def tables(self) -> list[str]:
-        """See `KV.tables`: the rows are in memory."""
+        """Returns no table: the rows are in memory."""
         return []
 
     @property
@@ -231,7 +231,7 @@ class MemoryKV:
         return self._checkpoints
 
     def close(self) -> None:
-        """See `KV.close`."""
+        """Closes the store."""
         self._closed = True
 
     def crash(self, kept: int) -> MemoryKV:

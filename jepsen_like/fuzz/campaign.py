@@ -35,11 +35,11 @@ RAW_EVERY = 12
 """One in so many batches is followed by what is no request at all."""
 LOOK_S = 1.0
 STRIKE_S = 0.2
-"""Between two objects of the tier that are damaged."""
+"""Seconds between two objects of the tier that are damaged."""
 FILL, FILL_BYTES = 2000, 10_000
 """Messages, and bytes of each, that are sent before, so that the tier holds some."""
 TIER_S = 60.0
-"""For them to come there, and at the end for what was sealed last."""
+"""Seconds in which these messages must reach the tier, and at the end those that were sealed last."""
 REMEMBERED = 40
 """Batches per node that are kept for a file when a node ends."""
 MEMORY_MAX = 1 << 30
@@ -48,11 +48,11 @@ SETTLE_S = 2.0
 _NUMBER = re.compile(r"\d+")
 _BAD_LOG = re.compile(rb"Traceback|CRITICAL|Task exception was never retrieved")
 _BAD_LOG_OF_CLIENTS = re.compile(_BAD_LOG.pattern + rb"|a bad frame on the peer port")
-"""Nobody writes to the nodes' ports for each other but nodes: one passed on what another takes for an attack."""
+"""Only nodes write to each other's ports: one passed on what another takes for an attack."""
 _SHOWN = 10
 """Different defects after which a run ends."""
 _ALONE_S = 0.03
-"""After each request of a replay."""
+"""Seconds after each request of a replay."""
 
 
 AnyLane = RemotingLane | HttpLane | PeerLane
@@ -67,7 +67,7 @@ class Defect(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run found."""
+    """The result of a run."""
 
     fired: int
     seconds: float
@@ -81,12 +81,12 @@ class Result(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Nothing was found and everything was reached."""
+        """True if nothing was found and every handler was reached."""
         return not self.found and not self.missed
 
 
 class Campaign:
-    """`run` once, on a cluster that is up."""
+    """One campaign on a cluster that is up; call `run` once."""
 
     def __init__(
         self, subject: RaftMQSubject, targets: Sequence[Port], requests: int, seed: int, tell: Callable[[str], None]
@@ -197,7 +197,7 @@ class Campaign:
         return not self._stopping and self._fired[port] < self._wanted * SHARE[port] / whole
 
     async def _fire(self, node: int, port: Port, lane: AnyLane, draw: Draw, draw_raw: Draw, rng: random.Random) -> None:
-        """Batches, and now and then what is no request, until the port has had its share."""
+        """Sends batches, and now and then what is no request, until the port has had its share."""
         while self._left(port):
             await self._one(node, lane.fire, draw())
             if rng.randrange(RAW_EVERY) == 0:
@@ -212,7 +212,7 @@ class Campaign:
         greetings: dict[int, Greeting],
         rng: random.Random,
     ) -> tuple[Draw, Draw]:
-        """Where a port's batches come from, and what is no request."""
+        """Returns two functions for a port: one draws its batches, the other draws bytes that are no request."""
         count = BATCH[port]
         if port is Port.REMOTING:
             requests = remoting.Requests(rng)
@@ -260,7 +260,7 @@ class Campaign:
             del recent[0]
 
     async def _keep_striking(self) -> None:
-        """At the tier's objects: what nodes make of them is not for the leadership to depend on."""
+        """Damages the tier's objects again and again: the leadership must not depend on what nodes make of them."""
         vandal = Vandal(self._subject.data / STORE, random.Random(f"{self._seed}-store"))
         while not self._stopping or not all(self._counts[kind] for kind in KINDS):
             kind = await asyncio.to_thread(vandal.strike)
@@ -278,7 +278,7 @@ class Campaign:
                 self._tell(f"{sum(self._fired.values()):,} sent")
 
     def _look(self, watch: Watch) -> None:
-        """At the nodes' lives and logs."""
+        """Looks at the nodes' processes and logs."""
         changes, watch.changes = watch.changes, []
         everything = [(node, shot) for node, batches in self._recent.items() for batch in batches for shot in batch]
         for change in changes:
@@ -295,7 +295,7 @@ class Campaign:
                 self._note(f"node {node.id} logged: {_last_lines(words)}", suspects)
 
     async def _still_serves(self) -> None:
-        """Leader and term are what they were, and a send is acknowledged."""
+        """Checks that leader and term are what they were, and that a send is acknowledged."""
         states = await asyncio.to_thread(self._subject.states)
         leader = leader_of(states)
         state = states[leader] if leader is not None else None
@@ -306,7 +306,7 @@ class Campaign:
                 self._found.append(Defect(what, []))
 
     async def _no_long_turn(self) -> None:
-        """Nobody's event loop stood still for long because of what was sent, whoever led."""
+        """Checks that no node's event loop stood still for long because of what was sent."""
         for node in self._subject.nodes:
             turns = await ask_turns(node.admin_port)
             self._tell(f"longest turn of node {node.id}: {turns}")
@@ -314,7 +314,7 @@ class Campaign:
                 self._found.append(Defect(f"node {node.id}: a turn of the event loop took {turns}", []))
 
     async def _still_uploads(self) -> None:
-        """Whatever became of `HEAD` and of objects: new segments come into the tier."""
+        """Checks that new segments come into the tier, whatever became of `HEAD` and of objects."""
         port = next(node.admin_port for node in self._subject.nodes if node.id == self._leader)
         sealed = json.loads((await ask_http(port, "POST", "/v1/tier/seal", b"{}")).body or b"{}")
         if not await _is_tiered(port, sealed.get("position", 1 << 63)):
@@ -323,7 +323,9 @@ class Campaign:
 
 
 async def _is_tiered(admin_port: int, position: int) -> bool:
-    """Whether the tier comes to hold the log up to there, as that node says, and no attempt fails."""
+    """Returns True once the tier holds the log up to there, as that node says, and no attempt fails; False after
+    TIER_S.
+    """
     until = time.monotonic() + TIER_S
     while time.monotonic() < until:
         view = json.loads((await ask_http(admin_port, "GET", "/v1/tier")).body or b"{}")

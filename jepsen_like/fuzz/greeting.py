@@ -14,7 +14,7 @@ from cluster.peer.wire import Kind, WireError, pack, unpack
 from jepsen_like.fuzz.lanes import HOST, Line, dial
 
 ME = 901
-"""Plus the id of the node addressed: one guest each."""
+"""Base of the guests' ids: each node has its own guest, whose id is this plus the node's."""
 NONCE = bytes(handshake.NONCE_BYTES)
 _LET_IN_S = 5.0
 
@@ -69,7 +69,7 @@ class Greeting:
 
     @property
     def hello(self) -> list[Any]:
-        """Its introduction."""
+        """The guest's introduction."""
         plain = [self._cluster, 1, self.me, self._uuid, self._to, CONTROL, 5, HOST, self._port]
         return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 

@@ -119,7 +119,7 @@ class Operations:
         return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, opaque=0)
 
     def raw(self) -> Shot:
-        """Broken in the way it is said, not in what it says. The connection is closed after it."""
+        """Draws a request that is broken in its form, not in its content. The connection is closed after it."""
         rng = self._rng
         lines = (
             b"GET /v1/health HTTP/9.9\r\n\r\n",
@@ -173,7 +173,7 @@ class Operations:
         return mutate.encode(self._rng, document)
 
     def _value(self, schema: dict[str, Any], name: str = "") -> Any:
-        """One that fits the schema."""
+        """Draws a value that fits the schema."""
         rng = self._rng
         if "$ref" in schema:
             return self._value(self._schemas[schema["$ref"].rsplit("/", 1)[1]], name)

@@ -12,7 +12,7 @@ from jepsen_like.fuzz.shot import Shot
 
 HOST = "127.0.0.1"
 ANSWER_S = 20.0
-"""What is not answered by then is not answered."""
+"""Seconds after which a shot counts as not answered."""
 DIAL_TRIES = 20
 
 
@@ -38,7 +38,7 @@ class Line(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
+        """Keeps the transport."""
         self.transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Line(asyncio.Protocol):
             self.settled.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
+        """Marks the connection as closed, and nothing more as awaited."""
         self.closed.set()
         self.settled.set()
 
@@ -85,7 +85,7 @@ async def dial(port: int, kind: type[Line] = Line) -> Line:
 
 
 async def _say_alone(port: int, data: bytes, wait_s: float, *, ends: bool = False) -> None:
-    """On a connection of its own; `ends`: and no more comes. Waits a little for the node to close it."""
+    """Sends bytes on a connection of their own; `ends`: no more follow. Waits a little for the node to close it."""
     line = await dial(port)
     assert line.transport is not None
     line.transport.write(data)
@@ -138,7 +138,9 @@ class RemotingLane:
                 raise Finding(f"{count} answers to one request", [shot for shot in shots if shot.opaque == opaque])
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Each on a connection of its own, which the node may close. Raises OSError if it does not even listen."""
+        """Sends each shot on a connection of its own, which the node may close. Raises OSError if it does not even
+        listen.
+        """
         for shot in shots:
             await _say_alone(self._port, shot.data, 0.5, ends=True)
         return list(shots)
@@ -196,7 +198,7 @@ class HttpLane:
         return answer[0]
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Each on a connection of its own."""
+        """Sends each shot on a connection of its own."""
         for shot in shots:
             reader, writer = await asyncio.open_connection(HOST, self._port)
             try:
@@ -247,7 +249,7 @@ class PeerLane:
         return reached
 
     async def fire_raw(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Each as the first word of a connection of its own."""
+        """Sends each shot as the first bytes of a connection of its own."""
         for shot in shots:
             await _say_alone(self._port, shot.data, 0.05)
         return list(shots)

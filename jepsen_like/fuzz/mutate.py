@@ -97,7 +97,9 @@ def flat(rng: random.Random, fields: dict[str, Any], times: int) -> dict[str, An
 
 
 def is_json(fields: dict[str, Any]) -> bool:
-    """Whether every JSON reader takes it: no half of a surrogate pair, no NaN. A header that is none ends all."""
+    """Returns True if every JSON reader takes the fields: no half of a surrogate pair, no NaN. A header that is not
+    JSON ends the connection with all that is under way.
+    """
     written = json.dumps(fields)
     return not any(word in written for word in ("NaN", "Infinity", "\\ud", "\\udf"))
 

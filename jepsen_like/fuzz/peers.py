@@ -56,7 +56,7 @@ class Frames:
         )
 
     def raw(self) -> Shot:
-        """What is no frame."""
+        """Draws bytes that are no frame."""
         rng = self._rng
         good = self.draw().data
         data = (

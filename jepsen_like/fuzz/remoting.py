@@ -239,7 +239,7 @@ _SELDOM = frozenset(
 _CODES = [code for code in FIELDS for _ in range(1 if code in _SELDOM else 5)]
 _SENDS, _OTHERS = ([code for code in _CODES if (code in SENDS) == wanted] for wanted in (True, False))
 _SENDS_SHARE = 0.2
-"""Of batches."""
+"""Share of the batches that are sends."""
 HANDLERS = (*(f"{int(code)} {RequestCode(code).name}" for code in FIELDS), UNKNOWN, RAW)
 """All that must be reached."""
 
@@ -274,7 +274,7 @@ class Requests:
         return self._shot(f"{int(code)} {RequestCode(code).name}", int(code), fields, body)
 
     def raw(self) -> Shot:
-        """What is no frame of the protocol: its connection is closed, sooner or later."""
+        """Draws bytes that are no frame of the protocol: the node closes their connection, sooner or later."""
         rng = self._rng
         good = self.draw().data
         kind = rng.randrange(7)
@@ -356,7 +356,9 @@ class Requests:
         return bytes(good)
 
     def _tame(self, code: int, fields: dict[str, Any]) -> None:
-        """What would make a run different from what it is meant to be: endless names, answers that may be held long."""
+        """Tames fields that would make a run different from what it is meant to be: endless names, answers that may be
+        held long.
+        """
         for name, known in _NAMES.items():
             if name in fields and fields[name] not in known and self._rng.random() < 0.5:
                 fields[name] = self._rng.choice(known)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Port(Enum):
-    """Which of a node's ports."""
+    """One of a node's ports."""
 
     REMOTING = "remoting"
     HTTP = "http"
@@ -22,13 +22,13 @@ class Shot(NamedTuple):
 
     port: Port
     handler: str
-    """What is to take it: "34 HEART_BEAT", "POST /v1/topics", "HEARTBEAT"."""
+    """Handler that is to take it: "34 HEART_BEAT", "POST /v1/topics", "HEARTBEAT"."""
     data: bytes
     opaque: int = -1
-    """Of a request that is to be answered once; -1 if nothing need come."""
+    """Opaque of a request that must be answered once; -1 if no answer need come."""
 
     def to_json(self, node: int) -> dict[str, Any]:
-        """For a file that repeats it."""
+        """Returns the shot as JSON, for a file that repeats it."""
         return {
             "port": self.port.value,
             "handler": self.handler,
@@ -44,7 +44,7 @@ def save(path: Path, shots: list[tuple[int, Shot]]) -> None:
 
 
 def load(path: Path) -> list[tuple[int, Shot]]:
-    """What `save` wrote. Raises ValueError and KeyError for anything else."""
+    """Reads the shots that `save` wrote. Raises ValueError and KeyError for anything else."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [
         (int(row["node"]), Shot(Port(row["port"]), row["handler"], base64.b64decode(row["data"]), int(row["opaque"])))

@@ -11,7 +11,7 @@ from pathlib import Path
 from jepsen_like.fuzz import mutate
 
 KINDS = ("object HEAD", "object manifest", "object log", "object index")
-"""What is damaged; every long run must come to each."""
+"""Kinds of objects that are damaged; every long run must come to each."""
 _GLOBS = dict(zip(KINDS, ("manifest/HEAD", "manifest/*.json", "log/*.seg", "index/*.idx"), strict=True))
 
 
@@ -42,7 +42,7 @@ class Vandal:
         return None
 
     def _damaged(self, data: bytes, other: Path) -> bytes | None:
-        """None: the object goes."""
+        """Returns the damaged content of the object; None: it is removed."""
         rng, fate = self._rng, self._rng.random()
         if data.startswith((b"{", b"[")) and fate < 0.6:
             with suppress(ValueError, RecursionError):  # it is damaged already

@@ -1,4 +1,4 @@
-"""What an attack is: a name, what it does, and one round of it against one node, which reports what came of it."""
+"""The form of an attack: a name, what it does, and one round of it against one node, which reports what came of it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GROUP = "hostile-group"
 ORDER_GROUPS = tuple(f"hostile-order-{number}" for number in range(6))
 """The rounds take turns, so that two that overlap do not commit for the same group."""
 EVERY_S = 5.0
-"""How often each attack is repeated."""
+"""Seconds between the rounds of an attack."""
 HOLD_S = 3.5
-"""How long what is to be held is held in a round."""
+"""Seconds that an attack holds in each round what it is meant to hold."""
 
 
 class Arena:
@@ -29,7 +29,7 @@ class Arena:
         self.targets = {target.id: target for target in targets}
         self.leader = self.targets[leader]
         self.cluster = cluster
-        """Its uuid, which every node tells."""
+        """The cluster's uuid, which every node tells."""
         self.rng = random.Random(seed)
         self.size = size
         self.serial = itertools.count(1)
@@ -53,7 +53,7 @@ class Arena:
 
 
 class Report:
-    """What one round found."""
+    """The findings of one round."""
 
     def __init__(self) -> None:
         self.sent = self.answered = self.closed = 0
@@ -71,12 +71,12 @@ class Report:
         return answer
 
     def demand(self, holds: bool, what: str) -> None:
-        """`what` is told if it does not hold."""
+        """Reports `what` if the condition does not hold."""
         if not holds:
             self.wrong.append(what)
 
     def to_json(self) -> dict[str, Any]:
-        """For the process that judges."""
+        """Returns the report as JSON, for the process that judges."""
         return {"sent": self.sent, "answered": self.answered, "closed": self.closed, "wrong": self.wrong}
 
 

@@ -28,7 +28,7 @@ _BULK_MESSAGE, _BULK_MESSAGES = 256 << 10, 64
 
 
 class Orders(msgspec.Struct):
-    """Whom to attack, and how."""
+    """The nodes to attack, and the attacks."""
 
     targets: list[Target]
     leader: int
@@ -66,7 +66,7 @@ async def _must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -
 
 
 async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[dict[str, Any]], None]) -> None:
-    """One round, told at its start and at its end."""
+    """Plays one round and reports it at its start and at its end."""
     node, report = arena.target(round_number), Report()
     about = {"attack": attack.name, "node": node.id, "round": round_number}
     tell(about | {"at_ns": time.monotonic_ns()})

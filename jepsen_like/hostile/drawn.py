@@ -22,7 +22,7 @@ from jepsen_like.hostile.turns import (
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
 
 _REQUESTS = 1_000
-"""Of each round."""
+"""Requests of each round."""
 _TOPIC = "hostile-drawn"
 _TERMS_MAX, _LETTERS_MAX, _BATCH_MAX, _KEYS = 500, 29_000, 4_000, 8
 _OPERATORS = ("CONTAINS", "NOT CONTAINS", "STARTSWITH", "ENDSWITH", "=", "<>", "IN", "NOT IN", "BETWEEN", ">", "IS")
@@ -54,7 +54,7 @@ _LISTS = (
 
 
 def _few_or_many(rng: random.Random, most: int) -> int:
-    """From 1 to `most`; each order of magnitude as often as another."""
+    """Draws a number from 1 to `most`; each order of magnitude is as likely as another."""
     return max(1, int(most ** rng.random()))
 
 

@@ -59,7 +59,7 @@ async def halves(arena: Arena, node: Target, report: Report) -> None:
     half = struct.pack(">i", _WHOLE) + bytes(_HALF)
     try:
         await asyncio.gather(*(wire.send(half, _SENT_S) for wire in wires))
-        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6):  # what room is left goes too
+        for size in (_MIB, _MIB >> 3, _MIB >> 6, 1 << 10, 1 << 6):  # the room that is left goes too
             more = [await Wire.dial(node.client_port) for _ in range(arena.sized(8))]
             wires += more
             await asyncio.gather(*(wire.send(half[:size], _SENT_S / 5) for wire in more))

@@ -1,4 +1,6 @@
-"""Who reaches a peer port and is no node: it says what it likes, under a made-up id or under that of a member."""
+"""Clients that reach a peer port and are no nodes: they say what they like, under a made-up id or under that of a
+member.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def _words(me: int, to: int) -> list[tuple[Kind, list[object]]]:
 
 
 async def _say(port: int, data: bytes) -> bool:
-    """Says it and waits a moment; whether the node closed the connection."""
+    """Says it and waits a moment; returns True if the node closed the connection."""
     try:
         async with asyncio.timeout(_WAIT_S):
             reader, writer = await asyncio.open_connection(HOST, port)

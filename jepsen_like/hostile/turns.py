@@ -103,7 +103,7 @@ async def long_filter(arena: Arena, node: Target, report: Report) -> None:
 
 
 async def _park(wires: Sequence[Wire], count: int, topic: str, offset: int, wanted: str) -> list[tuple[Wire, int]]:
-    """That many pulls wait for the message at `offset`, spread over the connections."""
+    """Sends `count` pulls that wait for the message at `offset`, spread over the connections."""
     ext = pull_fields(topic, offset, wanted, _SUSPEND_MS)
     asked = []
     for number in range(count):

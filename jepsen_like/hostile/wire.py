@@ -14,7 +14,7 @@ from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, d
 
 HOST = "127.0.0.1"
 ANSWER_S = 10.0
-"""Who waits longer for an answer has none."""
+"""Seconds after which a request counts as not answered."""
 _opaques = itertools.count(1)
 
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back. `code` -1: the connection closed; -2: nothing in time."""
+    """The answer to a request. `code` -1: the connection closed; -2: nothing came in time."""
 
     code: int
     ext: dict[str, str]
@@ -120,7 +120,7 @@ class Wire(asyncio.Protocol):
         room.cancel()
 
     async def answer(self, opaque: int, timeout_s: float = ANSWER_S) -> Answer:
-        """What came for this opaque."""
+        """Waits for the answer with this opaque; SILENT if none comes in time."""
         waiting = self.future(opaque)
         await asyncio.wait((waiting,), timeout=timeout_s)
         return waiting.result() if waiting.done() else SILENT
@@ -137,16 +137,16 @@ class Wire(asyncio.Protocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
+        """Keeps the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def pause_writing(self) -> None:
-        """See asyncio."""
+        """Makes writers wait for room."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """See asyncio."""
+        """Lets the writers go on."""
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
@@ -172,7 +172,7 @@ class Wire(asyncio.Protocol):
             waiting.set_result(Answer(header.code, ext_of(header), header.remark or "", body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
+        """Gives CLOSED to everybody who waits for an answer."""
         if not self.closed.done():
             self.closed.set_result(None)
         for waiting in self._waiting.values():
@@ -210,7 +210,7 @@ def listen_anywhere() -> tuple[socket.socket, int]:
 
 
 def was_dialled(listener: socket.socket) -> bool:
-    """Whether somebody connected; closes it."""
+    """Returns True if somebody connected to the listener, and closes it."""
     with contextlib.closing(listener):
         try:
             listener.accept()[0].close()

@@ -1,1 +1,1 @@
-"""What must hold of a Raft group after every step; run by both simulators and by the tests of the core."""
+"""The invariants of a Raft group after every step; both simulators and the tests of the core check them."""

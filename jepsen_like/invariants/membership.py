@@ -77,8 +77,8 @@ class MemberInvariants:
             )
 
     def check_elections(self, rafts: Sequence[Raft]) -> None:
-        """Of all members that could be elected now by the logs as they are, any two count voters that differ by one
-        at most: their majorities meet.
+        """Checks all members that could be elected now by the logs as they are: any two count voters that differ by one
+        at most, so their majorities meet.
 
         This is stronger than thesis 4.1, which compares a configuration with the next one only. A member that was away
         may count older ones, but no member with a newer log votes for it.

@@ -153,7 +153,7 @@ class Before(NamedTuple):
             trimmed = self.tail.index < log.previous.index
             _require(trimmed or log.matches(self.tail), raft, "a leader only appends", self.tail, log.tail)
             for node, (peer, match_index) in self.match.items():
-                if raft.members.peers.get(node) is peer:  # else it left
+                if raft.members.peers.get(node) is peer:  # otherwise it has left
                     now = peer.match_index
                     _require(now >= match_index, raft, "match never falls within a term", node, match_index, now)
 
@@ -192,7 +192,7 @@ class GroupInvariants:
             _require(crc == entry.header_crc, raft, "only what is committed is applied", entry.id)
 
     def is_committed(self, entry: Entry) -> bool:
-        """Whether a member was observed to know that this very entry is committed."""
+        """Returns True if a member was observed to know that this very entry is committed."""
         return self._committed.get(entry.index, (None, 0))[0] == entry.header_crc
 
     def _check_log_matching(self, raft: Raft) -> None:

@@ -31,7 +31,7 @@ class Round(msgspec.Struct):
     node: int
     round: int
     at_ns: int = 0
-    """When it began, on the clock of the history; 0 in what is told at the end."""
+    """Time of its start on the clock of the history; 0 in what is told at the end."""
     sent: int = 0
     answered: int = 0
     closed: int = 0
@@ -41,7 +41,7 @@ class Round(msgspec.Struct):
 
     @property
     def is_over(self) -> bool:
-        """This is its end."""
+        """True if this reports the round's end."""
         return self.took_s >= 0
 
 
@@ -57,7 +57,7 @@ def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: in
 
 
 class Assault:
-    """While it is entered, rounds are played. Raises AssaultError if the attacker is not ready in time."""
+    """Plays rounds while it is entered. Raises AssaultError if the attacker is not ready in time."""
 
     def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
         """`on_round` is called on a thread of its own, twice per round."""
@@ -67,7 +67,7 @@ class Assault:
         self._ready = threading.Event()
         self._noise: list[str] = []
         self.died = False
-        """It ended without being told to."""
+        """True if the attacker ended without being told to."""
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
@@ -98,7 +98,7 @@ class Assault:
 
     @property
     def noise(self) -> list[str]:
-        """What it said that is no round: why it died."""
+        """The last five lines of the attacker's output that report no round: they say why it died."""
         return self._noise[-5:]
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens to the nodes while one kind of hostile request is played by itself (`story_one_by_one`)."""
+"""The events at the nodes while one kind of hostile request is played by itself (`story_one_by_one`)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raftlog.storage import layout
 from raftmq.local.waiting import until
 
 BEGIN_S = (0.5, 2.0)
-"""Before a node is hurt: the attack is under way by then."""
+"""Seconds before a node is hurt, from and to: the attack is under way by then."""
 AWAY_S = (0.2, 1.0)
 MIDDLE_S: Final = 5.0
-"""A kill waits so long for the work that it is to interrupt."""
+"""Seconds that a kill waits for the work that it is to interrupt."""
 INTO_S: Final = 0.2
-"""And comes at a drawn moment so soon after it has begun."""
+"""Seconds after that work has begun within which the kill comes, at a drawn moment."""
 COPY_S: Final = 60.0
 _POLL_S: Final = 0.01
 _BACKUPS: Final = "backups"
@@ -48,7 +48,7 @@ class Beside(NamedTuple):
 
 
 def play_nothing(scene: Scene, attack: str, deadline: float) -> list[str]:
-    """Time passes."""
+    """Lets time pass, and does nothing else."""
     scene.stage.sleep(max(0.0, deadline - time.monotonic()))
     return []
 
@@ -141,4 +141,4 @@ BESIDE: Final = {
         Beside("kills", "the leader is killed at random times", play_kills, is_whole=False, is_steady=False),
     )
 }
-"""By name."""
+"""All events, by name."""

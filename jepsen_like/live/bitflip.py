@@ -23,7 +23,7 @@ CHUNK = 64 << 10
 
 
 class Kind(Enum):
-    """Which file a byte is in."""
+    """The kind of file that a byte is in."""
 
     SEALED = "sealed segment"
     ACTIVE = "active segment"
@@ -41,18 +41,18 @@ class Flip(NamedTuple):
     before: int
     after: int
     position: int
-    """In the log; -1 outside it."""
+    """Byte position in the log; -1 outside it."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the file still has it. A file that was replaced or set aside has not."""
+        """True if the file still has the changed byte. A file that was replaced or set aside has not."""
         try:
             return read_byte(self.path, self.offset) == self.after
         except OSError:
             return False
 
     def __str__(self) -> str:
-        """For people."""
+        """Says in words which byte of which file and node was changed."""
         return f"byte {self.offset:,} of {self.path.name} ({self.kind.value}) on node {self.node}"
 
 

@@ -106,7 +106,7 @@ class Catalogue:
         self.forget(gone_topics, gone_groups)
 
     def forget(self, topics: set[str], groups: set[str]) -> None:
-        """They are gone, and with each its offsets."""
+        """Forgets these names, and with each its offsets."""
         self.topics = {name: spec for name, spec in self.topics.items() if name not in topics}
         self.groups = {name: spec for name, spec in self.groups.items() if name not in groups}
         self.offsets = {
@@ -114,7 +114,7 @@ class Catalogue:
         }
 
     def topic_differences(self, shown: dict[str, Any], where: str) -> Iterator[str]:
-        """Against the answer of `GET /v1/topics`."""
+        """Returns the differences from the answer of `GET /v1/topics`."""
         found = {
             topic["name"]: TopicSpec(topic["write_queues"], topic["perm"], topic["attributes"])
             for topic in shown["topics"]

@@ -1,4 +1,4 @@
-"""What a run ends with, and the exit code that says so."""
+"""The conclusions of a run, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Conclusion(Enum):
 
 UNSUPPORTED_CODE = 6
 GATE_CODE = 7
-"""Valid, and yet less than a full run must show (jepsen_like/live/gates.py)."""
+"""Exit code of a valid run that shows less than a full run must show (jepsen_like/live/gates.py)."""
 _CODES = {
     Conclusion.VALID: int(ExitCode.OK),
     Conclusion.INVALID: int(ExitCode.FAILED),

@@ -1,5 +1,5 @@
-"""Which faults this machine supports. Each line is tried, not guessed; what is missing is skipped in runs, with this
-reason.
+"""Tests which faults this machine supports. Each line is tried, not guessed; what is missing is skipped in runs, with
+this reason.
 """
 
 from __future__ import annotations

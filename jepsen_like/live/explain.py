@@ -74,7 +74,7 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
 
 
 def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
-    """Who led, and what was broken shortly before."""
+    """Yields who led, and the faults that had ended shortly before."""
     leader = None
     for op in ops[: invoked.index]:
         if op.f == "leader" and op.type == "ok":

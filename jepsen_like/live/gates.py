@@ -1,4 +1,4 @@
-"""What the random mix must show to count as a full run: enough of everything, each with its measured value.
+"""The gates that the random mix must meet to count as a full run: enough of everything, each with its measured value.
 
 A verdict says whether a promise was broken; a gate, whether the run was hard enough for that to mean much. So a missed
 gate never changes the verdict. It has an exit code of its own, and only where the run was long enough to meet it.
@@ -25,25 +25,25 @@ class Gate(NamedTuple):
     value: float
     wanted: float
     at_most: bool = False
-    """`wanted` is the most that may be, not the least."""
+    """True if `wanted` is the most that may be, not the least."""
     told: str = ""
-    """Who is behind, for a gate over several."""
+    """Names of those that are behind, for a gate over several."""
 
     @property
     def holds(self) -> bool:
-        """Whether it is met."""
+        """True if the gate is met."""
         return self.value <= self.wanted if self.at_most else self.value >= self.wanted
 
     @property
     def line(self) -> str:
-        """For people: ok or MISSED, value and what is wanted."""
+        """A line for people: ok or MISSED, value and what is wanted."""
         sign = "<=" if self.at_most else ">="
         behind = f" ({self.told})" if self.told and not self.holds else ""
         return f"{'ok' if self.holds else 'MISSED':<6} {self.name} {self.value:,g} {sign} {self.wanted:,g}{behind}"
 
 
 def rounds_due(time_s: float) -> float:
-    """How many times each fault is to be felt in a run of that length; may be a part of a round."""
+    """Returns how many times each fault is to be felt in a run of that length; may be a part of a round."""
     return FELT * time_s / FULL_S
 
 

@@ -1,4 +1,5 @@
-"""The port at which all others reach a node that joined: whose connection it is, and so which edge, is in its HELLO.
+"""The port at which all other nodes reach a node that joined: the HELLO on a connection names the dialler, and so the
+edge.
 
 The log tells one address of a node to everybody, while a fault needs an edge per pair. Nodes introduce themselves first
 (cluster/peer/wire.py), so the edge is found by reading that frame, which is then passed on like everything after it.
@@ -26,7 +27,7 @@ class HelloRouter(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
+        """Keeps the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What honest clients saw in a part of a run: how long their requests took, and which were not served."""
+"""The requests of honest clients in a part of a run: how long they took, and which were not served."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Seen(NamedTuple):
     """Requests that were asked for in a span of time."""
 
     latencies_us: dict[str, list[int]]
-    """What was asked -> microseconds of each that was answered, ascending."""
+    """Operation -> microseconds of each request that was answered, ascending."""
     unanswered: Counter[str]
-    """What was asked -> how many ended as failed or unknown."""
+    """Operation -> number of requests that ended as failed or unknown."""
     first: str
     """The first of those, in its own words."""
 
@@ -28,13 +28,14 @@ class Seen(NamedTuple):
         return quantile(values, 0.99) / 1000 if values else 0.0
 
     def count(self, asked: str = "send") -> int:
-        """How many were answered."""
+        """Returns the number of requests that were answered."""
         return len(self.latencies_us.get(asked, ()))
 
 
 def seen_in(ops: Iterable[Op], spans: Iterable[tuple[int, int]]) -> Seen:
-    """Of requests that began in one of these spans (from, until), nanoseconds on the clock of the history. Those still
-    under way at its end are whole."""
+    """Gathers the requests that began in one of these spans (from, until), nanoseconds on the clock of the history.
+    Those still under way at its end are whole.
+    """
     wanted = sorted(spans)
     begun: dict[int, Op] = {}
     latencies: dict[str, list[int]] = {}

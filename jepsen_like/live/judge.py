@@ -20,7 +20,7 @@ class Judgement(NamedTuple):
     broken: list[str]
     doubts: list[str]
     checked: Verdict
-    """What every checker found."""
+    """The findings of every checker."""
 
 
 def judge(ops: Sequence[Op], replicas: int) -> Judgement:

@@ -17,7 +17,7 @@ RUN = 64
 itself if others of a dozen queues lie in between."""
 _NUMBER = struct.Struct(">Q")
 _OUTCOMES_S = 120.0
-"""For the last of a chunk: a leader may be killed meanwhile, and the producer tries again."""
+"""Seconds for the last outcomes of a chunk: a leader may be killed meanwhile, and the producer tries again."""
 _AGAIN_S = 0.2
 
 
@@ -45,11 +45,11 @@ class KeyedMessages:
 
     @property
     def acked(self) -> int:
-        """How many were acknowledged."""
+        """The number of messages that were acknowledged."""
         return self._acked.count(1)
 
     def topic_of(self, number: int) -> str:
-        """Where it goes."""
+        """Returns the topic that the message goes to."""
         return self._topics[number // RUN % len(self._topics)]
 
     def _queue_of(self, number: int) -> int:
@@ -73,8 +73,9 @@ class KeyedMessages:
         return None if last < 0 else last
 
     def find(self, number: int, patience_s: float) -> str:
-        """What is wrong with the answer to a query for the message's key, "" if nothing is. While nobody can answer it
-        asks again; an answer without the message is final."""
+        """Queries for the message's key; returns what is wrong with the answer, "" if nothing is. While nobody can
+        answer, it asks again; an answer without the message is final.
+        """
         deadline = time.monotonic() + patience_s
         while True:
             try:

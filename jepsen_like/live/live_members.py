@@ -66,7 +66,9 @@ class LiveMembers:
         return False
 
     def join(self, *, manual: bool = False) -> int:
-        """See ChangesMembers."""
+        """Starts a node with an empty disk as a learner; returns its id, 0 if it cannot in time. `manual`: it stays a
+        learner.
+        """
         node = self._subject.plan_joining()
         config = load(node.config_path)
         if not self.reach(lambda view: True):
@@ -86,25 +88,25 @@ class LiveMembers:
         return node.id
 
     def voters(self) -> list[int]:
-        """See ChangesMembers."""
+        """Returns the ids of the voters, as the leader knows them; [] if nobody can tell."""
         view = self.view()
         return [each["id"] for each in view["members"] if each["role"] == "voter"] if view else []
 
     def wait_voter(self, node: int) -> bool:
-        """See ChangesMembers."""
+        """Waits until the node votes; True if it does in time. The leader promotes it by itself."""
         return self.reach(lambda view: role_of(view, node) == "voter")
 
     def wait_caught_up(self, node: int) -> bool:
-        """See ChangesMembers."""
+        """Waits until the learner has what the others have; True if it does in time."""
         return self.reach(lambda view: any(each["caught_up"] for each in view["members"] if each["id"] == node))
 
     def is_learner(self, node: int) -> bool:
-        """See ChangesMembers."""
+        """Returns True if the node is a learner, and not about to be something else."""
         view = self.view() if self.reach(lambda view: True) else None
         return view is not None and role_of(view, node) == "learner"
 
     def leave(self, node: int) -> bool:
-        """See ChangesMembers."""
+        """Takes the node out, waits until it says so itself if it runs, and ends it; True if that worked in time."""
         path = f"/v1/members/{node}?below_three=true"
         left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(path))
         if node not in self._subject.node_ids:
@@ -122,7 +124,7 @@ class LiveMembers:
         return until(says_so, TOLD_S, POLL_S)
 
     def lose(self, node: int) -> bool:
-        """See ChangesMembers."""
+        """Kills the node and removes its disk; it stays a member until it is taken out. Returns True if it ran."""
         killed = self._subject.kill(node)
         data = self._subject.data_of(node)
         self._subject.drop(node)

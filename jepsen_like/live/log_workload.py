@@ -21,7 +21,7 @@ class LogWorkload:
     def __init__(self, subject: Subject, history: HistoryWriter, load: LoadPlan, *, writers: int = 4) -> None:
         """`load.rate` is sends per second over all writers."""
         self.factor = 1.0
-        """See Load."""
+        """Multiplies the rate of sends and how many may be under way."""
         self._subject = subject
         self._history = history
         self._rate = load.rate
@@ -38,7 +38,7 @@ class LogWorkload:
 
     @property
     def counts(self) -> Counts:
-        """So far. Any thread."""
+        """The counts so far. Any thread."""
         return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
 
     @property
@@ -58,7 +58,7 @@ class LogWorkload:
             self._tasks.append(loop.create_task(self._write(number, client)))
 
     def stop(self) -> int:
-        """No further sends; waits for open ones. Returns how many never had an outcome (they count as unknown)."""
+        """Sends no more and waits for open sends. Returns how many never had an outcome (they count as unknown)."""
         if self._thread.loop.is_closed():
             return 0
         try:
@@ -96,7 +96,7 @@ class LogWorkload:
             begun = now
             room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // self._writers
             count = min(int(due), room)
-            due -= int(due)  # what found no room is not made up for: the load does not pile up behind an outage
+            due -= int(due)  # sends without room are not made up for: no load piles up behind an outage
             for _ in range(count):
                 sent += 1
                 await self._send(client, f"{self._prefix}{number}-{sent:07d}")

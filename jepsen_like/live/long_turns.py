@@ -14,11 +14,11 @@ _UNEXPLAINED: Final = re.compile(r'^raftmq_turns_unexplained_total\{what="([^"]*
 
 
 class Turns(NamedTuple):
-    """What one node tells."""
+    """The longest turn of one node and its unexplained turns, as its metrics tell them."""
 
     longest_s: float
     what: str
-    """What ran in it; "" if no turn was worth telling."""
+    """Name of what ran in it; "" if no turn was worth telling."""
     unexplained: dict[str, int]
     """Function -> turns of 20 ms of CPU and more that the meter does not explain."""
 
@@ -35,5 +35,5 @@ def turns_of(metrics: str) -> Turns:
 
 
 async def ask_turns(admin_port: int) -> Turns:
-    """Of the node with that HTTP port, since it started."""
+    """Asks the node with that HTTP port for its turns since it started."""
     return turns_of((await ask_http(admin_port, "GET", "/metrics")).body.decode())

@@ -12,7 +12,7 @@ from jepsen_like.live.subject import Capability
 _FAILPOINTS = frozenset({Capability.FAILPOINTS})
 _POLL_S = 0.1
 _RESUME_S = 15.0
-"""For a log that waited for space to go on once there is some."""
+"""Seconds for a log that waited for space to go on once there is some."""
 
 
 def _failpoint(
@@ -51,7 +51,7 @@ def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
 
 
 def slow_disk(stage: Stage, hold_s: float) -> Effect:
-    """Every sync of the log takes many times as long."""
+    """Makes every sync of the log take many times as long."""
     factor = stage.rng.choice((20, 50, 100))
     return _failpoint(stage, stage.some(), "append.fdatasync", f"slow:{factor}x", hold_s)
 
@@ -125,7 +125,7 @@ def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
 
 
 def power_loss_all(stage: Stage, hold_s: float) -> Effect:
-    """Every node, and soon again, twice or three times: recovery itself is interrupted."""
+    """Cuts the power of every node, and soon again, twice or three times: recovery itself is interrupted."""
     effect = _power(stage, stage.subject.node_ids, min(hold_s, 0.2))
     for _ in range(stage.rng.randrange(2, 4)):
         stage.sleep(stage.rng.uniform(0.3, 1.5))

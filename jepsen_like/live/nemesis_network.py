@@ -59,7 +59,7 @@ def isolate_leader(stage: Stage, hold_s: float) -> Effect:
 
 
 def flapping_leader(stage: Stage, hold_s: float) -> Effect:
-    """Whoever leads is cut off again and again, a little longer or shorter than an election takes."""
+    """Cuts off the node that leads, again and again, a little longer or shorter than an election takes."""
     said = heard = flaps = 0.0
     deadline = stage.clock() + max(hold_s, 2.0)
     while stage.clock() < deadline:
@@ -85,7 +85,7 @@ def acks_lost(stage: Stage, hold_s: float) -> Effect:
 
 
 def slow_network(stage: Stage, hold_s: float) -> Effect:
-    """Every edge delayed, with jitter."""
+    """Delays every edge, with jitter."""
     fabric = stage.subject.fabric
     delay_s, jitter_s = stage.rng.uniform(0.01, 0.08), stage.rng.uniform(0.0, 0.04)
     before = fabric.traffic()

@@ -35,7 +35,7 @@ def kill_majority(stage: Stage, hold_s: float) -> Effect:
 
 
 def kill_all(stage: Stage, hold_s: float) -> Effect:
-    """All at one moment."""
+    """Kills all nodes at one moment."""
     return _kill(stage, stage.subject.node_ids, min(hold_s, 1.0))
 
 
@@ -60,7 +60,7 @@ def pause_leader(stage: Stage, hold_s: float) -> Effect:
 
 
 def rolling_restart(stage: Stage, hold_s: float) -> Effect:
-    """Every node once, an orderly stop each time, the next one when all is well again."""
+    """Restarts every node once, an orderly stop each time, the next one when all is well again."""
     orderly = 0
     for node in stage.shuffled(stage.subject.node_ids):
         orderly += stage.subject.terminate(node)
@@ -72,7 +72,7 @@ def rolling_restart(stage: Stage, hold_s: float) -> Effect:
 
 
 def ping_pong(stage: Stage, hold_s: float) -> Effect:
-    """Leadership is handed round and round."""
+    """Hands leadership round and round."""
     subject = cast(Transfers, stage.subject)  # it has the capability, or the fault is not dealt
     moved = asked = 0
     deadline = stage.clock() + hold_s
@@ -89,7 +89,7 @@ def ping_pong(stage: Stage, hold_s: float) -> Effect:
 
 
 def traffic(stage: Stage, hold_s: float) -> Effect:
-    """Five times the load."""
+    """Sends five times the load."""
     calm = _acked_per_s(stage, hold_s / 3)
     calm_in_flight = stage.load.counts.in_flight
     stage.load.factor = 5.0

@@ -1,4 +1,4 @@
-"""What a nemesis works with, and what it must hand back: the proof that its fault took place."""
+"""The tools of a nemesis, and the effect that it must hand back: the proof that its fault took place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DYING_S = 10.0
 
 
 class Effect(NamedTuple):
-    """What a fault did. `happened` is measured, not assumed: a fault that nobody felt proves nothing."""
+    """The effect of a fault. `happened` is measured, not assumed: a fault that nobody felt proves nothing."""
 
     happened: bool
     told: str
@@ -38,7 +38,7 @@ class Load(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """So far; any thread."""
+        """The counts so far; any thread."""
 
     @property
     def position(self) -> int:
@@ -52,7 +52,7 @@ class HasFailpoints(Protocol):
         """Raises OSError if the node does not answer."""
 
     def failpoint_hits(self, node: int) -> dict[str, int]:
-        """Point -> how often an action took hold there. Raises OSError."""
+        """Returns point -> how often an action took hold there. Raises OSError."""
 
     def failpoint_waiting(self, node: int) -> dict[str, int]:
         """Point -> operations held there now. Raises OSError."""
@@ -83,20 +83,20 @@ class SkewsClocks(Protocol):
     """Moves what a node's wall clock shows."""
 
     def skew(self, node: int, offset_ms: int) -> None:
-        """From now on, until it is set to 0."""
+        """Moves the clock of the node from now on, until it is set to 0."""
 
     def skewed_readings(self, node: int) -> int:
-        """How often the node's process has read a moved clock so far."""
+        """Returns how many times the node's process has read a moved clock so far."""
 
 
 class ChangesMembers(Protocol):
     """A subject with Capability.MEMBERS. What cannot be done in time is False, or node 0."""
 
     def voters(self) -> list[int]:
-        """Their ids, as the leader knows them; [] if nobody can tell."""
+        """Returns the voters' ids, as the leader knows them; [] if nobody can tell."""
 
     def join(self, *, manual: bool = False) -> int:
-        """A node with an empty disk becomes a learner and starts; its id. `manual`: it stays one."""
+        """Starts a node with an empty disk as a learner; returns its id. `manual`: it stays a learner."""
 
     def wait_voter(self, node: int) -> bool:
         """Waits until it votes: the leader promotes it by itself."""
@@ -105,13 +105,13 @@ class ChangesMembers(Protocol):
         """Waits until a learner has what the others have."""
 
     def is_learner(self, node: int) -> bool:
-        """Whether it is one, and not about to be something else."""
+        """Returns True if the node is a learner, and not about to be something else."""
 
     def leave(self, node: int) -> bool:
         """Takes a node out, waits until it says so itself if it runs, and ends it."""
 
     def lose(self, node: int) -> bool:
-        """kill -9, and its disk is gone: it never comes back. It is a member all the same, until it is taken out."""
+        """Kills the node (-9) for ever: its disk is gone. It is a member all the same, until it is taken out."""
 
 
 class Stage:
@@ -143,7 +143,7 @@ class Stage:
         self.kills = 0
 
     def leader(self, timeout_s: float = 10.0) -> int:
-        """Who leads; any node if nobody does in time, so that a fault can still strike somewhere."""
+        """Returns the node that leads; any node if none does in time, so that a fault can still strike somewhere."""
         leader = until(lambda: leader_of(self.subject.states()), timeout_s, 0.05)
         return self.rng.choice(self.subject.node_ids) if leader is None else leader
 
@@ -153,7 +153,7 @@ class Stage:
         return self.shuffled(node for node in self.subject.node_ids if node != leader)
 
     def shuffled(self, nodes: Iterable[int]) -> list[int]:
-        """In an order drawn by the seed."""
+        """Returns the nodes in an order drawn by the seed."""
         order = list(nodes)
         self.rng.shuffle(order)
         return order
@@ -176,7 +176,7 @@ class Stage:
         return self.count_dead(struck)
 
     def count_dead(self, struck: list[int]) -> int:
-        """How many of the nodes just struck are gone; waits for them."""
+        """Waits for the nodes just struck; returns how many of them are gone."""
         until(lambda: not any(self.subject.is_running(node) for node in struck), _DYING_S, 0.002)
         dead = sum(not self.subject.is_running(node) for node in struck)
         self.kills += dead

@@ -101,7 +101,9 @@ def swizzle(stage: Stage, hold_s: float) -> Effect:
 
 
 def _three(stage: Stage) -> tuple[int, int, int]:
-    """(falls behind, dies, stays behind alone): the leader is among the last two."""
+    """Returns (the node that falls behind, the one that dies, the one that stays behind alone): the leader is among the
+    last two.
+    """
     leader = stage.leader()
     first, second, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)
     return (first, second, leader) if stage.rng.random() < 0.5 else (first, leader, second)

@@ -1,4 +1,4 @@
-"""What a stopped node holds: its state opened in a copy, so that nothing of the node itself is touched."""
+"""The contents of a stopped node: its state opened in a copy, so that nothing of the node itself is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found: counts, faults, gates, verdict with its reasons; and the files that tell it."""
+"""The outcome of a run: counts, faults, gates, verdict with its reasons; and the files that tell it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jepsen_like.live.plan import Plan
 
 HEAL_S = 60.0
 UNKNOWN_SHARE_MAX = 0.02
-"""More sends of unknown outcome than this, and the run says too little."""
+"""Highest share of sends of unknown outcome: with more, the run says too little."""
 
 
 _OUTCOMES: dict[Conclusion, Checked] = {
@@ -35,7 +35,7 @@ class Played(NamedTuple):
     at_s: float
     took_s: float
     recovered_s: float | None
-    """Until all nodes agreed on a leader again; None: not in time."""
+    """Seconds until all nodes agreed on a leader again; None: not in time."""
 
 
 class Outcome(NamedTuple):
@@ -57,16 +57,16 @@ class Outcome(NamedTuple):
     faults: dict[str, tuple[int, int]]
     """Fault -> (applied, felt)."""
     gates: list[Gate]
-    """Of the random mix, or of a scripted scenario; empty for faults that were chosen."""
+    """Gates of the random mix, or of a scripted scenario; empty for faults that were chosen."""
     measured: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    """What a scripted scenario measured besides."""
+    """Measurements that a scripted scenario made besides."""
 
     def missed(self, plan: Plan) -> list[Gate]:
         """Gates that a run of this length had to meet, and did not."""
         return [gate for gate in self.gates if not gate.holds] if plan.gates_count else []
 
     def exit_code(self, plan: Plan) -> int:
-        """That of the verdict; 7 if it is valid and a gate was missed."""
+        """Returns the exit code of the verdict; 7 if it is valid and a gate was missed."""
         return GATE_CODE if self.verdict is Conclusion.VALID and self.missed(plan) else self.verdict.exit_code
 
     def to_json(self, plan: Plan) -> dict[str, Any]:

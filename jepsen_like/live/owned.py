@@ -1,4 +1,4 @@
-"""What a run owns: processes and directories, on disk before they exist, so that nothing outlives a dead run.
+"""The processes and directories that a run owns, on disk before they exist, so that nothing outlives a dead run.
 
 One file per run in a private folder of the user. The next run reads the files of runs that are dead and ends exactly
 the processes and removes exactly the directories listed there; a pid that belongs to somebody else by now is known by
@@ -39,14 +39,14 @@ class _File(msgspec.Struct):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What the sweep removed."""
+    """The processes and directories that the sweep removed."""
 
     processes: list[int]
     directories: list[str]
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the files are; private to the user. Raises LocalError if somebody else made it."""
+    """Returns the folder of these files, which is private to the user. Raises LocalError if somebody else made it."""
     named = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"raftmq-chaos-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,17 +70,17 @@ class Owned:
         self._write()
 
     def add_directory(self, path: Path) -> None:
-        """To be removed if this run dies. Call before making it."""
+        """Lists a directory that is removed if this run dies. Call before making it."""
         self._content.directories.append(str(path.absolute()))
         self._write()
 
     def keep_directory(self, path: Path) -> None:
-        """It is the user's now."""
+        """Strikes the directory off the list: it is the user's now."""
         self._content.directories = [each for each in self._content.directories if each != str(path.absolute())]
         self._write()
 
     def add_process(self, pid: int) -> None:
-        """To be ended if this run dies. A process that is gone already is not listed."""
+        """Lists a process that is ended if this run dies. A process that is gone already is not listed."""
         alive = [each for each in self._content.processes if _is_alive(each)]
         with contextlib.suppress(psutil.NoSuchProcess):
             alive.append(_process(pid))
@@ -88,7 +88,7 @@ class Owned:
         self._write()
 
     def close(self) -> None:
-        """Everything was cleaned up."""
+        """Removes the list: everything was cleaned up."""
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:

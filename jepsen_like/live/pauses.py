@@ -16,11 +16,13 @@ class Blow(NamedTuple):
 
     at_ns: int
     until_ns: int
-    """What begins later is not its doing; what began before counts until it ends."""
+    """End of the blow: a pause that begins later is not its doing; one that began before counts until it ends."""
 
 
 class Acks:
-    """When each writer was told of a success; a writer is what stands before the dash of its message ids."""
+    """The times at which each writer was told of a success; a writer is what stands before the dash of its
+    message ids.
+    """
 
     def __init__(self, ops: Iterable[Op]) -> None:
         found: dict[str, list[int]] = defaultdict(list)
@@ -31,7 +33,7 @@ class Acks:
 
     @property
     def writers(self) -> list[str]:
-        """Who was acknowledged anything."""
+        """The writers that were acknowledged anything."""
         return sorted(self._times)
 
     def worst_us(self, blow: Blow) -> int | None:

@@ -7,7 +7,7 @@ import zlib
 SIZES = (64, 200, 512, 1024)
 """Bytes of a body, chosen by its id."""
 BULK = "b"
-"""Ids that begin with it have large bodies: for scenarios that fill the log."""
+"""Prefix of ids with large bodies: for scenarios that fill the log."""
 BULK_SIZES = (4 << 10, 12 << 10, 20 << 10, 28 << 10)
 
 

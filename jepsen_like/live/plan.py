@@ -1,4 +1,4 @@
-"""What a run is going to do: decided before the start, printed, and enough to start it again."""
+"""The plan of a run: decided before the start, printed, and enough to start it again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HOSTILE = "hostile"
 ONE_BY_ONE = "one-by-one"
 """The story of the same faults, each by itself beside something else (`Plan.beside`)."""
 QUIET_S = 1.0
-"""Before the first fault."""
+"""Seconds before the first fault."""
 AGAIN_MAX, AGAIN_AFTER = 4, 3
-"""How often per round a fault without effect is dealt again, and after how many others."""
+"""Times per round that a fault without effect is dealt again, and number of others that are dealt before it."""
 PACE_MIN, PACE_MARGIN = 0.5, 0.93
 
 
@@ -38,15 +38,15 @@ class Plan(NamedTuple):
     chosen: bool
     """The user named the faults; otherwise it is the mix of all that this machine supports."""
     scale: float = 1.0
-    """Of a scripted scenario, and of what hostile clients send: 1 as it is meant, less for a rehearsal."""
+    """Scale of a scripted scenario, and of what hostile clients send: 1 as it is meant, less for a rehearsal."""
     rate_given: bool = False
     """The user named the rate."""
     beside: tuple[str, ...] = ()
-    """What happens to the nodes while each hostile client is played by itself; (): all are played together."""
+    """Events at the nodes while each hostile client is played by itself; (): all are played together."""
 
     @property
     def is_scripted(self) -> bool:
-        """Acts instead of faults."""
+        """True if the run plays acts instead of faults."""
         return self.scenario is not None and self.scenario.is_scripted
 
     @property
@@ -58,12 +58,12 @@ class Plan(NamedTuple):
 
     @property
     def gates_count(self) -> bool:
-        """Whether a missed gate ends the run with a code of its own: it was long enough, and at full scale."""
+        """True if a missed gate ends the run with a code of its own: it was long enough, and at full scale."""
         return self.scale >= 1 and (self.is_scripted or bool(self.beside) or self.time_s >= FULL_S)
 
     @property
     def command(self) -> str:
-        """What repeats it; the machine's own timing is not repeated."""
+        """The command that repeats the run; the machine's own timing is not repeated."""
         words = [
             f"raftmq chaos run --subject {self.subject} --time {self.time_s:g} --seed {self.seed} --rate {self.rate}"
         ]
@@ -79,19 +79,19 @@ class Plan(NamedTuple):
 
 
 def all_hostile(nemeses: tuple[Nemesis, ...] | None) -> bool:
-    """Whether there are any, and each is what a client does."""
+    """Returns True if there are any faults, and each is an act of a client."""
     return bool(nemeses) and all(nemesis.is_hostile for nemesis in nemeses or ())
 
 
 def story_of(nemeses: tuple[Nemesis, ...] | None, beside: tuple[str, ...]) -> str | None:
-    """What is played instead of these faults dealt at random."""
+    """Returns the story that is played instead of these faults dealt at random; None if they are dealt."""
     if not all_hostile(nemeses):
         return None
     return ONE_BY_ONE if beside else HOSTILE
 
 
 class Choice(NamedTuple):
-    """Which faults to play, and which not, with the reason."""
+    """The faults to play, and those that are left out, with the reason."""
 
     nemeses: tuple[Nemesis, ...]
     skipped: dict[str, str]
@@ -132,7 +132,7 @@ class Deck:
         self._left: list[Nemesis] = []
         self._returned: Counter[str] = Counter()
         self.rounds = 0
-        """Begun so far."""
+        """Rounds that have begun."""
 
     def deal(self) -> Nemesis | None:
         """The next fault; None if there are none to play."""
@@ -150,12 +150,12 @@ class Deck:
             self._left.insert(max(0, len(self._left) - AGAIN_AFTER), nemesis)
 
     def due(self, rounds: float) -> float:
-        """How many cards are still to be dealt until `rounds` rounds are complete."""
+        """Returns how many cards are still to be dealt until `rounds` rounds are complete."""
         return max(0.0, (rounds - self.rounds) * len(self._nemeses) + len(self._left))
 
 
 def pace(left_s: float, due: float, each_s: float) -> float:
-    """By how much faults last shorter than drawn, so that `due` of them fit into `left_s` at `each_s` a piece: 1 if
-    there is time enough. The margin is for faults that have to be played again.
+    """Returns the factor by which faults last shorter than drawn, so that `due` of them fit into `left_s` at `each_s` a
+    piece: 1 if there is time enough. The margin is for faults that have to be played again.
     """
     return min(1.0, max(PACE_MIN, PACE_MARGIN * left_s / (due * each_s))) if due and each_s else 1.0

@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What a power failure took from one node, and what it left although it was not synced."""
+    """Writes and names that one node lost in a power failure, and those that were left although not synced."""
 
     writes: int
     bytes: int
@@ -80,7 +80,7 @@ class NodeDisk:
             self._page = mmap.mmap(file.fileno(), 4096)
 
     def environment(self) -> dict[str, str]:
-        """For the node's next process."""
+        """Returns the environment of the node's next process."""
         self._processes += 1
         return {
             "LD_PRELOAD": str(self._library),
@@ -96,7 +96,7 @@ class NodeDisk:
 
     @property
     def skewed_readings(self) -> int:
-        """How often a moved clock was read."""
+        """The number of times that a moved clock was read."""
         return int(struct.unpack_from("<Q", self._page, 8)[0])
 
     @property
@@ -218,7 +218,7 @@ class _Rollback:
                 os.ftruncate(fd, end)
 
     def _survivor(self, record: Record) -> int:
-        """How many bytes of an unsynced write reached the disk by themselves: none, all, or some sectors."""
+        """Draws how many bytes of an unsynced write reached the disk by themselves: none, all, or some sectors."""
         if self._rng.random() >= self._survive:
             return 0
         sectors = record.c // _SECTOR
@@ -248,7 +248,7 @@ class _Rollback:
 
 
 def _restore(fd: int, record: Record, kept: int) -> None:
-    """What stood behind the first `kept` bytes of a write before it; zeros where the file had ended."""
+    """Puts back what stood behind the first `kept` bytes of a write before it; zeros where the file had ended."""
     old = record.data if record.kind == WRITE else bytes(max(0, min(record.c, record.b - record.a)))
     tail = old[kept:] + bytes(record.c - max(kept, len(old)))
     if tail:

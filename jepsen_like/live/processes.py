@@ -40,7 +40,7 @@ class Processes:
         return child.pid
 
     def own(self, pid: int) -> None:
-        """Another process of this run, which its starter ends; listed in case that this one is killed."""
+        """Lists another process of this run, which its starter ends, in case that this one is killed."""
         self._owned.add_process(pid)
 
     def pid(self, node: int) -> int | None:
@@ -49,7 +49,7 @@ class Processes:
         return child.pid if child else None
 
     def is_running(self, node: int) -> bool:
-        """Whether its process lives. One that ended by itself is noted in `exits`."""
+        """Returns True if the node's process lives. One that ended by itself is noted in `exits`."""
         child = self._children.get(node)
         if child is None:
             return False
@@ -65,7 +65,7 @@ class Processes:
         self.exits.pop(node, None)
 
     def aim(self, node: int) -> Callable[[], None]:
-        """What kills it, ready to be called."""
+        """Returns the function that kills the node's process, ready to be called."""
         child = self._children[node]
         return child.kill
 
@@ -129,25 +129,25 @@ class OfProcesses:
     processes: Processes
 
     def is_running(self, node: int) -> bool:
-        """See Subject."""
+        """Returns True if the node's process lives (a paused one does)."""
         return self.processes.is_running(node)
 
     def aim(self, node: int) -> Callable[[], None]:
-        """See Subject."""
+        """Returns the function that kills the node's process, ready to be called."""
         return self.processes.aim(node)
 
     def kill(self, node: int) -> bool:
-        """See Subject."""
+        """Sends kill -9 and waits until the process is gone. False if it did not run."""
         return self.processes.kill(node)
 
     def terminate(self, node: int) -> bool:
-        """See Subject."""
+        """Stops the node in order. False if it did not run or had to be killed."""
         return self.processes.terminate(node)
 
     def pause(self, node: int) -> bool:
-        """See Subject."""
+        """Sends SIGSTOP; True once the system says that the process is stopped."""
         return self.processes.pause(node)
 
     def resume(self, node: int) -> None:
-        """See Subject."""
+        """Sends SIGCONT, which is harmless for a process that is not stopped."""
         self.processes.resume(node)

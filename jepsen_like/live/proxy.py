@@ -19,7 +19,9 @@ from jepsen_like.live.hello_router import HelloRouter
 from raftmq.client.loop_thread import LoopThread
 
 HELD_BYTES_MAX = 32 << 20
-"""Per connection and direction; then the sender is not read any more, as with a full socket buffer."""
+"""Most bytes held for a connection and direction; then the sender is not read any more, as with a full socket
+buffer.
+"""
 HOST = "127.0.0.1"
 
 Pair = tuple[int, int]
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 class Traffic(NamedTuple):
-    """What an edge has carried so far. `taken_bytes` counts what the source said, `passed_bytes` what arrived."""
+    """The traffic of an edge so far. `taken_bytes` counts what the source said, `passed_bytes` what arrived."""
 
     taken_bytes: int
     passed_bytes: int
@@ -57,7 +59,7 @@ class Edge:
         self._rng = rng
 
     def due_in_s(self) -> float:
-        """How long the next piece is to be delayed."""
+        """Returns the delay of the next piece, in seconds."""
         return self.delay_s + (self._rng.uniform(0.0, self.jitter_s) if self.jitter_s else 0.0)
 
     def mend(self, *, reset: bool) -> None:
@@ -89,7 +91,7 @@ class _Link:
 
     @property
     def edges(self) -> list[Edge]:
-        """One, or two if answers count."""
+        """The edges that the link belongs to: one, or two if answers count."""
         return [self.edge] if self.edge.answers is None else [self.edge, self.edge.answers]
 
     def go_on(self) -> None:
@@ -228,7 +230,7 @@ class _Side(asyncio.Protocol):
             self._flow = self._link.forth
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
+        """Hands the bytes to the flow of this direction."""
         assert self._flow is not None
         self._flow.take(data)
 
@@ -241,11 +243,11 @@ class _Side(asyncio.Protocol):
         self._link.on_side_lost(self._flow)
 
     def pause_writing(self) -> None:
-        """See asyncio."""
+        """Stops the reading of the other side until there is room."""
         self._other().on_sink_full(True)
 
     def resume_writing(self) -> None:
-        """See asyncio."""
+        """Lets the other side read on."""
         self._other().on_sink_full(False)
 
     def _other(self) -> _Flow:
@@ -306,7 +308,7 @@ class Fabric:
         return enter
 
     def remove_node(self, node: int) -> None:
-        """It left: its edges and its gate are closed."""
+        """Closes the edges and the gate of a node that left."""
 
         def act() -> None:
             for pair in [pair for pair in self._edges if node in pair]:
@@ -366,7 +368,9 @@ class Fabric:
         self._on_loop(act)
 
     def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
-        """These edges (default: all) are whole again; `reset` drops connections that were cut, with what they held."""
+        """Makes these edges (default: all) whole again; `reset` drops connections that were cut, with what they
+        held.
+        """
         chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
 
         def act() -> None:
@@ -376,7 +380,7 @@ class Fabric:
         self._on_loop(act)
 
     def traffic(self) -> dict[Pair, Traffic]:
-        """What each edge has carried since the start."""
+        """Returns the traffic of each edge since the start."""
 
         def act() -> dict[Pair, Traffic]:
             return {

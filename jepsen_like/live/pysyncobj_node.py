@@ -33,7 +33,7 @@ class ProxiedNode(TCPNode):  # type: ignore[misc]  # no types
 
     @property
     def port(self) -> int:
-        """Where to connect."""
+        """The port to connect to."""
         return self._dial_port
 
 

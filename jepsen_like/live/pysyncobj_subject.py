@@ -59,7 +59,7 @@ class _Node(NamedTuple):
 
 
 class PySyncObjSubject(OfProcesses):
-    """See Subject."""
+    """A `Subject` of pysyncobj processes."""
 
     name = "pysyncobj"
     topic = TOPIC
@@ -88,11 +88,11 @@ class PySyncObjSubject(OfProcesses):
 
     @property
     def node_ids(self) -> list[int]:
-        """See Subject."""
+        """The ids of all nodes, ascending."""
         return [node.id for node in self._nodes]
 
     def start(self) -> None:
-        """See Subject."""
+        """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
         for node in self._nodes:
             node.home.mkdir(parents=True)
             peers = {other.address: self.fabric.ports[node.id, other.id] for other in self._nodes if other != node}
@@ -107,13 +107,13 @@ class PySyncObjSubject(OfProcesses):
             )
 
     def stop(self) -> None:
-        """See Subject."""
+        """Ends all nodes, paused ones too."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
 
     def start_node(self, node: int) -> None:
-        """See Subject."""
+        """Starts a node that does not run; does not wait for it to join."""
         home = self._nodes[node - 1].home
         module = "jepsen_like.live.pysyncobj_node"
         command = [sys.executable, "-P", "-m", module, str(home / "settings.json")]
@@ -125,7 +125,7 @@ class PySyncObjSubject(OfProcesses):
         return not self.processes.is_running(node)
 
     def states(self) -> dict[int, NodeState | None]:
-        """See Subject."""
+        """Asks every node for its state at once; None for one that does not answer. Any thread."""
         return dict(zip(self.node_ids, self._pool.map(self._state, self._nodes), strict=True))
 
     def _state(self, node: _Node) -> NodeState | None:
@@ -143,7 +143,7 @@ class PySyncObjSubject(OfProcesses):
         return self._paddings[hash(message_id) % len(self._paddings)]
 
     async def open_client(self) -> PySyncObjClient:
-        """See Subject."""
+        """Returns a new client for the running loop."""
         return PySyncObjClient(self)
 
     async def find_leader(self) -> int | None:
@@ -153,11 +153,11 @@ class PySyncObjSubject(OfProcesses):
         return None if leader is None else self._nodes[leader - 1].port
 
     def read_all(self, history: HistoryWriter) -> int:
-        """See Subject."""
+        """Reads every replica to its end into the history; returns the number of rows."""
         return sum(_read_node(node, history) for node in self._nodes)
 
     def evidence(self) -> list[str]:
-        """What the nodes themselves printed about cutting their logs."""
+        """Returns the lines that the nodes themselves printed about cutting their logs."""
         told = []
         for node in self._nodes:
             lines = (node.home / "node.log").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -198,7 +198,9 @@ class PySyncObjClient:
         self._reading: asyncio.Task[None] | None = None
 
     async def submit(self, message_id: str) -> asyncio.Future[Placed]:
-        """See LogClient."""
+        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if not
+        acknowledged.
+        """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Placed] = loop.create_future()
         if self._writer is None and not await self._connect():
@@ -253,7 +255,7 @@ class PySyncObjClient:
         self._settle(number, "unknown", f"no answer in {SEND_TIMEOUT_S:.0f} s")
 
     async def close(self) -> None:
-        """See LogClient."""
+        """Ends the connection; open sends end as unknown."""
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -106,25 +106,25 @@ class RaftMQSubject(OfProcesses):
         base = free_base_port(4 * count)
         self.nodes: list[NodeRecord] = plan_nodes(data, count, base)
         self._ids = {node.id for node in self.nodes}
-        """Ever given."""
+        """All ids that were ever given."""
         self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed)
         self._pool = concurrent.futures.ThreadPoolExecutor(count + 2, "raftmq-chaos-status")
 
     @property
     def node_ids(self) -> list[int]:
-        """See Subject."""
+        """The ids of all nodes, ascending."""
         return [node.id for node in self.nodes]
 
     @property
     def servers(self) -> str:
-        """What a client is given."""
+        """The addresses that a client is given."""
         return ";".join(f"127.0.0.1:{node.namesrv_port}" for node in self.nodes)
 
     def _node(self, node_id: int) -> NodeRecord:
         return next(node for node in self.nodes if node.id == node_id)
 
     def start(self) -> None:
-        """See Subject."""
+        """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
         check_ports(self.nodes)
         write_configs(self.nodes, failpoints=True)
         for node in self.nodes:
@@ -136,8 +136,9 @@ class RaftMQSubject(OfProcesses):
         self._make_topic()
 
     def _wire(self, node: NodeRecord) -> None:
-        """Every other node's address becomes that of the proxy on the edge to it; a node that joins is reached by the
-        others at its gate."""
+        """Gives the node the addresses of its proxies for those of the other nodes; a node that joins is reached by the
+        others at its gate.
+        """
         config, ports = load(node.config_path), self.fabric.ports
         own = self.fabric.gates.get(node.id, node.peer_port)
         peers = tuple(
@@ -150,7 +151,7 @@ class RaftMQSubject(OfProcesses):
         node.config_path.write_text(dump(wired), encoding="utf-8")
 
     def plan_joining(self) -> NodeRecord:
-        """One more node, with its folder, its configuration and its edges; its process is not started yet."""
+        """Plans one more node, with its folder, its configuration and its edges; its process is not started yet."""
         number = 1 + max(self._ids)
         self._ids.add(number)
         base = free_base_port(4)
@@ -189,7 +190,7 @@ class RaftMQSubject(OfProcesses):
             mq.admin.create_group(GROUP)
 
     def stop(self) -> None:
-        """See Subject."""
+        """Ends all nodes, paused ones too."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
@@ -217,7 +218,7 @@ class RaftMQSubject(OfProcesses):
         return found
 
     def start_node(self, node: int) -> None:
-        """See Subject."""
+        """Starts a node that does not run; does not wait for it to join."""
         record = self._node(node)
         environment = dict(os.environ) | self._environment(node)
         command = [sys.executable, "-P", "-m", NODE_MODULE, "--config", str(record.config_path)]
@@ -228,7 +229,7 @@ class RaftMQSubject(OfProcesses):
         write_cluster(self.data, ClusterFile(self.nodes))
 
     def states(self) -> dict[int, NodeState | None]:
-        """See Subject."""
+        """Asks every node for its state at once; None for one that does not answer. Any thread."""
         nodes = self.nodes
         answers = self._pool.map(lambda node: fetch_status(node.admin_port, _STATUS_TIMEOUT_S), nodes)
         return {node.id: _state(answer) for node, answer in zip(nodes, answers, strict=True)}
@@ -248,7 +249,9 @@ class RaftMQSubject(OfProcesses):
         return {point["name"]: int(point["waiting"]) for point in answer["failpoints"]}
 
     def disk(self, node: int) -> tuple[int, bool]:
-        """See HasDisks."""
+        """Returns (how often its log began to wait for space since the node was opened, whether it waits now). Raises
+        OSError.
+        """
         view = self.request(node, "GET", "/v1/status")["disk"]
         return int(view["parkings"]), bool(view["parked"])
 
@@ -268,11 +271,11 @@ class RaftMQSubject(OfProcesses):
             return json.loads(answer.read())
 
     async def open_client(self) -> RaftMQLogClient:
-        """See Subject."""
+        """Returns a new client for the running loop."""
         return RaftMQLogClient(self.servers)
 
     def read_all(self, history: HistoryWriter) -> int:
-        """See Subject."""
+        """Reads every replica to its end into the history; returns the number of rows."""
         from jepsen_like.read_node import read_node
         from raftmq.client import connect
 
@@ -280,7 +283,7 @@ class RaftMQSubject(OfProcesses):
             return sum(pool.map(lambda node: read_node(mq, node, TOPIC, QUEUES, history, id_of), self.nodes))
 
     def evidence(self) -> list[str]:
-        """See Subject: the last words of nodes that ended by themselves."""
+        """Returns the last words of nodes that ended by themselves."""
         told = []
         for node in self.nodes:
             if codes := self.processes.exits.get(node.id):
@@ -313,7 +316,9 @@ class RaftMQLogClient:
         self._loop = asyncio.get_running_loop()
 
     async def submit(self, message_id: str) -> asyncio.Future[Placed]:
-        """See LogClient."""
+        """Starts a send and returns when the next may start; the future ends with SendFailed or SendUnknown if not
+        acknowledged.
+        """
         outcome: asyncio.Future[Placed] = self._loop.create_future()
         try:
             sending = await self._producer.send_soon(TOPIC, body_of(message_id), key=message_id)
@@ -324,7 +329,7 @@ class RaftMQLogClient:
         return outcome
 
     async def close(self) -> None:
-        """See LogClient."""
+        """Ends the connections; open sends end as unknown."""
         await self._client.close()
 
 
@@ -334,7 +339,7 @@ def _settle_as(outcome: asyncio.Future[Placed], done: asyncio.Future[SendResult]
 
 
 def _settle(outcome: asyncio.Future[Placed], error: BaseException | None, result: Any) -> None:
-    """Only what the client promises not to have happened counts as a failure."""
+    """Ends the outcome of a send: only what the client promises not to have happened counts as a failure."""
     if outcome.done():
         return
     if error is None:

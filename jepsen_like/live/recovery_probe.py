@@ -1,4 +1,6 @@
-"""How a restarted node comes back: when it serves, what it scanned, and that no queue has fewer rows than before."""
+"""Measures the return of a restarted node: when it serves, what it scanned, and that no queue has fewer rows than
+before.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class Restart(NamedTuple):
     node: int
     log_bytes: int
     serving_s: float
-    """From the start of the process until its health is good."""
+    """Seconds from the start of the process until its health is good."""
     account: dict[str, Any]
     """`GET /v1/recovery`."""
 
@@ -35,7 +37,7 @@ class Restart(NamedTuple):
         return int(self.account["bytes_scanned"])
 
     def to_json(self) -> dict[str, Any]:
-        """For verdict.json."""
+        """Returns the restart as JSON, for verdict.json."""
         return {
             "node": self.node,
             "log_bytes": self.log_bytes,
@@ -56,7 +58,9 @@ def read_rows(subject: RaftMQSubject, node: int) -> Rows:
 
 
 def shrunk(before: Rows, after: Rows) -> str | None:
-    """What is wrong, if the later reading is of at least the same entries and has fewer rows; None if nothing is."""
+    """Returns the loss if the later reading is of at least the same entries and has fewer rows; None if no row is
+    missing.
+    """
     if after.above < before.below or all(now >= then for now, then in zip(after.ends, before.ends, strict=True)):
         return None
     return (

@@ -32,7 +32,7 @@ class Repeats:
     def __init__(
         self, topic: str, queues: int, history: HistoryWriter, numbers: Iterator[int], rng: random.Random
     ) -> None:
-        """`numbers`: of processes."""
+        """`numbers`: the numbers of its processes."""
         self._topic, self._queues = topic, queues
         self._history, self._numbers, self._rng = history, numbers, rng
         self._producer_id = rng.randbytes(16).hex()

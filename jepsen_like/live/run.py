@@ -35,20 +35,20 @@ SUM_UP_TRIES = 3
 PROGRESS_ACKS = 50
 PROGRESS_S = 30.0
 QUIET_LOAD_S = 30.0
-"""Until the last request under way has an outcome."""
+"""Seconds until the last request under way has an outcome."""
 
 
 class Tools(NamedTuple):
-    """What this machine offers for the faults that need it."""
+    """The tools of this machine for the faults that need them."""
 
     power: PowerCut | None = None
     clocks: SkewsClocks | None = None
     suspicion: str = ""
-    """What went wrong before the run; with it, no run is valid."""
+    """The failure before the run that casts doubt on it, in words; with one, no run is valid."""
 
 
 class Run:
-    """`execute` once."""
+    """One run; call `execute` once."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Run:
         self._played += scene.played
 
     def _hold(self, held: bool) -> bool:
-        """Holds the load, or lets it go on; whether nothing is under way any more."""
+        """Holds the load, or lets it go on; returns True if nothing is under way any more."""
         self._load.factor = 0.0 if held else 1.0
         if self._side is not None:
             self._side.held = held
@@ -270,7 +270,7 @@ class Run:
             self._reasons.append(f"the states could not be summed up: {error}")
 
     def _wait_caught_up(self) -> bool:
-        """Whether all replicas came to have applied the same; a reason for doubt if not."""
+        """Returns True once all replicas have applied the same; notes a reason for doubt if they do not in time."""
         caught_up = until(lambda: is_caught_up(self._subject.states()), CATCH_UP_S, 0.1)
         if not caught_up:
             self._reasons.append(f"the replicas had not applied the same after {CATCH_UP_S:.0f} s")
@@ -306,7 +306,7 @@ class Run:
         )
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
-        """None for chosen faults, and for other systems than our own."""
+        """Returns the gates of the run; none for chosen faults, and for other systems than our own."""
         if self._scene is not None:
             return self._scene.gates
         if self._plan.chosen or self._side is None:

@@ -51,7 +51,7 @@ class Scenario(NamedTuple):
     is_scripted: bool = False
     """It plays acts (`jepsen_like.live.stories`), not faults dealt at random; `--time` does not apply."""
     files_max: int | None = None
-    """How many files and connections each node may have open; None: as many as the harness."""
+    """Limit of files and connections that each node may have open; None: as many as the harness."""
 
 
 _BUILT = (

@@ -1,4 +1,4 @@
-"""From a command line to a finished run: the folder, what is owned, the subject, and the clean-up."""
+"""Leads from a command line to a finished run: the folder, what is owned, the subject, and the clean-up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHIM = "shim"
 
 
 class Wish(NamedTuple):
-    """What the user asked for."""
+    """The user's request."""
 
     subject: str
     scenario: Scenario | None
@@ -43,13 +43,13 @@ class Wish(NamedTuple):
     rate: int | None
     """None: what suits the subject."""
     scale: float = 1.0
-    """Of a scripted scenario, and of what hostile clients send."""
+    """Scale of a scripted scenario, and of what hostile clients send."""
     beside: tuple[str, ...] = ()
-    """See Plan."""
+    """Events at the nodes while each hostile client is played by itself (`Plan.beside`)."""
 
     @property
     def story(self) -> Story | None:
-        """What is played instead of faults dealt at random."""
+        """The story that is played instead of faults dealt at random; None if there is none."""
         if self.scenario is not None and self.scenario.is_scripted:
             return STORIES[self.scenario.name]
         name = story_of(self.nemeses, self.beside)
@@ -189,7 +189,9 @@ def _build(
 
 
 def _wants_shim(wish: Wish) -> bool:
-    """Only faults that need it, or choreographies that may use it, make the nodes run on the shim."""
+    """Returns True if the nodes must run on the shim: only faults that need it, or choreographies that may use it, make
+    them.
+    """
     needing = frozenset({Capability.POWER, Capability.CLOCK})
     chosen = wish.nemeses
     return chosen is None or any(n.needs & needing or n.name in ("part-kill", "pause-kill") for n in chosen)

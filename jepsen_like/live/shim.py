@@ -43,15 +43,15 @@ class Shim:
         self.disks = {node: NodeDisk(nodes / f"n{node}", folder / f"n{node}", library) for node in range(1, count + 1)}
 
     def environment(self, node: int) -> dict[str, str]:
-        """For the next process of a node."""
+        """Returns the environment of a node's next process."""
         return self.disks[node].environment()
 
     def skew(self, node: int, offset_ms: int) -> None:
-        """See SkewsClocks."""
+        """Moves the clock of the node from now on, until it is set to 0."""
         self.disks[node].set_clock(offset_ms)
 
     def skewed_readings(self, node: int) -> int:
-        """See SkewsClocks."""
+        """Returns how many times the node's process has read a moved clock so far."""
         return self.disks[node].skewed_readings
 
 
@@ -63,7 +63,7 @@ class ShimPower:
         self._shim = shim
 
     def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
-        """See PowerCut."""
+        """Kills the nodes, takes back what they had not synced, and returns the counts of what was lost and kept."""
         struck = [node for node in nodes if self._subject.is_running(node)]
         for blow in [self._subject.aim(node) for node in struck]:
             blow()
@@ -212,7 +212,7 @@ def _log_bytes(nodes: Path) -> bytes:
 
 
 def _check_clock(subject: RaftMQSubject, shim: Shim) -> None:
-    """Status answers read clocks; after a skew some of those readings must be moved."""
+    """Checks that a skew moves some of the readings of clocks that status answers make."""
     before = shim.skewed_readings(1)
     shim.skew(1, 1000)
     deadline = time.monotonic() + PROOF_S

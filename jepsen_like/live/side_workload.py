@@ -34,7 +34,7 @@ REGISTERS = 2
 PULL_MESSAGES = 512
 PAUSE_S = 0.1
 RESTART_SHARE = 0.02
-"""How often a consumer dies after a poll and another one takes its queue."""
+"""Share of polls after which a consumer dies and another one takes its queue."""
 ANSWER_S = 10.0
 EPOCH_OPS = 150
 """Operations on one register before the next one is used: the search for an order stays short."""
@@ -54,7 +54,7 @@ class SideWorkload:
         self._stopping = False
         self._busy = 0
         self.held = False
-        """While set, nothing new is begun; what is under way goes on. Any thread."""
+        """True while nothing new is begun; what is under way goes on. Any thread."""
         self.answered = 0
         """Operations with an outcome other than unknown."""
 

@@ -29,7 +29,7 @@ class StoryEnds(Exception):
 
 
 class Scene:
-    """What a story works with, and where it writes down what it found."""
+    """The tools of a story, and the place where it writes down what it found."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class Scene:
         self.tell = tell
         self._hold = hold
         self.time_s = plan.time_s if plan is not None else 0.0
-        """How long the story may last, where that is for the user to say."""
+        """Seconds that the story may last, where that is for the user to say."""
         self.rate = plan.rate if plan is not None and plan.rate_given else None
         """Sends per second that the user asked for."""
         self.attacks = [nemesis.name for nemesis in plan.nemeses] if plan is not None else []
-        """What hostile clients are to do."""
+        """Names of the attacks that hostile clients play."""
         self.beside = plan.beside if plan is not None else ()
-        """What happens to the nodes meanwhile, one after the other."""
+        """Events at the nodes meanwhile, one after the other."""
         self.played: list[Played] = []
         """Rounds of faults that the story dealt itself."""
         self.broken: list[str] = []
@@ -65,12 +65,12 @@ class Scene:
         self.doubts: list[str] = []
         self.gates: list[Gate] = []
         self.measured: dict[str, Any] = {}
-        """For the JSON."""
+        """Measurements for the JSON."""
         self._began = time.monotonic()
 
     @property
     def rng(self) -> random.Random:
-        """Seeded."""
+        """The run's seeded source of chance."""
         return self.stage.rng
 
     def count(self, full: int) -> int:
@@ -79,7 +79,9 @@ class Scene:
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[list[str]]:
-        """One act, in the history and on the screen with its time; what is added to the list is told with it."""
+        """Writes one act into the history and on the screen with its time; what is added to the list is told
+        with it.
+        """
         note = self.history.invoke(PROCESS + 1, "fault", {"kind": name, "nodes": []})
         at_s, told = time.monotonic() - self._began, []  # type: tuple[float, list[str]]
         try:
@@ -128,7 +130,7 @@ class Story(NamedTuple):
 
     play: Callable[[Scene], None]
     free_gib: int = 2
-    """Disk that it needs at scale 1."""
+    """Free disk that it needs at scale 1, in GiB."""
     segment_mib: int = 6
     load: LoadPlan | None = None
     """None: what suits the subject."""
@@ -139,13 +141,13 @@ class Story(NamedTuple):
     """Nodes have a directory for a tier, and evict to it. In a rehearsal segments are smaller, not fewer."""
 
     def segment_bytes(self, scale: float) -> int:
-        """Of the nodes' logs."""
+        """Returns the size of a segment of the nodes' logs."""
         full = self.segment_mib << 20
         return max(SEGMENT_BYTES_MIN, int(full * min(1.0, scale))) if self.is_tiered else full
 
 
 def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:
-    """Whether these nodes answer and name one leader among them that takes writes."""
+    """Returns True if these nodes answer and name one leader among them that takes writes."""
     states = subject.states()
     known = [state for node in nodes if (state := states[node]) is not None]
     leaders = {state.leader for state in known}

@@ -28,14 +28,14 @@ from raftmq.local.waiting import until
 
 FLIPS = 50
 KINDS = (*[Kind.SEALED] * 5, *[Kind.ACTIVE] * 2, Kind.INDEX, *[Kind.TABLE] * 2)
-"""Dealt in turn."""
+"""Kinds of files, dealt in turn."""
 GROWN_BYTES = 20 << 20
-"""Of log before the first flip: some segments are sealed, some tables written."""
+"""Bytes of log before the first flip: some segments are sealed, some tables written."""
 GROW_S = 300.0
 MEND_S = 10.0
 INSPECT_S = 120.0
 ITSELF_S, BACK_S = 30.0, 60.0
-"""For a node to serve again by itself, and after its state was replaced."""
+"""Seconds for a node to serve again: by itself, and after its state was replaced."""
 AROUND = 100
 """Messages read on either side of a flip in each queue."""
 DAMAGED = "-damaged-"
@@ -87,7 +87,9 @@ def _grow(scene: Scene) -> None:
 
 
 def _flip(scene: Scene, victim: int, kind: Kind) -> Flip:
-    """Of another kind if there is no such file. Raises StoryEnds if there is none at all."""
+    """Changes a byte of a file of this kind, or of another kind if there is no such file. Raises StoryEnds if there is
+    none at all.
+    """
     for each in dict.fromkeys((kind, Kind.SEALED, Kind.ACTIVE, Kind.INDEX)):
         made = flip(victim, scene.subject.data_of(victim), each, scene.rng, scene.stage.load.position)
         if made is not None:
@@ -144,7 +146,9 @@ def _restart(scene: Scene, node: int) -> bool:
 
 
 def _start(scene: Scene, node: int, timeout_s: float) -> bool:
-    """Whether it serves in time. One that ends by itself, because it met the damage, is started again."""
+    """Starts the node; True if it serves in time. A node that ends by itself, because it met the damage, is started
+    again.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if not scene.subject.is_running(node):
@@ -155,7 +159,7 @@ def _start(scene: Scene, node: int, timeout_s: float) -> bool:
 
 
 def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
-    """What fsck says of the file while the node is stopped; damage of the state is then cured by replacing it.
+    """Returns what fsck says of the file while the node is stopped; damage of the state is then cured by replacing it.
 
     Raises StoryEnds if the node does not serve afterwards.
     """
@@ -169,7 +173,9 @@ def _check_offline(scene: Scene, made: Flip) -> list[Finding]:
 
 
 def _rebuild(scene: Scene, node: int) -> None:
-    """As `raftmq rebuild DIR --yes`: from the newest sound checkpoint, else by replaying the log."""
+    """Replaces the state as `raftmq rebuild DIR --yes` does: from the newest sound checkpoint, else by replaying the
+    log.
+    """
     for back in ("checkpoint", "start"):
         work = Rebuild(OsFileSystem(), scene.subject.data_of(node), int(time.time() * 1000))
         try:
@@ -224,7 +230,9 @@ def _read_queue(scene: Scene, mq: Any, address: str, queue_id: int, made: Flip) 
 
 
 def _compare(scene: Scene) -> None:
-    """All stop; the logs must be the same byte for byte: nothing rotten is left, and nothing rotten was passed on."""
+    """Stops all nodes and compares their logs, which must be the same byte for byte: nothing rotten is left, and
+    nothing rotten was passed on.
+    """
     with scene.quiet():
         with scene.act("all stop, the logs are compared") as told:
             scene.wait_caught_up()

@@ -19,15 +19,17 @@ from jepsen_like.live.subject import LoadPlan
 KILLS, STOPS, SILENCES = 100, 50, 30
 FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
 SILENT_MEDIAN_MS = 1200
-"""Of a leader whose connections stay open: the others wait for their election timeout first."""
+"""Median in ms for a leader whose connections stay open: the others wait for their election timeout first."""
 GRACEFUL_GAP_MS = 200
 AWAY_S = (0.3, 1.0)
-"""How long the old leader stays away: long enough for the others to settle without it."""
+"""Seconds that the old leader stays away: long enough for the others to settle without it."""
 SILENT_S = (2.0, 3.0)
-"""How long a leader hangs, or is cut off."""
+"""Seconds that a leader hangs, or is cut off."""
 SETTLED_S = 0.2
 CALM_S = (0.6, 1.3)
-"""Between one recovery and the next blow: pauses of this time are the machine's own, and are told beside the others."""
+"""Seconds between one recovery and the next blow: pauses of this time are the machine's own, and are told beside the
+others.
+"""
 
 Strike = Callable[[int], tuple[str, Callable[[], None]]]
 """A blow at the leader: what it was, and what brings the node back."""
@@ -61,7 +63,7 @@ def play_frozen(scene: Scene) -> None:
 
 
 def play_isolated(scene: Scene) -> None:
-    """Nothing passes between the leader and the others; clients reach all of them, the old leader too."""
+    """Cuts the leader off from the others; clients reach all of them, the old leader too."""
 
     def cut(leader: int) -> tuple[str, Callable[[], None]]:
         fabric = scene.subject.fabric
@@ -145,7 +147,7 @@ def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float
 
 
 LOAD = LoadPlan(1000, 256)
-"""Steady, and far below what the machine can do: waiting for the processor is not what is measured."""
+"""A steady load, far below what the machine can do: waiting for the processor is not what is measured."""
 FAILOVER = Story(play_failover, load=LOAD)
 FROZEN = Story(play_frozen, load=LOAD)
 ISOLATED = Story(play_isolated, load=LOAD)

@@ -24,11 +24,11 @@ from jepsen_like.live.story import Scene, Story
 from jepsen_like.live.watch import Watch
 
 CALM_SHARE, CALM_MIN_S = 0.1, 4.0
-"""How much of the time of the attacks is calm besides, and how long each calm is at least."""
+"""Calm besides the attacks: its share of their time, and the seconds of each calm at least."""
 WINDOW_S = 100.0
-"""So long, about, are attacks played between two calms."""
+"""Seconds, about, of attacks between two calms."""
 REST_S = 3.0
-"""After attacks, before calm is measured: what they left goes on for a while."""
+"""Seconds after attacks before calm is measured: what they left goes on for a while."""
 PROBE_S, PROBE_FACTOR, SETTLE_S = 4.0, 8.0, 2.0
 """The load that is offered to find out what is taken, and for how long."""
 SLOWER_MAX = 2.0
@@ -42,7 +42,7 @@ _SLACK_S = 1.0
 _MIB = 1 << 20
 
 Span = tuple[int, int]
-"""From, until: nanoseconds on the clock of the history."""
+"""Start and end: nanoseconds on the clock of the history."""
 
 
 def play(scene: Scene) -> None:
@@ -99,7 +99,7 @@ def _settle_rate(scene: Scene) -> float:
 
 
 class _Rounds:
-    """What the attacker told, from its thread."""
+    """The rounds that the attacker told of, from its thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -23,15 +23,15 @@ from jepsen_like.live.subject import LoadPlan
 from jepsen_like.live.watch import Change, Watch
 
 REQUESTS: Final = 5_000
-"""Of each cell at full scale."""
+"""Requests of each cell at full scale."""
 LONGER_MAX: Final = 1.5
-"""A cell that has not sent them by then ends after so many times the time that it was to last."""
+"""Limit of the time of a cell that has not sent them by then, as a multiple of the time that it was to last."""
 ROUND_MAX: Final = 4.0
-"""So many times, if no round is over."""
+"""Limit of a cell's time if no round is over, as a multiple of the time that it was to last."""
 ROUNDS: Final = 6
-"""Of an attack, within that time."""
+"""Rounds of an attack, within that time."""
 P99_MAX_MS: Final = 250.0
-"""Of honest sends, while the leader stays."""
+"""Highest 99th percentile of honest sends, in ms, while the leader stays."""
 SETTLE_S: Final = 2.0
 STOPS: Final = 3
 """An entry that the leader makes by itself may come between two stops; then they are tried again."""
@@ -76,7 +76,9 @@ def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
 
 
 def _goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
-    """Whether a cell lasts longer than the time that it was to last; it has taken so many times as long."""
+    """Returns True if a cell lasts longer than the time that it was to last; `times`: how many times as long it has
+    taken.
+    """
     if not any(each.is_over for each in rounds):
         return times < ROUND_MAX
     return _sent(rounds) < wanted and times < LONGER_MAX
@@ -128,7 +130,7 @@ def _judged(
 
 
 def _is_reign(change: Change) -> bool:
-    """Another leader, or term; not the end of a process."""
+    """True if this is another leader or term, not the end of a process."""
     return " leads term " in change.what
 
 

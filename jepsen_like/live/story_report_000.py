@@ -22,14 +22,16 @@ SEGMENTS = 24
 KEYS = 1_000_000
 TOPICS = ("tiered-a", "tiered-b", "tiered-c")
 POINTS = ("tier.uploading", "tier.put", "tier.uploaded", "tier.read_back", "tier.verified", "tier.manifest")
-"""Before each record, call and publication of an upload: see cluster/tier/uploader.py and tier_service.py."""
+"""Failpoints before each record, call and publication of an upload: see cluster/tier/uploader.py and
+tier_service.py.
+"""
 MINUTES = 15
 SPARE_KEYS = 4
-"""Times KEYS at most: a leader that is slow to come to a point is waited for with more messages."""
+"""Limit of the messages, in multiples of KEYS: more are sent while a leader is slow to come to a point."""
 OVERHEAD_BYTES = 300
-"""Of a message in the log, beside its body."""
+"""Bytes of a message in the log, beside its body."""
 CHUNKS = 8
-"""Per segment."""
+"""Chunks per segment."""
 VERIFIED_S = 120.0
 """A pause after failures lasts up to 30 s."""
 

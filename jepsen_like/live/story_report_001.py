@@ -20,7 +20,7 @@ T = TypeVar("T")
 A, B, C = 1, 2, 3
 COUNT, SWITCHES = 1000, 200
 SWITCH_S = 20.0
-"""For one switch with its write; more ends the story."""
+"""Seconds for one switch with its write; more ends the story."""
 PREFIX = "r1-"
 SHOWN = 5
 _ATTRIBUTES: tuple[dict[str, str], ...] = (
@@ -89,7 +89,7 @@ def _with_client(scene: Scene, what: str, act: Callable[[AsyncClient], Awaitable
 
 
 def _change(scene: Scene, catalogue: Catalogue, count: int) -> None:
-    """On B: some are changed, some deleted, new ones added."""
+    """Changes some on B, deletes some, and adds new ones."""
     changed = _created(scene, range(0, count, 3))
     _write(scene, catalogue, f"{len(changed[0])} of them changed on B", changed)
     topics, groups = (
@@ -122,7 +122,7 @@ def _term(scene: Scene, node: int) -> int:
 
 
 def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
-    """All stop, their states are summed up, A and C come back alone, and each of them leads once."""
+    """Stops all nodes and sums up their states; A and C come back alone, and each of them leads once."""
     with scene.quiet():
         with scene.act("all stop") as told:
             scene.wait_caught_up()
@@ -141,7 +141,9 @@ def _restart_without_b(scene: Scene, catalogue: Catalogue) -> None:
 
 
 def _compare(scene: Scene, catalogue: Catalogue, when: str, nodes: list[int] | None = None) -> None:
-    """What the leader tells linearizably, and what every running node shows of its own state once it has caught up."""
+    """Compares the catalogue with what the leader tells linearizably, and with what every running node shows of its own
+    state once it has caught up.
+    """
     running = scene.subject.node_ids if nodes is None else nodes
     with scene.act(f"metadata compared: {when}") as told:
         differences = _with_client(scene, "read", catalogue.differences)

@@ -19,7 +19,7 @@ KILLS = 50
 SCANNED_MAX = 64 << 20
 SERVING_S = 3.0
 MARKS = (0.25, 0.5, 1.0)
-"""Of the full length: 0.5, 1 and 2 GiB."""
+"""Shares of the full length: 0.5, 1 and 2 GiB."""
 TRICKLE = 0.1
 """Share of the load that goes on while a node is killed and comes back."""
 STALL_S = 120.0

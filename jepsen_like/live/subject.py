@@ -1,4 +1,4 @@
-"""What the harness knows of a system under test: nodes to hurt, a log to append to, replicas to read.
+"""The harness's view of a system under test: nodes to hurt, a log to append to, replicas to read.
 
 Workloads, nemeses and checkers see only this; what a subject cannot do is missing from its `capabilities`, and a
 nemesis that needs it is refused or skipped with the reason, never counted.
@@ -16,7 +16,7 @@ from jepsen_like.live.proxy import Fabric
 
 
 class Capability(Enum):
-    """What a fault or a workload may need of a subject."""
+    """An ability that a fault or a workload may need of a subject."""
 
     FAILPOINTS = "failpoints"
     """Faults at named places inside a node."""
@@ -32,7 +32,7 @@ class Capability(Enum):
 
 
 class Placed(NamedTuple):
-    """Where an acknowledged message stands."""
+    """The place of an acknowledged message."""
 
     queue_id: int
     queue_offset: int
@@ -49,7 +49,7 @@ class SendUnknown(Exception):
 
 
 class NodeState(NamedTuple):
-    """What a node says of itself."""
+    """A node's state, by its own word."""
 
     term: int
     leads: bool
@@ -66,7 +66,7 @@ class LoadPlan(NamedTuple):
     rate: int
     in_flight_max: int
     prefix: str = "w"
-    """Of message ids: decides how large bodies are (payload.py)."""
+    """Prefix of message ids: decides how large bodies are (payload.py)."""
 
 
 class LogClient(Protocol):
@@ -97,7 +97,7 @@ class Subject(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this cluster, on this machine, can do."""
+        """The abilities of this cluster on this machine."""
 
     def start(self) -> None:
         """Makes and starts all nodes and waits until writes are open. Raises LocalError."""
@@ -109,7 +109,7 @@ class Subject(Protocol):
         """Starts a node that does not run; does not wait for it to join."""
 
     def is_running(self, node: int) -> bool:
-        """Whether its process lives (a paused one does)."""
+        """Returns True if the node's process lives (a paused one does)."""
 
     def aim(self, node: int) -> Callable[[], None]:
         """Finds the process now; what is returned kills it (-9) without further ado."""
@@ -127,7 +127,7 @@ class Subject(Protocol):
         """SIGCONT; harmless for one that is not stopped."""
 
     def states(self) -> dict[int, NodeState | None]:
-        """What every node says now; None for one that does not answer. Any thread."""
+        """Asks every node for its state now; None for one that does not answer. Any thread."""
 
     async def open_client(self) -> LogClient:
         """A client of its own, on the running loop."""
@@ -136,11 +136,11 @@ class Subject(Protocol):
         """Reads every replica to its end into the history (`read`); returns the number of rows."""
 
     def evidence(self) -> list[str]:
-        """What the nodes' own logs say about a loss, one line each."""
+        """Returns the lines of the nodes' own logs that tell of a loss."""
 
 
 def leader_of(states: dict[int, NodeState | None]) -> int | None:
-    """Who leads in the highest term, by its own word."""
+    """Returns the node that leads in the highest term, by its own word; None if there is none."""
     known = {node: state for node, state in states.items() if state is not None}
     top = max((state.term for state in known.values()), default=None)
     return next((node for node, state in known.items() if state.leads and state.term == top), None)

@@ -11,7 +11,7 @@ from jepsen_like.live.plan import Plan
 
 
 def lines(outcome: Outcome, plan: Plan) -> Iterator[str]:
-    """All but the verdict itself, which `last_line` says."""
+    """Returns all lines but the verdict itself, which `last_line` says."""
     told = outcome.to_json(plan)
     counts = outcome.counts
     yield (

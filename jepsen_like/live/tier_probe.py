@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jepsen_like.live.raftmq_subject import RaftMQSubject
 
 STORE = "store"
-"""Beside the nodes' folders."""
+"""Folder of the tier, beside the nodes' folders."""
 KEPT_SEGMENTS = 4
 PAGES_MAX = 1000
 
@@ -43,7 +43,7 @@ class TierProbe:
         self.store = subject.data / STORE
 
     def view(self, node: int) -> dict[str, Any]:
-        """What the node says of its tier."""
+        """Returns the node's view of its tier."""
         answer: dict[str, Any] = self._subject.request(node, "GET", "/v1/tier")
         return answer
 
@@ -61,7 +61,7 @@ class TierProbe:
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Inside, no call to the store succeeds."""
+        """Makes every call to the store fail inside the block."""
         away = self.store.with_name(f"{STORE}.away")
         self.store.rename(away)
         self.store.write_text("not a directory\n", encoding="utf-8")
@@ -72,7 +72,7 @@ class TierProbe:
             away.rename(self.store)
 
     def wait_verified(self, node: int, position: int, timeout_s: float) -> bool:
-        """Whether the tier held, in time, all of the log up to there, and the manifest said so."""
+        """Waits until the tier holds all of the log up to there, and the manifest says so; False if not in time."""
         return until(
             lambda: self.view(node)["verified_to"] >= position and self.published_end() >= position, timeout_s, 0.1
         )
@@ -91,12 +91,12 @@ class TierProbe:
         return view
 
     def published_end(self) -> int:
-        """Where the newest manifest's last segment ends."""
+        """Returns the position at which the newest manifest's last segment ends; 0 without one."""
         segments = self._manifest()[1]
         return int(segments[-1]["end"]) if segments else 0
 
     def _manifest(self) -> tuple[str, list[dict[str, Any]]]:
-        """(what is wrong with it, its segments)."""
+        """Returns (what is wrong with the newest manifest, its segments)."""
         folder = self._folder()
         if folder is None or not (folder / "manifest/HEAD").exists():
             return "there is no manifest", []
@@ -113,8 +113,9 @@ class TierProbe:
         return found[0] if found else None
 
     def differences(self, position: int) -> list[str]:
-        """Where states, manifest and listing do not agree, up to that position of the log: each segment and its index
-        once, verified, and nothing else in the store."""
+        """Returns the differences between states, manifest and listing, up to that position of the log: each segment
+        and its index must be there once, verified, and nothing else in the store.
+        """
         wrong, segments = self._manifest()
         found = [wrong] if wrong else []
         for node in self._subject.node_ids:

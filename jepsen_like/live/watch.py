@@ -1,4 +1,4 @@
-"""What the nodes look like from outside while they are attacked: memory, life, leader and term."""
+"""Watches the nodes from outside while they are attacked: memory, life, leader and term."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.1
 LATE_S = 0.05
-"""Less is no news on any machine."""
+"""Seconds of a late wake-up that is noted: shorter ones happen on any machine."""
 
 
 class Change(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a report says about a run besides its history."""
+"""The facts about a run that its report adds to the history."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class RunInfo(NamedTuple):
     replay: str
     """The command that repeats it."""
     started: str = ""
-    """When, for people."""
+    """Time of the start, for people."""
     facts: Mapping[str, object] = {}
     """Options, versions, counts: anything worth a line."""
     machine: Mapping[str, object] = {}
-    """See machine_facts."""
+    """Facts about the machine, as `machine_facts` returns them."""
     verdict: Outcome | None = None
-    """Of the whole run, which may know more than its checkers do; None: what the checkers say."""
+    """The verdict on the whole run, which may know more than its checkers do; None: the checkers' own."""
     reasons: Sequence[str] = ()
-    """Why the verdict is what it is, besides what the checkers found."""
+    """Reasons of the verdict, besides what the checkers found."""
     explanation: str = ""
-    """What happened, told step by step; plain text, blank lines separate paragraphs."""
+    """The events, told step by step; plain text, blank lines separate paragraphs."""
 
 
 def machine_facts() -> dict[str, str]:

@@ -20,7 +20,7 @@ class Series(NamedTuple):
     fail: list[int]
     info: list[int]
     p50_ms: list[float | None]
-    """Of the operations that ended ok in this bin; None if there were none."""
+    """Median latency of the operations that ended ok in this bin; None if there were none."""
     p99_ms: list[float | None]
     max_ms: list[float | None]
 

@@ -26,7 +26,7 @@ class Term(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """What is drawn. Nanoseconds on the clock of the history."""
+    """The content of the picture. Nanoseconds on the clock of the history."""
 
     start_ns: int
     end_ns: int
@@ -38,7 +38,7 @@ class Timeline(NamedTuple):
 
     @classmethod
     def of(cls, operations: Operations) -> Timeline | None:
-        """None if no client did anything."""
+        """Returns the timeline of a history; None if no client did anything."""
         attempts = operations.of(*sorted(operations.kinds - NOT_CLIENTS))
         if not attempts:
             return None

@@ -95,7 +95,7 @@ class Witnesses:
         return f'<div class="wide"><table class="steps">{head}{rows}</table></div>'
 
     def _window(self, anomaly: Anomaly) -> str:
-        """What every replica holds around the message, next to what was acknowledged. Empty for other subjects."""
+        """Draws what every replica holds around the message, next to what was acknowledged. Empty for others."""
         send = self._messages.sends.get(anomaly.subject)
         if send is None or send.place is None:
             return ""

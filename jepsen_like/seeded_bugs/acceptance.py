@@ -1,4 +1,4 @@
-"""Whether the planted bugs prove enough: at least 50 that fulfil every column, and what the others lack.
+"""Judges whether the planted bugs prove enough: at least 50 that fulfil every column; and says what the others lack.
 
 A bug counts if its schedule kills it by a checker that it names, the unit tests of the touched layer pass with it, and
 no bug before it changes the same line. The others are extra: they are run, they must be caught, and they prove less.
@@ -32,13 +32,13 @@ class Standing(NamedTuple):
     """Columns that it does not fulfil; empty: it counts."""
     random: KillRate | None
     black_box: KillRate | None
-    """By random seeds."""
+    """Kill rate by random seeds, by what clients see alone."""
     clients: str | None
-    """Who fires in its schedule if only what clients see may."""
+    """Checker that fires in its schedule when only what clients see may fire; None if none does."""
     calm: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what the rows of the matrix do not have."""
+        """Returns, for JSON, the columns that the rows of the matrix do not have."""
         return {
             "line": f"{self.line[0]}:{self.line[1]}",
             "lacks": self.lacks,
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
 
 
 def standings(bugs: Sequence[Bug], rows: Sequence[Row], recorded: Mapping[str, Recorded]) -> list[Standing]:
-    """In the order given. A rate that was measured now goes before a recorded one."""
+    """Returns the standing of each bug, in the order given. A rate that was measured now goes before a recorded one."""
     found: list[Standing] = []
     taken: dict[tuple[str, int], str] = {}
     classical = classics.planted()

@@ -1,4 +1,4 @@
-"""How many of the bugs need no search at all: `raftmq sim bugs --calm` and `--unit-tests`."""
+"""Counts the bugs that need no search at all: `raftmq sim bugs --calm` and `--unit-tests`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How blatant a bug is: who fires in a run of 1,000 operations without a fault, or with one crash of the leader.
+"""Measures how blatant a bug is: which checker fires in a run of 1,000 operations without a fault, or with one crash of
+the leader.
 
 python -m jepsen_like.seeded_bugs.calm ROOT ENGINE     inside a copy: one JSON line
 """
@@ -19,7 +20,7 @@ from jepsen_like.seeded_bugs.catalogue import Bug, make_copy, require_copy
 
 OPERATIONS = 1_000
 CALM_MAX = 15
-"""Bugs that may die in it: the others have to be looked for."""
+"""Number of bugs that may die in a calm run: the others have to be looked for."""
 _TIMEOUT_S = 300
 _KILLS_THE_LEADER = 1
 """The seed of a fault that picks the leader."""
@@ -29,7 +30,7 @@ _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
 
 
 class CalmRow(NamedTuple):
-    """Who fired, None: nobody. Any checker counts here, and so does a crash of the mutated code."""
+    """The checkers that fired; None if none did. Any checker counts here, and so does a crash of the mutated code."""
 
     name: str
     fault_free: str | None
@@ -37,7 +38,7 @@ class CalmRow(NamedTuple):
 
     @property
     def dies(self) -> bool:
-        """Found without looking for it."""
+        """True if it is found without looking for it."""
         return self.fault_free is not None or self.single_crash is not None
 
 
@@ -61,7 +62,7 @@ def calm_row(bug: Bug) -> CalmRow:
 
 
 def calm_rows(bugs: Sequence[Bug], jobs: int) -> Iterator[CalmRow]:
-    """All, `jobs` at a time, in the order given."""
+    """Yields the rows of all bugs, in the order given; `jobs` run at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(calm_row, bugs)
 
@@ -70,7 +71,7 @@ def calm_rows(bugs: Sequence[Bug], jobs: int) -> Iterator[CalmRow]:
 
 
 def fired(engine: str, *, crash: bool) -> str | None:
-    """Who fires in a calm run of the packages that are imported."""
+    """Returns the checker that fires in a calm run of the packages that are imported; None if none does."""
     run = _RUNS[engine]
     try:
         return run(crash=crash)
@@ -118,7 +119,7 @@ def _full(*, crash: bool) -> str | None:
 
 
 _RUNS: dict[str, Callable[..., str | None]] = {"core": _core, "full": _full}
-"""By the engine that a bug names."""
+"""Runs, by the engine that a bug names."""
 
 
 def main(root: str, engine: str) -> int:

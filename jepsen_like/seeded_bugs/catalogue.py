@@ -40,7 +40,7 @@ class Bug:
     id: str
     title: str
     pedigree: str
-    """Where the bug comes from: an issue, a paper's figure, a rule of the paper that it breaks."""
+    """Origin of the bug: an issue, a paper's figure, a rule of the paper that it breaks."""
     engine: str
     checkers: tuple[str, ...]
     """Any of these firing means caught; the first is the one expected from the schedule."""

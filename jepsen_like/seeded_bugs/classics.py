@@ -10,7 +10,7 @@ CLASSICS = Path(__file__).resolve().parent / "classics.toml"
 
 
 class Classic(NamedTuple):
-    """One of them."""
+    """A classical bug."""
 
     id: str
     title: str
@@ -20,7 +20,9 @@ class Classic(NamedTuple):
 
 
 def load(path: Path = CLASSICS) -> list[Classic]:
-    """In the file's order. Raises ValueError for one without bugs and without a reason, or with both."""
+    """Reads the classics in the file's order. Raises ValueError for one without bugs and without a reason, or with
+    both.
+    """
     found = []
     for name, fields in tomllib.loads(path.read_text()).items():
         classic = Classic(name, fields["title"], tuple(fields["bugs"]), fields.get("why", ""))

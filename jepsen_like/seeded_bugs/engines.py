@@ -1,4 +1,4 @@
-"""What plays schedules and random seeds, by the engine that a bug names: who fires, and what it says.
+"""Plays schedules and random seeds, by the engine that a bug names: the checker that fires, and what it says.
 
 An engine is imported when it is used: a worker that searches the core does not wait for the rest of the packages.
 """
@@ -39,7 +39,9 @@ class Core:
     """`jepsen_like.core_sim`: the Raft core alone."""
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
-        """See Engine."""
+        """Plays a schedule; one of the checkers `named` is told if several fire. `black_box`: only what clients see may
+        fire.
+        """
         from jepsen_like.core_sim.scripted import Stage
         from jepsen_like.core_sim.violation import Violation
 
@@ -51,7 +53,7 @@ class Core:
         return NOBODY
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
-        """See Engine."""
+        """Runs a random seed."""
         from jepsen_like.core_sim.run import run_seed
 
         return Fired(run_seed(seed, black_box=black_box).checker, "")
@@ -61,13 +63,15 @@ class Full:
     """`jepsen_like.sim`: full nodes and clients."""
 
     def play(self, schedule: str, named: Collection[str], *, black_box: bool = False) -> Fired:
-        """See Engine."""
+        """Plays a schedule; one of the checkers `named` is told if several fire. `black_box`: only what clients see may
+        fire.
+        """
         from jepsen_like.sim.scripted import play
 
         return _fired(play(schedule, black_box=black_box), named)
 
     def seed(self, seed: int, named: Collection[str], *, black_box: bool) -> Fired:
-        """See Engine."""
+        """Runs a random seed."""
         from jepsen_like.sim.world import run_seed
 
         return _fired(run_seed(seed, black_box=black_box), named)

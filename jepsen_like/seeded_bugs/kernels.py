@@ -20,7 +20,7 @@ from cluster import kernel
 
 SOURCE = "cluster/kernel/_native.pyx"
 BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
-"""What setuptools reads, beside the source."""
+"""Files that setuptools reads, beside the source."""
 PASSED_BY = frozenset(
     {
         "cluster/broker/sends.py",

@@ -22,7 +22,7 @@ KILLS_ENOUGH = {"core": 20, "full": 10}
 """Engine -> kills after which the rate is known well enough."""
 _TIMEOUT_S = 900
 _CHUNKS = 4
-"""Into how many processes the unmutated code's seeds are cut."""
+"""Number of processes into which the unmutated code's seeds are cut."""
 
 
 class Row(NamedTuple):
@@ -32,28 +32,28 @@ class Row(NamedTuple):
     title: str
     engine: str
     caught: bool
-    """By the schedule or by a seed."""
+    """True if the schedule or a seed caught it."""
     checker: str | None
-    """Who fired in the schedule, else in the first killing seed."""
+    """Checker that fired in the schedule, else in the first killing seed."""
     scheduled: bool
     """The schedule kills it."""
     clients: str | None
-    """Who fires in the schedule if only what clients see may."""
+    """Checker that fires in the schedule when only what clients see may fire; None if none does."""
     seed: int | None
     """First killing seed of the random search."""
     seeds: int
     kills: int
     kills_per_1000: float
-    """Of the random seeds tried."""
+    """Kills per 1,000 of the random seeds tried."""
     seconds: float
-    """Until the first kill by a seed, else of everything."""
+    """Seconds until the first kill by a seed, else for everything."""
     cpu_seconds: float
-    """Of the whole row."""
+    """CPU seconds of the whole row."""
     note: str
-    """Why it is not caught, or what else fired."""
+    """Reason why it is not caught, or what else fired."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the row for JSON."""
         return self._asdict()
 
 
@@ -61,7 +61,7 @@ class Clean(NamedTuple):
     """The unmutated code on the schedules and seeds of the matrix."""
 
     alarms: list[str]
-    """What fired there: false alarms."""
+    """Checkers that fired there: false alarms."""
     cpu_seconds: float
 
 
@@ -109,7 +109,7 @@ def request_for(
     *,
     black_box: bool = False,
 ) -> dict[str, Any]:
-    """What a worker is asked to do."""
+    """Returns the request that a worker carries out."""
     return {
         "engine": engine,
         "schedules": list(schedules),

@@ -1,4 +1,4 @@
-"""What was measured of each bug by longer runs than the matrix: `recorded.toml`, one line per bug.
+"""The measurements of each bug by longer runs than the matrix: `recorded.toml`, one line per bug.
 
     C12 = { unit_tests = "pass", calm = "", random = [20, 48], black_box = [0, 260], clients = "lost-ack" }
 
@@ -29,20 +29,20 @@ class Recorded(NamedTuple):
     unit_tests: str | None = None
     """PASS, or how many of the touched layer's tests notice it, like "3 fail"."""
     calm: str | None = None
-    """Who fires in 1,000 operations without a fault or with one crash; "" if nobody does."""
+    """Checker that fires in 1,000 operations without a fault or with one crash; "" if none does."""
     random: KillRate | None = None
-    """By the checkers that the bug names."""
+    """Kill rate by the checkers that the bug names."""
     black_box: KillRate | None = None
-    """By what clients see alone."""
+    """Kill rate by what clients see alone."""
     clients: str | None = None
-    """Who fires in its schedule if only what clients see may; "" if nobody does."""
+    """Checker that fires in its schedule when only what clients see may fire; "" if none does."""
 
 
 NOTHING = Recorded()
 
 
 def load(path: Path = RECORD) -> dict[str, Recorded]:
-    """By the bug's id. Raises ValueError for a field that there is not, or a value of another shape."""
+    """Reads the record, by the bug's id. Raises ValueError for an unknown field, or a value of another shape."""
     return {name: _recorded(name, fields) for name, fields in tomllib.loads(path.read_text()).items()}
 
 

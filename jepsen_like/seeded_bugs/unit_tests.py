@@ -63,14 +63,14 @@ _ENDLESS = "a test that does not end"
 
 
 class Outcome(NamedTuple):
-    """What the unit tests say about one mutated copy."""
+    """The result of the unit tests on one mutated copy."""
 
     name: str
     passed: int
     failed: tuple[str, ...]
     """Tests that fail, without their folder."""
     note: str
-    """Why there is no result, else empty."""
+    """Reason why there is no result, else empty."""
 
     @property
     def unnoticed(self) -> bool:
@@ -85,7 +85,7 @@ def folders(files: Iterable[str]) -> tuple[str, ...]:
 
 
 def requested_of(files: Iterable[str], root: Path, *, searches: bool) -> dict[str, Any]:
-    """What pytest is asked to run in the copy under `root` where these files were changed."""
+    """Returns pytest's task in the copy under `root` where these files were changed."""
     ignored = _NODES_STARTED if searches else _NODES_STARTED + SEARCHES
     paths = [str(path.relative_to(root)) for folder in folders(files) for path in sorted(root.glob(folder))]
     return {
@@ -133,7 +133,7 @@ def outcome(bug: Bug, *, searches: bool = False) -> Outcome:
 
 
 def outcomes(bugs: Sequence[Bug], jobs: int, *, searches: bool = False) -> Iterator[Outcome]:
-    """All, `jobs` at a time, in the order given."""
+    """Yields the outcomes of all bugs, in the order given; `jobs` run at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda bug: outcome(bug, searches=searches), bugs)
 

@@ -14,7 +14,7 @@ from jepsen_like.seeded_bugs.catalogue import require_copy
 from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
-"""What mutated code may raise besides violations: noted as "crash", which catches nothing."""
+"""Errors that mutated code may raise besides violations: noted as "crash", which catches nothing."""
 
 
 def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
@@ -39,7 +39,9 @@ def _played(engine: Engine, schedule: str, named: list[str], *, black_box: bool)
 
 
 def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
-    """Random seeds until enough kills, or all; what fired where. `checkers`: those that count as caught."""
+    """Runs random seeds until there are enough kills, or all; returns what fired where. `checkers`: those that count as
+    caught.
+    """
     named = set(request["checkers"])
     kills: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""One question on a raw connection, and its answer; and clients of the load that ask so."""
+"""One request on a raw connection and its answer, and the clients of the load that ask this way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def dial(host: ClientHost, rng: random.Random, name: str, report: Report) 
 async def ask(
     host: ClientHost, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b""
 ) -> Answer | None:
-    """None: no answer in time, and the connection is given up."""
+    """Sends a question and returns its answer; None: no answer came in time, and the connection is given up."""
     future: asyncio.Future[Answer | None] = host.loop.create_future()
 
     def ended(answer: Answer | None) -> None:
@@ -66,8 +66,9 @@ class Asker(Client):
         name: str,
         act: Callable[[RawConnection], Awaitable[None]],
     ) -> None:
-        """Until stopped: a pause, then `act` on a connection, which is another one with probability `redials`; without
-        one, chance is not asked."""
+        """Repeats until stopped: a pause, then `act` on a connection, which is another one with probability `redials`;
+        if that is 0, chance is not asked.
+        """
         connection: RawConnection | None = None
         while not self.stopped:
             await asyncio.sleep(rng.uniform(*pause_s))

@@ -1,4 +1,4 @@
-"""What must hold while clients alone mean harm: all is healed, nobody fails, and some send what they can.
+"""Judges the phase in which only clients mean harm: all is healed, nobody fails, and some send what they can.
 
 Nobody leads another term, no node ends, every request is answered once, whoever means no harm is served, and what a
 node keeps for clients stays below a bound and is given back.
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 ATTACK_S = 3.0
 ANSWERS_S = 20.0
-"""Within which everything that was asked is answered once nobody asks any more."""
+"""Seconds within which everything that was asked is answered once nobody asks any more."""
 SERVED_S = 30.0
-"""Within which an honest send succeeds while others mean harm: 10 s, and the 20 s (ha.housekeeping_interval_ms) after
-which a link that leads nowhere since before the heal is given up."""
+"""Seconds within which an honest send succeeds while others mean harm: 10 s, and the 20 s (ha.housekeeping_interval_ms)
+after which a link that leads nowhere since before the heal is given up.
+"""
 GIVEN_BACK_S = 10.0
-"""Within which what was counted for requests is given back once there are none."""
+"""Seconds within which what was counted for requests is given back once there are none."""
 SLACK = 256 << 10
 """Bytes of answers that a node may keep for one client beside what its limits allow (`rooms.FIRST_ANSWER_BYTES`)."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
@@ -47,7 +48,7 @@ class Prober:
         self._sent = 0
 
     def probe(self, nodes: Iterable[str]) -> None:
-        """One message through each node."""
+        """Sends one message through each node."""
         for node in nodes:
             self.open += 1
             self.host.spawn(partial(self._probe, node))
@@ -91,7 +92,7 @@ class Prober:
 
 
 class Accounts:
-    """What nodes keep for clients, looked at while a run goes on."""
+    """The bytes and connections that nodes keep for clients, looked at while a run goes on."""
 
     def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
         """`limit`: bytes of answers that a node may keep."""
@@ -100,7 +101,7 @@ class Accounts:
         self.most = 0
 
     def look(self) -> None:
-        """No node keeps too many answers that nobody takes."""
+        """Checks that no node keeps too many answers that nobody takes."""
         waiting: dict[str, int] = {}
         for endpoint in self._network.endpoints:
             if endpoint.own[1] in PORTS:
@@ -112,7 +113,7 @@ class Accounts:
                 self._report("memory", f"{host} keeps {size} bytes of answers that nobody takes, {most} at most")
 
     def given_back(self) -> str:
-        """What is still counted although nothing is under way; "" if all is given back."""
+        """Returns what is still counted although nothing is under way; "" if all is given back."""
         for machine in self._machines():
             node = machine.node
             if node is None:
@@ -129,7 +130,7 @@ class Accounts:
 
 
 class CalmWorld(Protocol):
-    """What the phase needs of its world (`jepsen_like.sim.world`)."""
+    """The part of its world (`jepsen_like.sim.world`) that the phase needs."""
 
     options: Options
     loop: SimLoop
@@ -157,11 +158,12 @@ class Calm:
         limit = 4 * world.options.unsent_bytes
         self.accounts = Accounts(world.network, world.members, limit, world.monitor.report)
         self._linked_since_s = world.loop.now
-        """Since when no connection between members leads nowhere: what a node hands to the leader on such a one is
-        lost, and the few requests that are never answered with an error then stay without an answer."""
+        """Time since which no connection between members leads nowhere: what a node hands to the leader on such a one
+        is lost, and the few requests that are never answered with an error then stay without an answer.
+        """
 
     def attack(self, seconds: float = ATTACK_S) -> None:
-        """Everybody who means harm goes on, faster; nobody leads another term, and honest clients are served."""
+        """Lets the hostile clients go on, faster; no node leads another term, and honest clients are served."""
         world, hostile, prober = self._world, self.hostile, self._world.prober
         assert hostile is not None
         assert prober is not None
@@ -184,7 +186,7 @@ class Calm:
         return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
 
     def settle(self) -> None:
-        """Everything that was asked is answered, and what was counted for it is given back."""
+        """Waits until everything that was asked is answered, and what was counted for it is given back."""
         world, hostile = self._world, self.hostile
         assert hostile is not None
         end = world.loop.now + ANSWERS_S
@@ -207,7 +209,7 @@ class Calm:
             self._linked_since_s = self._world.loop.now
 
     def given_back(self) -> None:
-        """When nobody asks for anything any more."""
+        """Checks that everything is given back, when nobody asks for anything any more."""
         assert self.hostile is not None
         self.hostile.leave()
         world, end = self._world, self._world.loop.now + GIVEN_BACK_S

@@ -20,7 +20,7 @@ SOMETIMES_FROM = 1000
 
 
 class Summary:
-    """What a range of seeds gave."""
+    """The totals of a range of seeds."""
 
     def __init__(self, first_seed: int) -> None:
         self.first_seed = first_seed
@@ -40,12 +40,12 @@ class Summary:
         return [v for _, v in sorted(self.verdicts.items()) if v.violations]
 
     def share(self, holds: Callable[[SimResult], bool]) -> float:
-        """Of the seeds without violation."""
+        """Returns the share of the seeds without violation of which this holds."""
         whole = [verdict for verdict in self.verdicts.values() if not verdict.violations]
         return sum(map(holds, whole)) / max(1, len(whole))
 
     def shortfalls(self) -> list[str]:
-        """Why the run proves less than it seems to; [] if it does not."""
+        """Returns the reasons why the run proves less than it seems to; [] if it does not."""
         weak = sorted(v.seed for v in self.verdicts.values() if not v.violations and not v.counts)
         found = []
         if weak:
@@ -66,7 +66,7 @@ class Summary:
         return f"{digest:08x}"
 
     def as_dict(self) -> dict[str, object]:
-        """For --json."""
+        """Returns the totals for --json."""
         count = max(1, len(self.verdicts))
         cpu_s = sum(v.cpu_s for v in self.verdicts.values())
         return {

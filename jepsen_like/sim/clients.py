@@ -26,7 +26,7 @@ from raftmq.client.pull import PullStatus
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
 BRISK_TOPIC = "brisk"
-"""In seeds with weak acknowledgements: sends that name no level get the topic's."""
+"""Topic of seeds with weak acknowledgements: sends that name no level get the level of this topic."""
 FOREIGN_ATTEMPTS = 8
 SEND_CODE = 310
 
@@ -73,13 +73,13 @@ class ClientHost:
 
 
 class Client:
-    """One of the load, on a host of its own. `stopped` ends it after what is under way."""
+    """A client of the load, on a host of its own. `stopped` ends it after what is under way."""
 
     def __init__(self, host: ClientHost) -> None:
         self.host, self.rng = host, host.rng
         self.stopped = False
         self._left = 0
-        """How many of its coroutines have not ended."""
+        """Number of its coroutines that have not ended."""
 
     @property
     def done(self) -> bool:
@@ -94,7 +94,7 @@ class Client:
         raise NotImplementedError
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """One more coroutine; a failing one never ends, and with it the run fails."""
+        """Starts one more coroutine; a failing one never ends, and with it the run fails."""
 
         async def run() -> None:
             await work()
@@ -105,7 +105,7 @@ class Client:
 
 
 class Retries:
-    """How often a client asked a second time. `count` grows by one for each attempt after a call's first.
+    """Counts the repeated calls of a client. `count` grows by one for each attempt after a call's first.
 
     An attempt that was given up may still be carried out, seconds later: what was asked twice may happen twice.
     """
@@ -217,28 +217,28 @@ class OwnProducer(Client):
 
 
 class Wish(NamedTuple):
-    """How one foreign message is sent."""
+    """The way in which one foreign message is sent."""
 
     topic: str
     asked: str
-    """What its properties say of the level, see `foreign_send`; "": nothing."""
+    """Level that its properties ask for, see `foreign_send`; "": they name none."""
     level: str
     """The level that it gets."""
 
 
 def promise_of(level: str) -> dict[str, str]:
-    """What a recorded send says of it (`checkers.weak`): nothing if it has the full promise."""
+    """Returns the fields that a recorded send has for its level (`checkers.weak`): none if it has the full promise."""
     named = "leader" if level == WAIT_FALSE else level
     return {"level": named} if named in WEAK else {}
 
 
 def brisk_level(options: Options) -> str:
-    """What the topic of that name has for an attribute."""
+    """Draws the level that is an attribute of the topic BRISK_TOPIC."""
     return stream(options.seed, "brisk").choice(("leader", "quorum"))
 
 
 class Wishes:
-    """What a foreign client asks for, message by message."""
+    """Draws the level that a foreign client asks for, message by message."""
 
     def __init__(self, options: Options, rng: random.Random) -> None:
         self._options, self._rng = options, rng
@@ -265,7 +265,7 @@ class Attempt(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """What a foreign client did with one message."""
+    """The attempts of a foreign client at one message."""
 
     message_id: str
     attempts: list[Attempt]
@@ -330,7 +330,7 @@ class ForeignProducer(Client):
         self.recorder.end(op, "info", op.value)
 
     async def _attempt(self, message_id: str) -> tuple[str, tuple[int, int] | None]:
-        """How it ended, and where the message is then."""
+        """Sends the message once; returns the outcome and the place of the message, None if it was not told."""
         try:
             reply = await self._ask(FOREIGN_TOPIC, message_id)
         except ConnectionRefusedError:

@@ -16,13 +16,13 @@ class SimClock:
         self.offset_ms = offset_ms
 
     def wall_ms(self) -> int:
-        """See Clock."""
+        """Returns the wall-clock time of the machine, wrong by `offset_ms`."""
         return START_WALL_MS + int(self._loop.now * 1000) + self.offset_ms
 
     def monotonic_ms(self) -> int:
-        """See Clock."""
+        """Returns the virtual time in milliseconds."""
         return int(self._loop.now * 1000)
 
     def monotonic_s(self) -> float:
-        """See Clock."""
+        """Returns the virtual time in seconds."""
         return self._loop.now

@@ -25,9 +25,9 @@ from raftmq.client.producer import AsyncProducer
 LATER_TOPIC = "later"
 QUEUES = 2
 DELAYS_S = (0.0, 0.05, 0.4, 1.0, 1.0, 2.5, 4.0)
-"""Equal ones, so that messages share rows."""
+"""Delays in seconds; some are equal, so that messages share rows."""
 DELAYED_BEFORE = 0.15
-"""So many say that they were."""
+"""Share of the messages that say that they were delayed before."""
 LONG_S = (8.0, 8.0)
 """The delays of messages that retention meets."""
 DUE = "TIMER_OUT_MS"
@@ -68,7 +68,7 @@ class Delayed(Client):
         message_id, delay_s = f"later-{self._count}", rng.choice(self._delays_s)
         options: MessageOptions = {"queue_id": rng.randrange(QUEUES), "properties": {"ACK_LEVEL": FULL}}
         before = rng.random() < DELAYED_BEFORE
-        if before:  # as who forwards a message with all its properties
+        if before:  # as a client that forwards a message with all its properties
             options["properties"] = {"ACK_LEVEL": FULL, "TIMER_DELAY_MS": f"{delay_s * 1000 + 500:.0f}", DUE: "1"}
         else:
             options["delay"] = delay_s
@@ -96,7 +96,7 @@ class Delayed(Client):
 
 
 def found_wrong(sent: Sequence[Sent], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
-    """What should not be so, in the order of sending."""
+    """Yields what is wrong with the delivered messages, in the order of sending."""
     copies = Counter(id_of(message.body) for message in messages)
     least = {"ok": 0 if trimmed else 1}
     for one in sent:

@@ -23,16 +23,18 @@ Left = Literal["nothing", "everything", "heads"]
 
 
 class Loss(NamedTuple):
-    """What a power failure leaves when nothing is left to chance."""
+    """The loss by a power failure of which nothing is left to chance."""
 
     left: Left
-    """Of what no sync covered: nothing, everything, or of each write the first sector alone and of names none."""
+    """Part of the unsynced data that is left: nothing, everything, or of each write the first sector alone and of names
+    none.
+    """
     batches_lost: int
-    """How many of the database's last unsynced batches are gone; more than there are: all."""
+    """Number of the database's last unsynced batches that are gone; more than there are: all."""
 
 
 def loss_of(left: str, rows: str) -> Loss:
-    """As scripts write it. Raises ValueError."""
+    """Reads a loss in the form of scripts. Raises ValueError."""
     if left not in ("nothing", "everything", "heads"):
         raise ValueError(left)
     return Loss(left, int(rows))  # type: ignore[arg-type]
@@ -46,12 +48,14 @@ class FaultyFileSystem(MemoryFileSystem):
         self.fail_next: dict[str, int] = {}
         """Call ("fdatasync", "pwritev") -> errno; used up by the first such call."""
         self.failed: list[str] = []
-        """What failed on demand since the last start."""
+        """Calls that failed on demand since the last start."""
         self.cut_power_in = ""
         """The name of the call during which the power goes."""
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """See MemoryFileSystem."""
+        """Counts a call and returns the error that it must fail with, if any; cuts the power in the call that was
+        chosen for it.
+        """
         if call == self.cut_power_in:
             self.off = True
             self.cut_power_in = ""
@@ -69,7 +73,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self.space_left = bytes_left
 
     def crash_leaving(self, left: Left) -> None:
-        """As `crash`, without chance."""
+        """Leaves that part of what was not synced, as `crash` does, but without chance."""
         if left == "everything":
             self._durable_names = self._names.copy()
         self._pending_names.clear()
@@ -111,32 +115,32 @@ class DigestKV:
 
     @property
     def unsynced(self) -> int:
-        """See MemoryKV."""
+        """The number of batches that a crash could lose."""
         return self._store.unsynced
 
     @property
     def closed(self) -> bool:
-        """See MemoryKV."""
+        """True if the store can be used no more."""
         return self._store.closed
 
     def crash(self, kept: int) -> DigestKV:
-        """See MemoryKV."""
+        """Returns the store that a crash leaves with the first `kept` unsynced batches."""
         return DigestKV(self._store.crash(kept))
 
     # --- KV ----------------------------------------------------------------------------------------------------------
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """See KV."""
+        """Sets the function that hears of damage before the error is raised."""
         self.on_corruption = told
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """See KV."""
+        """Returns the row's value, None if there is no such row."""
         return self._store.get(family, key)
 
     def write(self, batch: Batch) -> None:
-        """See KV."""
+        """Applies the batch as a whole, and takes its changes into the digest."""
         may_stop()
-        began = METER.units  # what the digest reads is the simulator's own work
+        began = METER.units  # reading for the digest is the simulator's own work
         self.wrote(batch)
         rows: dict[tuple[str, bytes], tuple[bytes | None, bytes | None]] = {}
         for family, key, value, end in batch.ops:
@@ -169,44 +173,44 @@ class DigestKV:
         rows[family, key] = (self._store.peek(family, key) if known is None else known[0], value)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See KV."""
+        """Returns the rows with start <= key < end, ascending."""
         return self._store.scan(family, start, end)
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """See KV."""
+        """Returns the first row with start <= key < end, None if there is none."""
         return self._store.first(family, start, end)
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """See KV."""
+        """Returns the last row with low <= key < high, None if there is none."""
         return self._store.seek_last(family, low, high)
 
     def flush_wal(self) -> None:
-        """See KV."""
+        """Makes everything written so far survive a power loss."""
         may_stop()
         self._store.flush_wal()
         may_stop()
 
     def flush_tables(self) -> None:
-        """See KV."""
+        """Does nothing: the rows are in memory."""
 
     def checkpoint(self, path: str) -> None:
-        """See KV."""
+        """Makes a copy of the store at `path`."""
         self._store.checkpoint(path)
 
     def sequence(self) -> int:
-        """See KV."""
+        """Returns the sequence of the inner store: -1, as it has no files to copy meanwhile."""
         return self._store.sequence()
 
     def tables(self) -> list[str]:
-        """See KV."""
+        """Returns the table files of the inner store."""
         return self._store.tables()
 
     def close(self) -> None:
-        """See KV."""
+        """Closes the store."""
         self._store.close()
 
 
 def lost_rows(kv: DigestKV, rng: random.Random, loss: Loss | None = None) -> tuple[DigestKV, int]:
-    """What is left of the database after a power cut, and how many of the unsynced batches are among it."""
+    """Returns the database after a power cut, and the number of unsynced batches that are in it."""
     kept = rng.randint(0, kv.unsynced) if loss is None else max(0, kv.unsynced - loss.batches_lost)
     return kv.crash(kept), kept

@@ -1,4 +1,4 @@
-"""What a machine's disk is known to hold, from what its lanes did; held against the disk itself after each restart."""
+"""The known content of a machine's disk, from what its lanes did; compared with the disk itself after each restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class DurableLog:
-    """What the append lane wrote and synced. A `LogReader` for invariants.
+    """The entries that the append lane wrote and synced. A `LogReader` for invariants.
 
     It begins with GENESIS; where a snapshot took the place of the log, with what that brought. What is trimmed stays.
     """
@@ -32,7 +32,7 @@ class DurableLog:
         return EMPTY_TAIL._replace(index=last.index, term=last.term)
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """See LogReader."""
+        """Returns the entries from `low` to before `high`, whatever their size."""
         return self.entries[low - self.first_index : high - self.first_index]
 
     def term_ranges(self) -> list[tuple[int, int]]:
@@ -45,7 +45,7 @@ class DurableLog:
         return self.entries[place] if 0 <= place < len(self.entries) else None
 
     def write(self, entries: Sequence[Entry]) -> bool:
-        """As the log does it; True if entries were cut off."""
+        """Adds the entries as the log does; returns True if entries were cut off."""
         for number, entry in enumerate(entries):
             if entry.index == self.tail.index + 1:
                 self.entries.extend(entries[number:])
@@ -68,8 +68,9 @@ class DurableLog:
     # --- after a restart ---------------------------------------------------------------------------------------------
 
     def missing(self, machine: Machine, log: SegmentedLog) -> Iterator[str]:
-        """What should be on the disk and is not. Looks at the bytes themselves: asking the node would let it find
-        damage sooner than it would by itself."""
+        """Yields the entries that should be on the disk and are not. Looks at the bytes themselves: asking the node
+        would let it find damage sooner than it would by itself.
+        """
         for entry in self.entries:
             if entry.index in machine.rotten or entry.index < log.first_index:
                 continue

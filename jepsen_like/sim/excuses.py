@@ -1,4 +1,4 @@
-"""When a message may be gone that was acknowledged at a weaker level: each level's row of docs/guarantees.md.
+"""Judges when a message that was acknowledged at a weaker level may be gone: each level's row of docs/guarantees.md.
 
 Judged from what happened to machines and who led, between the moment the message was sent and the moment somebody
 applied its place: from then on it has the full promise, or is lost already.
@@ -20,7 +20,7 @@ Queue = tuple[int, int]
 
 
 class Event(NamedTuple):
-    """What happened to a machine."""
+    """An event of a machine that may take what it held."""
 
     at_s: float
     node: NodeId
@@ -38,7 +38,7 @@ class Excuses:
         self._now = now
         self._events: list[Event] = []
         self._decided: dict[Queue, list[float]] = {}
-        """When each offset of a queue was first applied by anybody."""
+        """Times at which each offset of a queue was first applied by any node."""
 
     def ended(self, node: NodeId, how: str) -> None:
         """A process is gone. An orderly stop takes nothing along."""
@@ -46,18 +46,18 @@ class Excuses:
             self.happened(node, "end" if how == "kill" else "power")
 
     def happened(self, node: NodeId, kind: str) -> None:
-        """Something did, now."""
+        """Notes that this happened to the machine now."""
         self._events.append(Event(self._now(), node, kind))
 
     def applied(self, counts: Iterable[tuple[Queue, int]]) -> None:
-        """How many messages of each queue somebody has applied by now."""
+        """Notes how many messages of each queue some node has applied by now."""
         for queue, count in counts:
             known = self._decided.setdefault(queue, [])
             if count > len(known):
                 known.extend([self._now()] * (count - len(known)))
 
     def allow(self, level: str, queue: Queue, offset: int, sent_s: float, options: Options) -> bool:
-        """Whether what was acknowledged there, at this level, may be gone."""
+        """Returns True if a message that was acknowledged there, at this level, may be gone."""
         decided = self._decided.get(queue, ())
         until_s = decided[offset] if offset < len(decided) else math.inf
         at = bisect_left(self._events, sent_s, key=lambda event: event.at_s)
@@ -70,7 +70,9 @@ class Excuses:
 
 
 def _takes(options: Options) -> set[str]:
-    """What takes from a leader what nobody else has: it was synced, written, or in its memory."""
+    """Returns the kinds of events that take from a leader what no other node has: it was synced, written, or in its
+    memory.
+    """
     if not options.flush_async:
         return {"gone"}
     return {"gone", "power", "end"} if options.memory_pool else {"gone", "power"}

@@ -38,9 +38,9 @@ FIRST_LEVEL = 3
 NEVER_AGAIN = -1
 """A delay level: the message is a dead letter at once."""
 SENT_BY_ITSELF = 0.15
-"""Of the failures, the share that is not reported: the consumer sends the message."""
+"""Share of the failures that are not reported: the consumer sends the message itself."""
 REPORTS_MAX = 6
-"""So often a report is repeated that has no answer, or none that ends it."""
+"""Number of times that a report is repeated if it has no answer, or none that ends it."""
 OUTCOMES = ("fail", "unknown", "ok")
 PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
 
@@ -51,21 +51,21 @@ class Failure(NamedTuple):
 
     message_id: str
     attempt: int
-    """From 0 on: the `reconsumeTimes` of the message that failed."""
+    """Number of earlier failures, from 0 on: the `reconsumeTimes` of the message that failed."""
     level: int
     store_ms: int
-    """When the message that failed was stored, log time."""
+    """Log time at which the message that failed was stored."""
     position: int = 0
-    """Where it is in the log."""
+    """Byte position of the message in the log."""
 
     @property
     def dead(self) -> bool:
-        """Whether its copy is a dead letter."""
+        """True if the copy is a dead letter."""
         return self.level < 0 or self.attempt >= RETRY_MAX_TIMES
 
     @property
     def delay_ms(self) -> int:
-        """What its copy has to wait."""
+        """The time that the copy has to wait, in ms."""
         return 0 if self.dead else 1000 * DELAY_LEVELS_S[(self.level or FIRST_LEVEL + self.attempt) - 1]
 
 
@@ -86,12 +86,13 @@ class FailureJudge:
         """The best of OUTCOMES that a report of it has come to: `fail` if every answer said that nothing was stored."""
 
     def reported(self, failure: Failure, outcome: str) -> None:
-        """One report has ended so."""
+        """Notes the outcome of one report."""
         self.outcomes[failure] = max(self.outcomes.get(failure, "fail"), outcome, key=OUTCOMES.index)
 
     def wrong(self, copies: list[Copy], *, trimmed: bool, exact: bool) -> Iterator[str]:
-        """What is wrong with what stands on a node. `trimmed`: copies may be gone. Not `exact`: log time has jumped,
-        and a report that comes again may count as another failure."""
+        """Yields what is wrong with the copies on a node. `trimmed`: copies may be gone. Not `exact`: log time has
+        jumped, and a report that comes again may count as another failure.
+        """
         found: dict[tuple[str, int], list[Copy]] = defaultdict(list)
         for copy in copies:
             found[copy.message_id, copy.attempt].append(copy)
@@ -118,7 +119,7 @@ class FailureJudge:
 
 
 def _unfit(copy: Copy, failure: Failure) -> str:
-    """Why the copy cannot be that of the failure; "": it can."""
+    """Returns the reason why the copy cannot be that of the failure; "": it can."""
     if copy.topic != (DEAD if failure.dead else RETRY):
         return f"is in {copy.topic}"
     waited_ms = copy.store_ms - failure.store_ms
@@ -138,7 +139,7 @@ class Failures(Asker):
         self.judge = FailureJudge()
         self._next: dict[tuple[str, int], int] = dict.fromkeys(PLACES, 0)
         self._fails: dict[str, int] = {}
-        """How often each message fails."""
+        """Number of failures of each message."""
 
     def start(self) -> None:
         """Begins."""
@@ -204,7 +205,7 @@ class Failures(Asker):
         elif answer.code == ResponseCode.SUCCESS:
             messages = decode_messages(answer.body)
             self._next[place] = messages[-1].queue_offset + 1
-            await asyncio.gather(*(self._handle(message, rng) for message in messages))  # as threads of a consumer do
+            await asyncio.gather(*(self._handle(message, rng) for message in messages))  # as a consumer's threads do
 
     async def _handle(self, message: Message, rng: random.Random) -> None:
         message_id = id_of(message.body)
@@ -221,8 +222,9 @@ class Failures(Asker):
         await asyncio.gather(*(self._say(message, failure, rng) for _ in range(1 + twice)))
 
     async def _send_again(self, message: Message, failure: Failure, rng: random.Random) -> None:
-        """Once: a send without an identity may be stored each time. The message says that it was a half message, as
-        one that was committed does."""
+        """Sends the message again, once: a send without an identity may be stored each time. The message says that it
+        was a half message, as one that was committed does.
+        """
         connection = await self._dial(rng, "a consumer that sends again")
         if connection is not None:
             fields = foreign_send(RETRY, message.message_id, 0, FULL)
@@ -255,7 +257,7 @@ class Failures(Asker):
 
 
 def outcome_of(answer: Answer | None) -> str:
-    """What a report has come to: ok, unknown or fail."""
+    """Returns the outcome of a report: ok, unknown or fail."""
     if answer is not None and answer.code == ResponseCode.SUCCESS:
         return "ok"
     if answer is None or isinstance(error_of(answer.code, answer.remark, "send"), Unknown):
@@ -280,7 +282,7 @@ def pull_of(group: str, topic: str, queue_id: int, offset: int) -> dict[str, str
 
 
 def copies_on(machine: Machine) -> tuple[list[Copy], bool]:
-    """What the node has for the group, and whether some of it may have been trimmed."""
+    """Returns the copies that the node has for the group, and whether some of them may have been trimmed."""
     copies: list[Copy] = []
     trimmed = False
     for name in (RETRY, DEAD):

@@ -62,14 +62,16 @@ class Fault(NamedTuple):
 
 
 def rot_times(options: Options) -> list[float]:
-    """When bits flip on one node's disk: in every second seed, up to three times."""
+    """Draws the times at which bits flip on one node's disk: in every second seed, up to three times."""
     rng = stream(options.seed, "rot")
     count = rng.choice((0, 0, 0, 1, 2, 3))
     return [rng.uniform(1.0, options.fault_phase_s) for _ in range(count)]
 
 
 def away_times(options: Options) -> list[float]:
-    """When a follower goes away for so long that the others may have trimmed what it needs, if there is retention."""
+    """Draws the times at which a follower goes away for so long that the others may have trimmed what it needs, if
+    there is retention.
+    """
     rng = stream(options.seed, "away")
     return [rng.uniform(0.6, 1.6)] if options.retained_bytes else []
 

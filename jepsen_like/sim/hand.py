@@ -25,11 +25,13 @@ from raftmq.client.errors import RaftMQError, is_unknown
 from raftmq.client.producer import AsyncProducer
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
-"""After how long our client gives an attempt up, and the whole send."""
+"""Seconds after which our client gives an attempt up, and the whole send."""
 
 
 class Hand:
-    """`open`: how many operations are not over. Every operation is recorded and judged as those of a random run."""
+    """The client of a schedule. `open`: number of operations that are not over. Every operation is recorded and judged
+    as those of a random run.
+    """
 
     def __init__(self, host: ClientHost, recorder: Recorder, register: OffsetRegister) -> None:
         self.host, self.recorder, self.register = host, recorder, register
@@ -43,7 +45,7 @@ class Hand:
 
     @property
     def address(self) -> str:
-        """Of the client's machine."""
+        """The address of the client's machine."""
         return self.host.process.host
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:

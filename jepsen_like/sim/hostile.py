@@ -22,28 +22,28 @@ from jepsen_like.sim.strangers import intrude
 from raftlog.types import NodeId
 
 HALVES = (4, 16)
-"""So many connections hold half a frame at a time."""
+"""Connections that hold half a frame at a time."""
 HALF_BYTES = (200, 2900)
 PULLS = (20, 120)
-"""So many pulls at once on one connection."""
+"""Pulls at once on one connection."""
 GROUPS = (5, 40)
-"""So many groups in one heartbeat."""
+"""Groups in one heartbeat."""
 FILTERS = (10, 60)
-"""So many pulls with a filter of their own in one write,"""
+"""Pulls with a filter of their own in one write."""
 TERMS = (20, 120)
-"""each of so many terms."""
+"""Terms of each of these filters."""
 WAKES = (60, 300)
-"""So many pulls that wait for one message."""
+"""Pulls that wait for one message."""
 JOINS = (20, 120)
-"""So many consumers that join one group from one connection."""
+"""Consumers that join one group from one connection."""
 MEMBERS = (600, 2000, 2000)
-"""So many consumers of one group come over one connection."""
+"""Consumers of one group that come over one connection."""
 BATCHES, BATCH = (4, 10), (40, 100)
-"""So many batches, each of so many messages, make the rows of a topic."""
+"""Batches, and messages of each, that make the rows of a topic."""
 USED_S = 30.0
-"""So often a connection says something that nobody else talks on."""
+"""Seconds between two requests on a connection that nobody else talks on."""
 DONE_S = 4.0
-"""So long an episode leaves its connection open for the answers."""
+"""Seconds for which an episode leaves its connection open for the answers."""
 
 
 PULL_EXT = {
@@ -69,7 +69,7 @@ class Hostile(Client):
         super().__init__(host)
         self._report = report
         self.pace_s = (0.2, 1.2)
-        """Between two episodes."""
+        """Seconds between two episodes."""
         self.connections: list[RawConnection] = []
         self._busy = 0
         self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
@@ -112,7 +112,9 @@ class Hostile(Client):
         return not self._busy
 
     def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
-        """What was asked before then and has no answer, by connection."""
+        """Returns the requests that were sent before `before_s` and have no answer, each with the name of its
+        connection.
+        """
         self.connections = [one for one in self.connections if not one.closed]
         return [
             (one.name, asked)

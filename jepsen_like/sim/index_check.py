@@ -1,4 +1,6 @@
-"""Is every message found by each of its keys? Digests cannot tell: a row that all replicas lose alike has no digest."""
+"""Checks that every message is found by each of its keys. Digests cannot tell: a row that all replicas lose alike has
+no digest.
+"""
 
 from __future__ import annotations
 

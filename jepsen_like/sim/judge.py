@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class JudgedWorld(Protocol):
-    """What is judged (`jepsen_like.sim.world`)."""
+    """The part of the world (`jepsen_like.sim.world`) that is judged."""
 
     options: Options
     monitor: Monitor
@@ -59,13 +59,13 @@ class JudgedWorld(Protocol):
     writers: Writers | None
 
     def clocks_are_close(self) -> bool:
-        """Whether log time cannot have jumped."""
+        """Returns True if log time cannot have jumped."""
 
     def retried(self) -> list[Foreign]:
-        """What foreign clients sent until it was answered."""
+        """Returns the messages that foreign clients sent until they were answered."""
 
     def floors(self) -> Floors:
-        """What retention may have taken from the topics of the load."""
+        """Returns the offsets below which retention may have taken messages from the topics of the load."""
 
     def members(self) -> list[Machine]:
         """Machines whose nodes belong to the group, or will, when all is done."""
@@ -268,7 +268,7 @@ class Judge:
                 monitor.report("digest", f"the rows of node {machine.node_id} are not those that were written")
 
     def _waited(self, machine: Machine) -> Iterator[tuple[str, Iterator[str]]]:
-        """What is wrong with messages that were in no queue at first, by checker."""
+        """Yields what is wrong with messages that were in no queue at first, by checker."""
         world = self._world
         if world.transactors is not None:
             copies, trimmed = visible(machine)
@@ -284,7 +284,7 @@ class Judge:
             yield writers.CHECKER, world.writers.judge.wrong(rows, trimmed=trimmed)
 
     def _check_index(self) -> None:
-        """On one replica: that the others have the same rows, their digests say."""
+        """Checks the index on one replica: their digests say that the others have the same rows."""
         machines = self._world.members()
         machine = machines[self._world.options.seed % len(machines)]
         assert machine.node is not None
@@ -325,7 +325,7 @@ def own_topics(options: Options) -> dict[str, int]:
 
 
 def judged_topics(options: Options) -> tuple[str, ...]:
-    """Those of which the log checker sees every message."""
+    """Returns the topics of which the log checker sees every message."""
     return tuple(topic for topic in levels(options) if topic != FOREIGN_TOPIC)
 
 

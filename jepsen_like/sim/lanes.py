@@ -17,10 +17,10 @@ from raftlog.work import METER
 
 
 class LaneWatcher(Protocol):
-    """Who hears of drains; it may kill the process in either call."""
+    """An observer of drains; it may kill the process in either call."""
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """The work begins."""
+        """The lane begins the work."""
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
         """The work is done and nobody knows it yet."""
@@ -70,12 +70,12 @@ class SimLane:
         self._dead = False
         self._worked = 0
         self.stepped = 0.0
-        """How often a drain is taken apart (see `sim/steps.py`)."""
+        """Share of the drains that are taken apart (see `sim/steps.py`)."""
         self.holds_lock: Callable[[], bool] = lambda: False
         self._steps: Steps | None = None
 
     def submit(self, job: Any) -> None:
-        """See LaneRunner."""
+        """Queues a job, and begins a drain if the lane is idle."""
         self._jobs.append(job)
         if not (self._busy or self._dead):
             self._begin()
@@ -110,7 +110,7 @@ class SimLane:
             self._drained(jobs, done)
 
     def _take(self) -> list[Any]:
-        """What has gathered, as much as the lane does at once (`cluster.runtime.lanes.room_of`)."""
+        """Takes the jobs that have gathered, as many as the lane does at once (`cluster.runtime.lanes.room_of`)."""
         weigh: Callable[[Any], int] | None = getattr(self._lane, "weigh", None)
         count = len(self._jobs)
         if weigh is not None and count > 1:
@@ -123,7 +123,7 @@ class SimLane:
         return jobs
 
     def _advance(self, steps: Steps, jobs: list[Any]) -> None:
-        """One step of a drain; others happen before the next."""
+        """Takes one step of a drain; other events happen before the next."""
         if self._dead or steps is not self._steps:
             return
         if steps.advance():
@@ -134,7 +134,7 @@ class SimLane:
             )
 
     def _ended(self, steps: Steps, jobs: list[Any]) -> Any:
-        """What the drain gave; its failure is noted as that of any other."""
+        """Returns the result of the drain; its failure is noted as that of any other."""
         self._steps = None
         self._watcher.on_worked(self.name, jobs, steps.units)
         if steps.error is not None:
@@ -183,7 +183,7 @@ class SimLane:
         self._on_done(done)
         self._watcher.on_reported(self.name, jobs, done)
         if self._busy:
-            return  # who heard of it brought more: a second drain must not begin beside that one
+            return  # `_on_done` or the watcher began another drain: none may run beside it
         if self._jobs:
             self._begin()
         elif self._lane.idle_after_s is not None:
@@ -199,14 +199,14 @@ class SimApplyLane(SimLane):
     chance."""
 
     inline = 0.0
-    """How often small work that finds the lane idle is done in the call that brings it."""
+    """Share of the small work that is done in the call that brings it, if it finds the lane idle."""
     inline_bytes = INLINE_BYTES_MAX
-    """How much is small."""
+    """Most bytes of work that is small."""
     held: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether apply is held back: then it is never done at once."""
+    """Returns True if apply is held back: then it is never done at once."""
 
     def submit(self, job: Any) -> None:
-        """See LaneRunner."""
+        """Does a small job at once, by chance, if the lane is idle; queues it otherwise."""
         chosen = self._rng.random() < self.inline and is_small(job, self.inline_bytes)
         if self._busy or self._dead or self._jobs or not chosen or self.held():
             super().submit(job)
@@ -237,7 +237,9 @@ class SimPace:
         self._was_slow = False
 
     def quick(self, now_s: float) -> bool:
-        """See Pace."""
+        """Returns True if the next append is written on the loop: chance decides; while the disk stays slow,
+        none is.
+        """
         factor = self._slow()
         was_slow, self._was_slow = self._was_slow, factor > 1
         if (was_slow and self._was_slow) or self._rng.random() >= self._inline:
@@ -247,10 +249,10 @@ class SimPace:
         return True
 
     def note(self, seconds: float) -> None:
-        """See Pace."""
+        """Learns nothing from the time that an append took."""
 
     def note_inline(self, seconds: float, now_s: float) -> bool:
-        """See Pace."""
+        """Learns nothing from the time that an append on the loop took; returns False."""
         return False
 
 

@@ -1,5 +1,4 @@
-"""Faults of who leads: its apply is held back, or that of who comes after it; what it refuses when it leads no more
-arrives late."""
+"""Faults of the leader: its apply, or its successor's, is held back, or its refusals arrive after it was deposed."""
 
 from __future__ import annotations
 

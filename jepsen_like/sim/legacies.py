@@ -1,5 +1,5 @@
-"""What waits when a topic is deleted: timers, half messages, failures, offsets and resets. One that is made again under
-its name inherits none of it.
+"""Deletes topics with things that wait: timers, half messages, failures, offsets and resets. A topic that is made again
+under its name inherits none of it.
 
 Each round has names of its own. Messages are left waiting, the topic, the group or its retry topic is deleted and made
 again, and messages are sent to it. What is asked about the new one is answered as for one that never was. In the end
@@ -33,7 +33,7 @@ DELAY = "TIMER_DELAY_MS"
 DELAYS_MS = (300, 800, 1500, 2500)
 RETRIES = "%RETRY%"
 DELETED = ("topic", "topic", "group", "retries")
-"""What a round deletes."""
+"""Objects that a round deletes."""
 
 
 class HalfLeft(NamedTuple):
@@ -52,7 +52,7 @@ class Made(NamedTuple):
     before: frozenset[str]
     """Ids of messages of its life before."""
     since: frozenset[str]
-    """Of those that were acknowledged since, each of which is there once."""
+    """Ids of messages that were acknowledged since, each of which is there once."""
 
 
 class Legacies(Client):
@@ -98,7 +98,9 @@ class Round:
         """Position and id of the message that was reported as failed; 0: none was."""
 
     async def play(self) -> None:
-        """Ends early as soon as something was not answered: what the names stand for is then unknown."""
+        """Plays the round; ends early as soon as something was not answered: the state behind the names is then
+        unknown.
+        """
         what = self._rng.choice(DELETED)
         self._all.unfinished.add(self._topic)
         if await self._begin() and await self._leave(what) and await self._delete_and_make(what):
@@ -244,7 +246,7 @@ def commit_of(half: HalfLeft) -> dict[str, str]:
 
 
 def found_wrong(machine: Machine, made: list[Made]) -> Iterator[str]:
-    """What the node holds that it should not, or does not hold."""
+    """Yields what the node holds that it should not, or does not hold."""
     assert machine.node is not None
     for one in made:
         if one.topic not in machine.node.state.topics:

@@ -14,7 +14,7 @@ from jepsen_like.sim.machine import BROKER_PORT
 from jepsen_like.sim.raw_client import Answer, RawConnection, Report
 
 TELL_S = 0.5
-"""So long a client waits, before it does anything, until every node has heard of it."""
+"""Seconds that a client waits, before it does anything, until every node has heard of it."""
 
 
 class LockClient:
@@ -62,7 +62,7 @@ class LockClient:
         return [n for n in self._host.nodes if n != self.node and (n not in self._others or self._others[n].closed)]
 
     def is_known(self) -> bool:
-        """Whether every node has heard of it over a connection that stands."""
+        """Returns True if every node has heard of it over a connection that stands."""
         return self.connection is not None and not self.connection.closed and not self._unaware()
 
     async def _make_group(self) -> bool:
@@ -89,7 +89,7 @@ class LockClient:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     def vanish(self) -> None:
-        """Its connections end without a word."""
+        """Ends its connections without a word."""
         self.judge.stops_reading(self.client_id)
         if self._telling is not None:
             self._telling.cancel()
@@ -98,7 +98,7 @@ class LockClient:
                 connection.transport.abort()
 
     def queue(self, queue_id: int) -> Queue:
-        """As the judge names it."""
+        """Returns the judge's name of the queue."""
         return self.group, self.topic, queue_id
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:

@@ -1,4 +1,4 @@
-"""What clients may be told of queue locks, judged by what they were told before, in virtual time.
+"""Judges the answers about queue locks by the earlier answers to the clients, in virtual time.
 
 A client that is granted a queue reads it for half of the lock's time from its request on. No other may be granted it
 before that ends, and none is refused what nobody can hold. Log time may run beside virtual time only as far as clocks
@@ -17,12 +17,13 @@ from jepsen_like.sim.raw_client import Report
 
 TTL_S = LOCK_TTL_MS / 1000
 READS_S = TTL_S / 2
-"""So long a client reads a queue after it asked for the lock that it was granted."""
+"""Seconds for which a client reads a queue after it asked for the lock that it was granted."""
 SLACK_S = 4.0
-"""So much later than TTL_S a lock may end: an election gives log time no more than the median clock and the last entry
-have."""
+"""Seconds by which a lock may end later than TTL_S: an election gives log time no more than the median clock and the
+last entry have.
+"""
 LATE_S = 10.0
-"""A request that was given up may be carried out so much later."""
+"""Seconds by which a request that was given up may be carried out later."""
 
 Queue = tuple[str, str, int]
 """(group, topic, queue id)."""
@@ -48,7 +49,7 @@ class LockJudge:
         self._lost: dict[Queue, dict[str, float]] = defaultdict(dict)
         """The same from requests that were given up: neither answers nor unlocking end that."""
         self._ended: dict[str, float] = {}
-        """Client -> when its last request ended."""
+        """Client -> time at which its last request ended."""
         self._is_known: dict[str, Callable[[], bool]] = {}
         """Client -> whether every node knows it: else its lock stops nobody's commits."""
 
@@ -66,7 +67,7 @@ class LockJudge:
         return asked
 
     def lost(self, asked: Asked) -> None:
-        """No answer, or one that does not tell: it may be granted yet."""
+        """Notes a request without an answer, or with one that does not tell: it may be granted yet."""
         self._ended[asked.client] = self._now()
         until = self._now() + LATE_S + TTL_S + SLACK_S
         for queue in asked.queues:
@@ -121,7 +122,7 @@ class LockJudge:
         return self._now()
 
     def deleted(self, group: str, since_s: float, topic: str | None = None) -> None:
-        """It is deleted: who was answered before that holds nothing of it."""
+        """Notes a deletion: clients that were answered before hold nothing of it."""
         for queue, clients in self._may_hold.items():
             if self._is_of(queue, group, topic):
                 for client, until in clients.items():
@@ -135,7 +136,7 @@ class LockJudge:
     # --- what holders do ---------------------------------------------------------------------------------------------
 
     def reader(self, queue: Queue) -> str | None:
-        """Who may read the queue now."""
+        """Returns the client that may read the queue now; None if there is none."""
         reader, _, until = self._reads.get(queue, (None, 0.0, 0.0))
         return reader if until > self._now() else None
 

@@ -1,4 +1,4 @@
-"""A node alone: it leads, nothing happens that nobody asked for, and whoever holds it says how time passes."""
+"""A lone node: it leads, nothing happens that was not asked for, and the caller lets time pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unwatched:
     """A `Watcher` that does nothing, except that a node which fails ends the run."""
 
     def broken(self, what: str, error: BaseException) -> None:
-        """See Watcher."""
+        """Ends the run with SystemExit, as the node failed."""
         raise SystemExit(f"{what}: {error!r}")
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class LoneNode:
         self.pass_time(ELECTED_S)
 
     def pass_time(self, seconds: float) -> None:
-        """Lets it do what it does."""
+        """Lets the node work for so many seconds."""
         self.loop.call_outside(seconds, self.loop.stop)
         self.loop.run_forever()
 

@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time that also plays the operating system: it knows which process each callback is.
+"""An asyncio event loop in virtual time that also plays the operating system: it knows the process of each callback.
 
 Every callback carries the context it was scheduled in, and the context names its process. So a process is killed by
 never running its callbacks again, and stopped by keeping them until it goes on, whatever tasks and timers it has.
@@ -52,9 +52,9 @@ class Process:
         self.paused = False
         self.parked: list[Handle] = []
         self.stalls = 0
-        """Callbacks that take long at this moment: none, or one, or one that another fault makes longer."""
+        """Number of callbacks that take long at this moment: none, or one, or one that another fault makes longer."""
         self.unread: list[Handle] = []
-        """What came into its sockets while a callback took long, until its loop polls them."""
+        """Callbacks of what came into its sockets while a callback took long, until its loop polls them."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Kept alive until the end of the run: what a dead process left must not be collected at a random moment."""
         self.on_power_cut: Callable[[], None] = lambda: None
@@ -71,7 +71,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 def _comes_by_poll(handle: Handle) -> bool:
-    """Whether the loop hears of it by polling: bytes, ends of connections, what other threads are done with."""
+    """Returns True if the loop hears of it by polling: bytes, ends of connections, what other threads are done with."""
     callback = handle._callback  # type: ignore[attr-defined]
     return bool(getattr(getattr(callback, "__self__", None), "polled", False))
 
@@ -95,7 +95,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.event_budget = event_budget
         self.after_event: Callable[[Process], None] | None = None
         self.turn_bound: int | None = None
-        """None: nobody asks for the meter."""
+        """Units that a callback may charge; None: nobody asks for the meter."""
         self.on_long_turn: Callable[[Process, object, int], None] = lambda process, callback, units: None
         self.errors: list[tuple[str, BaseException | None]] = []
         self.outside = Context()
@@ -113,7 +113,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.errors.append((str(context.get("message")), context.get("exception")))
 
     def _write_to_self(self) -> None:
-        """There are no other threads to hear from."""
+        """Does nothing: there are no other threads to hear from."""
 
     def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
         """Cancelled timers leave the heap when they are due."""
@@ -171,7 +171,7 @@ class SimLoop(asyncio.BaseEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """See AbstractEventLoop."""
+        """Makes a task, and lists it with the process that it belongs to."""
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get() if context is None else context.get(PROCESS)
         (self.loose if process is None else process.tasks).append(task)
@@ -203,7 +203,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_soon(self.call_soon, self._poll, process, context=self.outside)
 
     def _poll(self, process: Process) -> None:
-        """Behind what those timers wanted to be called soon; what that wants to be called soon comes behind this."""
+        """Polls the sockets behind the callbacks that those timers scheduled; callbacks that the sockets schedule come
+        behind these.
+        """
         unread, process.unread = process.unread, []
         self._ready.extendleft(reversed(unread))
 

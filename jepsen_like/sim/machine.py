@@ -62,17 +62,23 @@ from statemachine.kv import KVCorruptError
 
 DATA = Path("/data")
 LIVE_ROWS = b"live"
-"""In the state's CURRENT: its rows are in `Machine.kv`. A checkpoint that was put in place says something else."""
+"""Content of the state's CURRENT when its rows are in `Machine.kv`. A checkpoint that was put in place says something
+else.
+"""
 GROUP_ID = 1
 CLUSTER = UUID(int=7)
 SWEEP_ROWS = 8
-"""Few, so that sweeps are met in the middle."""
+"""Rows of a sweep's slice: few, so that sweeps are met in the middle."""
 LOCK_TTL_MS = 4000
-"""Of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks differ by."""
+"""Time to live of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks
+differ by.
+"""
 MEMORY_SEGMENTS = 5
-"""Of a machine: by default, a consumer that is two segments behind the end reads what is in memory no more."""
+"""Segments that a machine keeps in memory: by default, a consumer that is two segments behind the end reads what is in
+memory no more.
+"""
 DELAY_LEVELS_S = 1, 2, 1, 2, 3
-"""Of timer.delay_levels."""
+"""Seconds of each level of timer.delay_levels."""
 CLUSTER_KEY = b"the secret of simulated clusters"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
@@ -89,7 +95,7 @@ def uuid_of(node_id: int) -> UUID:
 
 
 def peer_of(node_id: int) -> PeerNode:
-    """Where a node is."""
+    """Returns the addresses of a node."""
     host = host_of(node_id)
     return PeerNode(
         id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
@@ -97,7 +103,7 @@ def peer_of(node_id: int) -> PeerNode:
 
 
 class Watcher(Protocol):
-    """Who observes the machines (see `monitor`)."""
+    """An observer of the machines (see `monitor`)."""
 
     def opened(self, machine: Machine) -> None:
         """A node has opened its directory; nothing of it runs yet."""
@@ -152,7 +158,7 @@ class Machine:
         self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
         self.disk_factor = 1.0
         self.apply_factor = 1.0
-        """How much slower the lanes are, and apply besides."""
+        """Factor by which apply is slower, besides that of all lanes."""
         self.node: Node | None = None
         self.process: Process | None = None
         self.life: NodeLife | None = None
@@ -162,21 +168,21 @@ class Machine:
         self.applied_lost = False
         """The last crash took rows that had been applied."""
         self.was_installing = False
-        """Since the last start, a snapshot was to take the place of the log."""
+        """True if, since the last start, a snapshot was to take the place of the log."""
         self.backfilling = False
-        """It lacked older segments when it started."""
+        """True if it lacked older segments when it started."""
         self._lanes: list[SimLane] = []
-        """Of the present process."""
+        """Lanes of the present process."""
         self.boots = 0
         self.spoiled = False
         self.held = 0
-        """How many faults want this machine down; it starts when none does."""
+        """Number of faults that want this machine down; it starts when none does."""
         self.rotten: set[int] = set()
         """Entries that were damaged here on purpose."""
         self.loss: Loss | None = None
-        """What the next power failure in the middle of a write leaves; None: chance decides."""
+        """Loss at the next power failure in the middle of a write; None: chance decides."""
         self.retired = False
-        """It was switched off for good."""
+        """True once it was switched off for good."""
         self.open_store: Callable[[str], object] | None = None
         """The object store of tier.url, as this machine reaches it."""
         self.config = config or config_of(node_id, options)
@@ -196,7 +202,7 @@ class Machine:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """One fault less wants it down."""
+        """Ends one fault's wish to have the machine down."""
         self.held = max(0, self.held - 1)
         self.start()
 
@@ -277,7 +283,7 @@ class Machine:
     def _closed(self, node: Node) -> None:
         self._look_for_install()
         self.watcher.closed(self, node)
-        self.kv = self.kv.crash(self.kv.unsynced)  # what a next life opens
+        self.kv = self.kv.crash(self.kv.unsynced)  # the store that the next life opens
 
     def _look_for_install(self) -> None:
         self.was_installing = self.was_installing or self.fs.exists(DATA / layout.INSTALL)
@@ -296,12 +302,12 @@ class Machine:
             self._end("power" if power else "kill", power=power, loss=loss)
 
     def stop(self) -> None:
-        """SIGTERM: an orderly stop, after which the init system starts it again."""
+        """Sends SIGTERM: an orderly stop, after which the init system starts it again."""
         if self.process is not None and self.process.alive and self.life is not None:
             self.process.run(self.life.stop)
 
     def retire(self) -> None:
-        """It is switched off, and nobody will ever see its disk again."""
+        """Switches the machine off for good: nobody will ever see its disk again."""
         self.kill(power=True)
         self.retired = True
         self.watcher.retired(self)
@@ -329,7 +335,7 @@ class Machine:
             self.kv = self.kv.crash(self.kv.unsynced)
 
     def abandon(self) -> None:
-        """What lanes are in the middle of never goes on."""
+        """Stops the drains that lanes are in the middle of: they never go on."""
         for lane in self._lanes:
             lane.abandon()
         self._lanes.clear()
@@ -364,7 +370,7 @@ class Machine:
         self.spoiled = self.applied_lost = True
 
     def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
-        """What the disk holds where `log` keeps this entry."""
+        """Reads the bytes on the disk at the place where `log` keeps this entry."""
         segment = log.state.segment_of(entry.index)
         size = len(entry.header) + len(entry.payload)
         return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
@@ -453,11 +459,11 @@ class Machine:
             self.loop.resume(process)
 
     def lane_kind(self, name: str) -> type[SimLane]:
-        """What carries out the lane of that name."""
+        """Returns the class of the lane of that name."""
         return SimApplyLane if name == "apply" else SimLane
 
     def _holds_lock(self) -> bool:
-        """Whether somebody holds a lock of the log: then nobody may stop."""
+        """Returns True if somebody holds a lock of the log: then nobody may stop."""
         if self.node is None:
             return True
         log = self.node.storage.directory.log
@@ -477,27 +483,27 @@ class LaneEvents:
         self._machine, self._process = machine, process
 
     def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
-        """See LaneWatcher."""
+        """Tells the machine's watcher that a drain begins."""
         if self._process.alive:
             self._machine.watcher.draining(self._machine, lane, batch)
 
     def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """See LaneWatcher."""
+        """Tells the machine's watcher that a drain is done and nobody knows it yet."""
         if self._process.alive:
             self._machine.watcher.drained(self._machine, lane, batch, done)
 
     def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
-        """See LaneWatcher."""
+        """Tells the machine's watcher how many units a drain charged the meter."""
         if self._process.alive:
             self._machine.watcher.worked(self._machine, lane, batch, units)
 
     def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
-        """See LaneWatcher."""
+        """Tells the machine's watcher that the node has heard of a drain."""
         if self._process.alive:
             self._machine.watcher.reported(self._machine, lane, batch, done)
 
     def on_power_cut(self) -> None:
-        """See LaneWatcher."""
+        """Tells the process that the power went in the middle of a drain."""
         if self._process.alive:
             self._process.on_power_cut()
 
@@ -535,7 +541,7 @@ def config_of(node_id: int, options: Options) -> Config:
             transient_store_pool_enable=bool(options.memory_pool),
         ),
         timer=TimerSection(delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S)),
-        # else a late send makes again what was deleted
+        # A late send must not make a deleted topic again.
         topics=TopicsSection(auto_create=not (options.remakes or options.legacies)),
         offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
         transaction=TransactionSection(timeout_ms=1500, check_interval_ms=1000, check_max=1000),

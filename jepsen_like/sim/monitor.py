@@ -48,7 +48,7 @@ SOMETIMES = (
     "attacked in calm", "power lost right after a sync of rows", "leader killed before others applied",
     "turn of a loop took long", "turn of a loop took long in calm", "stalled just before a campaign",
 )  # fmt: skip
-"""Rare states that a search must reach now and then (jepsen.md 5.4 names them blind spots)."""
+"""Rare states that a search must reach now and then; one that is never reached is a blind spot."""
 
 
 SEEN_BY_CLIENTS = frozenset(
@@ -76,7 +76,7 @@ SEEN_BY_CLIENTS = frozenset(
 
 
 def _judged_silence(why: str) -> bool:
-    """Whether that reason for a change of role says that somebody was silent (`raftlog.core.reasons`)."""
+    """Returns True if that reason for a change of role says that somebody was silent (`raftlog.core.reasons`)."""
     return "was silent" in why or "answered within" in why or "did not hear" in why
 
 
@@ -105,11 +105,11 @@ class Monitor:
         """The furthest that log time was from true time when a leader began. Two voters, one with a wrong clock, may
         elect one; when that clock's node is away, log time jumps back to what is true."""
         self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
-        """State-aware triggers: after each driver turn,"""
+        """Called after each driver turn, for triggers that wait for a state."""
         self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """after a lane's work, before its report,"""
+        """Called after a lane's work, before its report."""
         self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
-        """and after its report."""
+        """Called after a lane's report."""
         self.log: Callable[[str], None] = lambda line: None
         self.hash = 0
         self._group = GroupInvariants()
@@ -122,12 +122,12 @@ class Monitor:
         self._trims = TrimCheck(self.report)
         self._removals = RemovalCheck(self.report, SWEEP_ROWS)
         self.tier: TierCheck | None = None
-        """If there is one."""
+        """Judge of the tier, if there is one."""
         self.reigns = Reigns(self.report)
         self.excuses = Excuses(self.reigns, lambda: loop.now)
         self._orderly = OrderlyStops(self.report)
         self._writing: dict[NodeId, list[PersistJob]] = {}
-        """What an append lane is in the middle of, or was when its process ended, or has put aside."""
+        """Jobs that an append lane is in the middle of, or was when its process ended, or has put aside."""
 
     def add(self, machine: Machine) -> None:
         """A member of the group."""
@@ -143,7 +143,7 @@ class Monitor:
         self.loop.stop()
 
     def _note(self, what: str) -> None:
-        """Into the trace's hash."""
+        """Adds a line to the trace's hash."""
         self.hash = crc32(f"{self.loop.now:.9f} {what}".encode(), self.hash)
 
     # --- work --------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Monitor:
         self._before[node_id] = Before.of(raft)
 
     def _unread(self, node_id: NodeId) -> bool:
-        """Whether peers have sent what this node's loop, after a long turn, has not polled yet."""
+        """Returns True if peers have sent bytes that this node's loop, after a long turn, has not polled yet."""
         process = self.machines[node_id].process
         assert process is not None
         sources = [getattr(handle._callback, "__self__", None) for handle in process.unread]  # type: ignore[attr-defined]
@@ -285,7 +285,7 @@ class Monitor:
                 self.report("durability", f"node {machine.node_id}: {text}")
 
     def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
-        """What was on disk is still there, or a snapshot has taken its place."""
+        """Checks that what was on disk is still there, or that a snapshot has taken its place."""
         moved = log.first_index > known.first_index or log.tail.index > known.tail.index
         if machine.was_installing and moved:
             self.sometimes["snapshot installed"] += 1
@@ -296,7 +296,7 @@ class Monitor:
             self.report("durability", what)
 
     def count_mended(self, machine: Machine) -> None:
-        """At the end: what rotted and is whole again."""
+        """Counts, at the end, what rotted and is whole again."""
         assert machine.node is not None
         log = machine.node.storage.directory.log
         for index in machine.rotten:
@@ -362,7 +362,7 @@ class Monitor:
             self.sometimes["backfill finished"] += 1
 
     def same_sums(self, machine: Machine) -> None:
-        """Replicas that have applied equally far have equal rows."""
+        """Checks that replicas that have applied equally far have equal rows."""
         assert machine.node is not None
         index = machine.node.state.applied.index
         sums = machine.kv.sums

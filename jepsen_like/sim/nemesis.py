@@ -93,7 +93,7 @@ class Nemesis:
     # --- for the faults themselves -----------------------------------------------------------------------------------
 
     def took(self, fault: Fault, what: str, undo: Callable[[], None] | None = None) -> None:
-        """It took effect; `undo` is called when its time is over."""
+        """Notes that the fault took effect; `undo` is called when its time is over."""
         self.applied[fault.kind] += 1
         self.monitor.log(f"fault {fault.describe()}: {what}")
         if undo is not None:
@@ -137,7 +137,7 @@ class Nemesis:
     # --- who ---------------------------------------------------------------------------------------------------------
 
     def leader(self) -> Machine | None:
-        """Who leads the highest term, if anybody does."""
+        """Returns the machine that leads the highest term, if any does."""
         leaders = [m for m in self.up() if m.node is not None and _raft(m).role is Role.LEADER]
         return max(leaders, key=lambda m: _raft(m).term, default=None)
 
@@ -146,7 +146,7 @@ class Nemesis:
         return [m for m in self.machines.values() if m.up and hasattr(m.node, "raw")]
 
     def some(self, rng: random.Random) -> Machine | None:
-        """Half the time the leader, else anybody that runs."""
+        """Returns the leader half of the time, else any machine that runs."""
         leader = self.leader()
         up = self.up()
         if leader is not None and rng.random() < 0.5:
@@ -220,7 +220,7 @@ class Nemesis:
     # --- network -----------------------------------------------------------------------------------------------------
 
     def cut(self, fault: Fault, edges: list[Edge], what: str, before_heal: Callable[[], None] | None = None) -> None:
-        """These edges lose packets until the fault is over, unless another one cuts them too."""
+        """Cuts these edges until the fault is over, unless another one cuts them too."""
         self._cuts[fault.number] = edges
         self.network.cut(edges)
 
@@ -234,7 +234,7 @@ class Nemesis:
         self.took(fault, what, back)
 
     def hosts(self) -> list[str]:
-        """Of the nodes."""
+        """Returns the hosts of the nodes."""
         return [machine.host for machine in self.machines.values()]
 
     def _halves(self, fault: Fault, rng: random.Random) -> None:
@@ -247,7 +247,7 @@ class Nemesis:
         self.cut(fault, edges, f"{'+'.join(sorted(near))} | {'+'.join(sorted(far))}")
 
     def _clients_of(self, rng: random.Random, hosts: list[str]) -> list[Edge]:
-        """Some clients lose sight of one side."""
+        """Draws clients that lose sight of one side; returns the edges between."""
         blind = [client for client in self.clients if rng.random() < 0.3]
         return [edge for client in blind for host in hosts for edge in ((client, host), (host, client))]
 
@@ -406,7 +406,7 @@ class Nemesis:
             self._crash(machine, "crash-after-vote", "vote granted, then crash", 0.7)
 
     def _sync_crash(self, machine: Machine) -> None:
-        """No row is left but those that were synced before RUN was written."""
+        """Pulls the plug such that no row is left but those that were synced before RUN was written."""
         if self.over or not machine.up or "crash-after-sync" not in self._armed:
             return
         fault = self._armed.pop("crash-after-sync")

@@ -25,14 +25,14 @@ HIGH_WATER, LOW_WATER = 64 << 10, 16 << 10
 """Bytes in a writer's own buffer from which on, and down to which, it is told to pause: asyncio's."""
 SYN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 FIRST_PORT = 40001
-"""Of the sides that dial."""
+"""First port of the sides that dial."""
 Edge = tuple[str, str]
 """(from host, to host)"""
 Address = tuple[str, int]
 
 
 class EdgeConditions:
-    """What the network does on each directed edge."""
+    """The conditions of each directed edge of the network."""
 
     def __init__(self, rng: random.Random, latency_s: tuple[float, float], split: float) -> None:
         """`split`: how often a write arrives in two pieces."""
@@ -50,7 +50,7 @@ class EdgeConditions:
         return edge in self.cuts or (bool(self.down) and (edge[0] in self.down or edge[1] in self.down))
 
     def delay_s(self, edge: Edge) -> float:
-        """Of one packet."""
+        """Draws the delay of one packet, in seconds."""
         return self.rng.uniform(*self.latency_s) + self.slow.get(edge, 0.0)
 
 
@@ -78,19 +78,19 @@ class Endpoint(asyncio.Transport):
         self.out: deque[_Segment] = deque()
         self.buffered = 0
         self.closing = False
-        """Closed by this side."""
+        """True once this side has closed it."""
         self.ended = False
         """No more bytes in or out; connection_lost was or is about to be called."""
         self.dead = False
-        """Its process is gone."""
+        """True if its process is gone."""
         self._moving = False
         self._due = 0.0
         self.forgotten = False
-        """What is sent on this connection is lost."""
+        """True if what is sent on this connection is lost."""
         self.holds = False
-        """This side has paused reading."""
+        """True if this side has paused reading."""
         self._unread: list[bytes] = []
-        """Arrived in the moment in which it paused."""
+        """Bytes that arrived in the moment in which it paused."""
         self._high, self._low = HIGH_WATER, LOW_WATER
         self._told_to_pause = False
 
@@ -228,7 +228,7 @@ class Endpoint(asyncio.Transport):
     def receive(self, segment: _Segment) -> None:
         """A segment came to this side."""
         if self.dead:
-            if segment.end != "rst":  # nobody is there any more: the kernel says so
+            if segment.end != "rst":  # the process is gone: the kernel answers with a reset
                 self.out.clear()
                 self._queue(b"", "rst")
             return
@@ -289,16 +289,16 @@ class Server(asyncio.AbstractServer):
         self.network.listeners.pop(self.address, None)
 
     async def wait_closed(self) -> None:
-        """Nothing to wait for."""
+        """Returns at once: there is nothing to wait for."""
 
     async def start_serving(self) -> None:
-        """It serves since it was made."""
+        """Does nothing: it serves since it was made."""
 
     async def serve_forever(self) -> None:
         """Nobody calls it."""
 
     def get_loop(self) -> SimLoop:
-        """See AbstractServer."""
+        """Returns the loop of the network."""
         return self.network.loop
 
     def is_serving(self) -> bool:
@@ -309,7 +309,7 @@ class Network:
     """All hosts, listeners and connections."""
 
     polled = True
-    """Of connections that are accepted."""
+    """Loops hear by polling of the connections that they accept."""
 
     def __init__(self, loop: SimLoop, links: EdgeConditions) -> None:
         self.loop = loop
@@ -318,7 +318,7 @@ class Network:
         self.endpoints: dict[Endpoint, None] = {}
         self.stalled: dict[Endpoint, None] = {}
         self.hash = 0
-        """Of everything that arrived: when, where, what."""
+        """Hash of everything that arrived: when, where, what."""
         self.bytes = 0
         self.socket_buffer = SOCKET_BUFFER
         self._ports = FIRST_PORT - 1
@@ -330,7 +330,7 @@ class Network:
         self.hash = crc32(data, crc32(f"{self.loop.now:.9f} {sender.own} {sender.other}".encode(), self.hash))
 
     def ended(self, endpoint: Endpoint) -> None:
-        """It is no connection any more."""
+        """Forgets the connection, which has ended."""
         self.endpoints.pop(endpoint, None)
 
     def listen(self, factory: Callable[[], Any], host: str, port: int) -> Server:

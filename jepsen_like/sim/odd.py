@@ -40,13 +40,13 @@ NUMBERS = (
     "\x00",
 )
 INTEGERS = (0, 1, -1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63) - 1, 10**23)
-"""Of JSON bodies."""
+"""Integers of JSON bodies."""
 NAMES = ("", "x" * 300, "\x00", "a b", "%RETRY%", "%DLQ%odd-g", "../../odd", "TBW102", "\u2603", "absent-1", "absent-2")
 FLAGS = ("", "true", "false", "7", "maybe")
 
 
 class OddRequest(NamedTuple):
-    """What to send."""
+    """A request that makes no sense, and the answer that it must get."""
 
     code: int
     ext: dict[str, str]
@@ -54,7 +54,7 @@ class OddRequest(NamedTuple):
     silent: bool = False
     """It may rightly get no answer while nobody leads."""
     parked_s: float = 0.0
-    """So long it may be kept waiting for messages."""
+    """Seconds that it may be kept waiting for messages."""
 
 
 class _Fields:
@@ -289,7 +289,7 @@ _MAKERS: dict[int, Callable[[_Fields], Made]] = {
     -5: _offset,
 }
 CODES = tuple(_MAKERS)
-"""All that is asked, three that nobody handles among them."""
+"""Codes of all requests, three that nobody handles among them."""
 
 
 def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
@@ -302,6 +302,6 @@ def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
 
 
 def _parked_s(ext: dict[str, str]) -> float:
-    """How long a pull with these fields may wait, at most."""
+    """Returns the seconds that a pull with these fields may wait, at most."""
     wanted = ext.get("suspendTimeoutMillis", "").strip()
     return min(int(wanted), SUSPEND_MS_MAX) / 1000 if wanted.isdecimal() else 0.0

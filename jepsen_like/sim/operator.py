@@ -16,7 +16,7 @@ from raftlog.types import NodeId
 
 LOOKS_EVERY_S = 0.1
 ZOMBIE_S = (0.0, 1.5)
-"""So long a removed node goes on before somebody switches it off."""
+"""Seconds that a removed node goes on before somebody switches it off."""
 
 
 class Task(NamedTuple):
@@ -28,7 +28,7 @@ class Task(NamedTuple):
 
 
 def tasks(options: Options) -> tuple[Task, ...]:
-    """What the operator of a seed does: nothing in every second one.
+    """Draws the tasks of a seed's operator: none in every second seed.
 
     The machine that is lost is the one whose disk may rot (`Nemesis._rot`): an entry must not be lost on two of three.
     """
@@ -72,7 +72,7 @@ class Operator:
         self.applied: list[str] = []
 
     def start(self) -> None:
-        """Begins somewhere in the first half of the faults; in the second, where the log is trimmed by then."""
+        """Begins somewhere in the first half of the faults, or in the second half if the log is trimmed by then."""
         half_s = self._options.fault_phase_s / 2
         begins_s = self._rng.uniform(0.5, half_s) + (half_s if self._options.retained_bytes else 0.0)
         self._monitor.loop.call_outside(begins_s, self._look)

@@ -1,4 +1,4 @@
-"""What a seed decides before the run: the cluster's knobs, the machines, the load, and which faults are likely."""
+"""The choices of a seed before the run: the cluster's knobs, the machines, the load, and which faults are likely."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ TRIGGERS = frozenset(
         "crash-after-sync",
     )
 )
-"""Those that wait for a state instead of a time."""
+"""Kinds that wait for a state instead of a time."""
 ADDED_KINDS = ("stop", "half-open", "acks-lost")
-"""Those that `Options.added` counts: beside the others, in some seeds."""
+"""Kinds that `Options.added` counts: beside the others, in some seeds."""
 LATER_KINDS = ("hold-apply", "late-refusal", "crash-after-sync", "late-apply")
-"""And those that `Options.later` counts."""
+"""Kinds that `Options.later` counts."""
 STALL_KINDS = ("stall", "stall-more", "stall-before-election", "stall-beside-cut")
-"""And those that `Options.stalls` counts."""
+"""Kinds that `Options.stalls` counts."""
 
 TIER_BYTES_FROM = 2_500_000
-"""From here on some tiers keep only so many bytes."""
+"""First seed of which some tiers keep only so many bytes."""
 TIER_READS_FROM = 2_600_000
-"""From here on some tiers are read although the nodes have the messages, and some manifests have small pages."""
+"""First seed of which some tiers are read although the nodes have the messages, and some manifests have small pages."""
 TIER_FROM = 2_000_000
 """Seeds from here on have a tier, every other one. What earlier seeds showed is recorded, and stays as it was."""
 CONFIG_FROM = 3_000_000
@@ -66,9 +66,9 @@ LONG_WORK_FROM = 3_800_000
 MANY_FROM = 4_700_000
 """Hostile clients of seeds from here on also make groups of very many members, and topics of very many rows."""
 APPLY_FROM = 4_200_000
-"""From here on what has gathered is often applied in several drains."""
+"""First seed in which what has gathered is often applied in several drains."""
 TIER_SEALS_FROM = 4_600_000
-"""From here on some tiers close segments for their age."""
+"""First seed of which some tiers close segments for their age."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
 """Clients that a quarter of the seeds has, each drawn by itself."""
 
@@ -101,7 +101,7 @@ class Options(NamedTuple):
     apply_s: tuple[float, float]
     apply_inline: float
     append_inline: float
-    """How often an append that may be written on the loop is (`cluster.replication.append_runner`); 0: never."""
+    """Share of the appends that may be written on the loop and are (`cluster.replication.append_runner`); 0: none."""
     skew_ms: int
     fault_phase_s: float
     fault_every_s: float
@@ -119,31 +119,31 @@ class Options(NamedTuple):
     nodes after the faults. A livelock needs more."""
     checkpoint_every_ms: int = 2000
     retained_bytes: int = 0
-    """Of log that retention leaves; 0: all."""
+    """Bytes of log that retention leaves; 0: all."""
     retained_ms: int = 0
-    """How long retention leaves it, log time; 0: for ever."""
+    """Log time for which retention leaves the log; 0: for ever."""
     fetch_bytes_per_second: int = 32 << 20
-    """What a node gives to others that fetch."""
+    """Bytes per second that a node gives to others that fetch."""
     added: tuple[int, ...] = (0, 0, 0)
-    """How many faults of each of ADDED_KINDS the plan has beside the others."""
+    """Number of faults of each of ADDED_KINDS that the plan has beside the others."""
     weak: float = 0.0
-    """Of what foreign clients send once, the share that asks for a weaker acknowledgement."""
+    """Share of the single sends of foreign clients that ask for a weaker acknowledgement."""
     flush_async: int = 0
     """1: the node's own level is `quorum`, and the topics ask for more."""
     memory_pool: int = 0
     """1: a leader's word needs no write."""
     catch_up_bytes_per_second: int = 32 << 20
-    """What all that catch up may take from a leader, of what it reads from its disk."""
+    """Bytes per second, of what a leader reads from its disk, for all nodes together that catch up."""
     hostile: int = 0
     """1: a client means harm (`sim/hostile.py`), in the faults and after the heal."""
     tides: int = 0
-    """How many clients commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
+    """Number of clients that commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
     remakes: int = 0
     """1: topics are deleted, made again and changed while messages flow (`sim/remakes.py`)."""
     stepped: float = 0.0
-    """How often a lane's drain is taken apart (`sim/steps.py`)."""
+    """Share of a lane's drains that are taken apart (`sim/steps.py`)."""
     later: tuple[int, ...] = (0, 0, 0, 0)
-    """How many faults of each of LATER_KINDS the plan has beside the others."""
+    """Number of faults of each of LATER_KINDS that the plan has beside the others."""
     waits: int = 0
     """1: pulls wait on topics that come and go (`sim/waits.py`)."""
     seekers: int = 0
@@ -151,7 +151,7 @@ class Options(NamedTuple):
     repeats: int = 0
     """1: a producer says again what is stored (`sim/repeats.py`)."""
     tales: float = 0.0
-    """Of the rounds of `tides`, the share that are a few steps in an exact order, and then silence."""
+    """Share of the rounds of `tides` that are a few steps in an exact order, and then silence."""
     ordered: int = 0
     """1: orderly consumers lock queues, and locks are ended from outside (`sim/ordered.py`)."""
     transactions: int = 0
@@ -169,16 +169,16 @@ class Options(NamedTuple):
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
-    """What kernels hold for who writes to a slow reader."""
+    """Bytes that kernels hold for a sender to a slow reader."""
     apply_bytes: int = 1 << 20
-    """See `Environment.apply_bytes`."""
+    """`Environment.apply_bytes` of the nodes."""
     tier_bytes: int = 0
-    """Of objects that the tier keeps; 0: all."""
+    """Bytes of objects that the tier keeps; 0: all."""
     tier: int = 0
     """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
     takes from the nodes stays there."""
     tier_read: int = 0
-    """Which of `cluster.broker.read_levels.LEVELS` all pulls go by."""
+    """Number of the one of `cluster.broker.read_levels.LEVELS` that all pulls go by."""
     tier_page: int = 0
     """Full segments in a page of the manifest; 0: as many as a real one has."""
     tier_seal_ms: int = 0
@@ -188,8 +188,9 @@ class Options(NamedTuple):
     writes: int = 0
     """1: writers stage and commit as Spark's sink does (`sim/writers.py`)."""
     stalls: tuple[int, ...] = (0, 0, 0, 0)
-    """How many faults of each of STALL_KINDS the plan has beside the others; with any, there are more after the heal
-    (`sim/stall_faults.py`)."""
+    """Number of faults of each of STALL_KINDS that the plan has beside the others; with any, there are more after the
+    heal (`sim/stall_faults.py`).
+    """
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""
 
@@ -268,7 +269,7 @@ def draw(seed: int) -> Options:
 
 
 def _with_tier(drawn: Options, seed: int) -> Options:
-    """In half of the later seeds."""
+    """Adds a tier in half of the later seeds."""
     if seed < TIER_FROM or stream(seed, "tier").random() >= 1 / 2:
         return drawn
     # What was evicted is read back one by one in the end.
@@ -301,7 +302,7 @@ def calm(**chosen: Any) -> Options:
 
 
 def _with_retention(drawn: Options, rng: random.Random) -> Options:
-    """In half of the seeds old segments go, so early that a node that is away for seconds needs a snapshot."""
+    """Lets old segments go in half of the seeds, so early that a node that is away for seconds needs a snapshot."""
     if rng.random() < 0.5:
         return drawn
     size = rng.choice((12 << 10, 16 << 10, 24 << 10))
@@ -310,7 +311,7 @@ def _with_retention(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_carried(drawn: Options, rng: random.Random) -> Options:
-    """In an eighth of the seeds: a log so small that what waits is stored again and again."""
+    """Makes the log, in an eighth of the seeds, so small that what waits is stored again and again."""
     if rng.random() >= 1 / 8:
         return drawn
     size = rng.choice((8 << 10, 12 << 10))
@@ -319,7 +320,7 @@ def _with_carried(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_more(drawn: Options, rng: random.Random) -> Options:
-    """In half of the seeds: orderly stops, faults of single links, weak acknowledgements, alone or together."""
+    """Adds, in half of the seeds, orderly stops, faults of single links, weak acknowledgements, alone or together."""
     if rng.random() < 0.5:
         return drawn
     stops = rng.choice((0, 1, 2, 4))
@@ -337,7 +338,7 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_clients(drawn: Options, rng: random.Random) -> Options:
-    """In half of the seeds: clients that mean harm, that mix kinds of commits, that change what others use."""
+    """Adds, in half of the seeds, clients that mean harm, that mix kinds of commits, that change what others use."""
     if rng.random() < 0.5:
         return drawn
     hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))
@@ -357,8 +358,9 @@ def _with_clients(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_demands(drawn: Options, rng: random.Random) -> Options:
-    """In half of the seeds: clients that mean no harm, each of which knows one thing that must hold; power that goes as
-    soon as rows are said to be synced; leaders that go before others have applied what they acknowledged."""
+    """Adds, in half of the seeds, clients that mean no harm, each of which knows one thing that must hold; power that
+    goes as soon as rows are said to be synced; leaders that go before others have applied what they acknowledged.
+    """
     if rng.random() < 0.5:
         return drawn
     waits, seekers, repeats = (rng.choice((0, 1)) for _ in range(3))

@@ -26,13 +26,13 @@ CONSUMERS = 3
 
 
 class ReadInOrder:
-    """What the group read and committed, queue by queue; reports under `consumer`."""
+    """The messages that the group read and the offsets that it committed, queue by queue; reports under `consumer`."""
 
     def __init__(self, report: Report, floor: Callable[[int], int], exact: Callable[[], bool]) -> None:
         """`floor(queue)`: below it retention may have taken messages away."""
         self._report, self._floor, self._exact = report, floor, exact
         self._read: dict[int, int] = defaultdict(int)
-        """Queue -> behind what was read by anybody."""
+        """Queue -> offset behind what was read by anybody."""
         self._committed: dict[int, int] = defaultdict(int)
         self._doubtful: set[tuple[int, int]] = set()
         """(queue, offset) of commits that were not answered, and may land late."""
@@ -140,7 +140,7 @@ async def churn(pair: list[LockClient], how: str) -> bool:
     elif how == "topic":
         done = await first.remake_topic(CHURN_QUEUES)
     else:
-        done = await second.unlock(queues)  # what it does not hold
+        done = await second.unlock(queues)  # queues that it does not hold
     if not done:
         return False
     await second.lock(queues)
@@ -155,7 +155,7 @@ class Session:
         self._judge, self._loop = client.judge, ordered.host.loop
         self._queues = range(ordered.host.options.queues)
         self._next: dict[int, int] = {}
-        """Of the queues that it holds."""
+        """Next offset of each queue that it holds."""
         self._rounds = rng.randint(3, 12)
 
     async def run(self) -> bool:

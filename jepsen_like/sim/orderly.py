@@ -19,11 +19,11 @@ Report = Callable[[str, str], None]
 
 
 class Left(NamedTuple):
-    """What a node had when it was closed."""
+    """The log and the rows of a node when it was closed."""
 
     last_index: int
     header_crc: int
-    """Of the last entry."""
+    """Header checksum of the last entry."""
     applied_index: int
 
 
@@ -60,7 +60,7 @@ class OrderlyStops:
 
 
 def found_wrong(machine: Machine, left: Left) -> Iterator[str]:
-    """What its next start should not have met."""
+    """Yields what the node's next start should not have met."""
     node = machine.node
     assert node is not None
     log = node.storage.directory.log

@@ -27,7 +27,7 @@ class _Row(NamedTuple):
     due_ms: int
     count: int  # type: ignore[assignment]
     place: int
-    """Where the first one lies."""
+    """Byte position in the log of the first message."""
 
 
 class PinCheck:
@@ -36,7 +36,7 @@ class PinCheck:
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
         self._timers: dict[int, _Row] = {}
-        """By where the first message was first stored."""
+        """Rows by the position at which the first message was first stored."""
         self._halves: dict[int, int] = {}
         """Half message -> where it lies."""
         self._pending = 0
@@ -68,7 +68,7 @@ class PinCheck:
             self._report(CHECKER, f"node {node} counts {found[0]} and {found[1]}; as the log has it, {waiting}")
 
     def _command(self, entry: Entry, command: commands.Command) -> int:
-        """How many copies the command asks for."""
+        """Carries the command out here; returns the number of copies that it asks for."""
         name, *arguments = command
         self._writes.learn(command)
         if name == commands.DELIVER_TIMERS:
@@ -113,7 +113,7 @@ class PinCheck:
         return row
 
     def _run(self, run: Run) -> int:
-        """How many messages come into a queue: copies share runs with what clients send."""
+        """Returns the number of messages that come into a queue: copies share runs with what clients send."""
         positions: list[Any] = [item[0] for item in ITEM.iter_unpack(run.items)]
         if run.kind < RowKind.SCHEDULED:
             return run.count

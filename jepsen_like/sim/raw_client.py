@@ -16,7 +16,7 @@ Report = Callable[[str, str], None]
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The answer to a request."""
 
     code: int
     remark: str
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     silent: bool
     """It may rightly get no answer while nobody leads."""
     parked_s: float
-    """So long the node may rightly keep it waiting."""
+    """Seconds that the node may rightly keep it waiting."""
     heard: Callable[[Answer], None] | None
 
 
@@ -85,8 +85,10 @@ class RawConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[Asked]:
-        """What was asked before then, or was to be kept waiting no longer than until then, and has no answer, on a
-        connection that stands; of what may rightly get none while nobody leads, what was asked since then."""
+        """Returns the requests without an answer on a connection that stands, that were sent before `before_s`, or were
+        to be kept waiting no longer than until then. Of requests that may rightly get none while nobody leads, only
+        those since `silent_since_s`.
+        """
         if self.closed or not self.transport.is_reading() or self.transport.leads_nowhere:
             return []
         due = [asked for asked in self.unanswered.values() if asked.at_s + asked.parked_s < before_s]

@@ -39,9 +39,11 @@ class GroupReader(Client):
         """(queue, offset) -> message id."""
         self.ids: set[str] = set()
         self._floor: dict[int, int] = defaultdict(int)
-        """Queue -> what was surely committed: no later member may begin below,"""
+        """Queue -> offset that was surely committed: no later member may begin below it, except at a place of
+        `_doubtful`.
+        """
         self._doubtful: set[tuple[int, int]] = set()
-        """unless it begins at one of these (queue, offset): commits that may still land."""
+        """(queue, offset) of commits that may still land."""
         self._next: dict[int, int] = {}
 
     async def _work(self) -> None:
@@ -126,7 +128,7 @@ class OffsetRegister(Client):
         self.acked = 0
         self.tried = 0
         self._doubtful: set[int] = set()
-        """Not answered as done: may land late, and be read after newer ones."""
+        """Offsets whose commit was not answered as done: they may land late, and be read after newer ones."""
 
     def start(self) -> None:
         """Begins; `stopped` ends it."""
@@ -155,7 +157,9 @@ class OffsetRegister(Client):
             self.host.spawn(partial(self.ask, connection, self.acked))
 
     async def ask(self, connection: Connection, low: int) -> None:
-        """One of many on their way: what was asked late of a stopped leader is answered when it goes on."""
+        """Asks once, while others are on their way: what was asked late of a stopped leader is answered when it goes
+        on.
+        """
         try:
             reply = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, _REGISTER, timeout_s=3.0)
         except OSError:
@@ -228,7 +232,7 @@ class Catalogue(Client):
         super().__init__(host)
         self.recorder = recorder
         self.exists: dict[str, bool | None] = dict.fromkeys(self.NAMES, False)
-        """None: something was asked for twice, and may still land."""
+        """Name -> True if it exists; None: something was asked for twice, and may still land."""
 
     async def _work(self) -> None:
         client = self.host.client()

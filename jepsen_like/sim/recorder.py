@@ -32,12 +32,12 @@ class Recorder:
         self._processes = 0
 
     def invoke(self, f: str, value: Any) -> Op:
-        """Somebody asks for `f` now."""
+        """Records that somebody asks for `f` now."""
         self._processes += 1
         return self._append(self._processes, "invoke", f, value)
 
     def end(self, invoked: Op, outcome: OpType, value: Any) -> Op:
-        """It happened (ok), is proved never to happen (fail), or nobody knows (info)."""
+        """Records the outcome: it happened (ok), is proved never to happen (fail), or nobody knows (info)."""
         self.counts[f"{invoked.f} {outcome}"] += 1
         return self._append(invoked.process, outcome, invoked.f, value)
 

@@ -1,4 +1,4 @@
-"""Who led when, and who took over from whom: a leader that hands over leaves nothing of its log behind.
+"""The reigns of leaders, and the handovers between them: a leader that hands over leaves nothing of its log behind.
 
 A leader that hands over takes no more proposals and waits until its successor has all of its log on disk (thesis 3.10).
 So a successor that campaigns because it was told to, while the old leader still waits for it, has everything that that
@@ -42,7 +42,7 @@ class Reigns:
 
     def __init__(self, report: Report) -> None:
         self.all: list[Reign] = []
-        """In the order in which they began."""
+        """All reigns, in the order in which they began."""
         self.handovers = 0
         self._report = report
         self._now: dict[NodeId, Reign] = {}
@@ -68,7 +68,7 @@ class Reigns:
             self._note_handing(node, raft)
 
     def gone(self, node: NodeId, now_s: float) -> None:
-        """Its process is."""
+        """Notes that the node's process is gone."""
         self._roles.pop(node, None)
         self.ended(node, now_s)
 
@@ -79,7 +79,7 @@ class Reigns:
             reign.ended_s = now_s
 
     def houses(self, from_s: float, to_s: float) -> Collection[int]:
-        """Of whom led at any time between."""
+        """Returns the houses that led at any time between."""
         return {reign.house for reign in self.all if reign.begun_s <= to_s and reign.ended_s >= from_s}
 
     def _begin(self, node: NodeId, raft: Raft, now_s: float) -> None:

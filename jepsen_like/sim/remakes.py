@@ -26,10 +26,10 @@ REFUSED = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCod
 
 @dataclass(slots=True)
 class Epoch:
-    """What a topic is from one change to the next."""
+    """The topic's attributes from one change to the next."""
 
     life: int
-    """Which time it was made."""
+    """Number of times that the topic was made, this one included."""
     exists: bool
     queues: int
     perm: int
@@ -37,7 +37,7 @@ class Epoch:
     answered_s: float | None = None
 
     def takes(self, queue: int) -> bool:
-        """Whether a send to this queue is right."""
+        """Returns True if a send to this queue is right."""
         return self.exists and self.perm == WRITABLE and queue < self.queues
 
 
@@ -60,7 +60,7 @@ class Remakes(Asker):
         self.epochs: list[Epoch] = []
         self.sent: list[Sent] = []
         self.unsure = False
-        """What the topic is nobody knows: a change was not answered."""
+        """True once a change was not answered: then nobody knows the topic's attributes."""
         self._names = 0
         self._count = 0
 
@@ -145,7 +145,7 @@ class Remakes(Asker):
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")
 
     def _met(self, asked_s: float) -> list[Epoch]:
-        """What the topic was between then and now, as far as changes were answered or are on their way."""
+        """Returns the epochs of the topic between then and now, as far as changes were answered or are on their way."""
         met: list[Epoch] = []
         for at, epoch in enumerate(self.epochs):
             later = self.epochs[at + 1] if at + 1 < len(self.epochs) else None
@@ -168,7 +168,7 @@ class Remakes(Asker):
         self.sent.append(sent)
 
     def life_of(self, sent: Sent) -> int | None:
-        """In which life of the topic it was stored; None if in one of several."""
+        """Returns the life of the topic in which the message was stored; None if it may be one of several."""
         lives = set()
         for at, epoch in enumerate(self.epochs):
             later = self.epochs[at + 1] if at + 1 < len(self.epochs) else None

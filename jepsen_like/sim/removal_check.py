@@ -1,4 +1,5 @@
-"""What is deleted goes slice by slice, and nobody sees it meanwhile (docs/adr/0082): judged from rows and reads.
+"""Judges removals from rows and reads: what is deleted goes slice by slice, and nobody sees it meanwhile
+(docs/adr/0082).
 
 - No slice removes more rows than it may, however much there is to remove.
 - While a node removes something, no topic id without a topic has a message, and no group an offset, lock or reset of
@@ -33,7 +34,7 @@ ROWS_PER_ROW = 2
 
 
 class _Still(NamedTuple):
-    """How far removals had come while which leader looked, since when, and where its log ended then."""
+    """The progress of removals under one leader, when it was reached, and the end of the leader's log then."""
 
     place: tuple[object, ...]
     since_s: float
@@ -44,12 +45,12 @@ class RemovalCheck:
     """Fed with what nodes write and apply; `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report, rows_max: int) -> None:
-        """`rows_max`: of one slice."""
+        """`rows_max`: rows that one slice may remove."""
         self._report = report
         self._rows_max = rows_max * ROWS_PER_ROW
         self._still: _Still | None = None
         self._slices = 0
-        """That any node has applied."""
+        """Number of slices that any node has applied."""
         self._removing: set[int] = set()
         """Nodes that had something to remove when they applied last."""
 
@@ -102,7 +103,7 @@ class RemovalCheck:
                 return
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Called again and again: a leader that takes writes does not forget what is to be removed."""
+        """Checks, again and again, that a leader that takes writes does not forget what is to be removed."""
         node = machine.node
         if node is None or not node.state.removing or not node.proposals.open:
             return

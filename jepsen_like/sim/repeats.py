@@ -1,4 +1,4 @@
-"""A producer that says again what is stored: answers get lost, and a send under its identity may come at any time.
+"""A producer that repeats sends that are stored: answers get lost, and a send under its identity may come at any time.
 
 Several sends are on their way at once, so that one entry holds them. Whatever is not settled is repeated now and then,
 answered or not, through any node and for any queue: each arrival gets the place of the one copy that is stored. Now and
@@ -21,7 +21,9 @@ from jepsen_like.sim.recorder import Recorder, stored_at
 
 UNSETTLED_MAX = 8
 CUT_SHARE, CUT_AFTER_S = 0.2, 0.03
-"""How often the connection is cut behind sends, and how soon: some are not decided then."""
+"""Share of the sends behind which the connection is cut, and the seconds until the cut: some sends are not decided by
+then.
+"""
 
 
 class Repeater(Asker):
@@ -33,7 +35,7 @@ class Repeater(Asker):
         self._pid = ""
         self._low = self._next = 1
         self._ops: dict[int, Op] = {}
-        """Of what is not settled, by sequence."""
+        """Operations that are not settled, by sequence."""
         self._places: dict[int, tuple[int, int]] = {}
 
     async def _work(self) -> None:
@@ -42,7 +44,9 @@ class Repeater(Asker):
         await self._in_turns(rng, (0.01, 0.08), 0.2, "a producer that repeats", partial(self._round, rng))
 
     async def _round(self, rng: random.Random, connection: RawConnection) -> None:
-        """New sends, or some of before again; then some are settled. Where too many are not, nothing is new."""
+        """Sends new messages, or some of the earlier ones again; then some are settled. Where too many are not, nothing
+        is new.
+        """
         again = [sequence for sequence in self._ops if rng.random() < 0.6]
         if len(self._ops) < UNSETTLED_MAX and (not again or rng.random() < 0.5):
             again = []

@@ -26,9 +26,9 @@ from raftmq.client.message import decode_messages
 
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
 ANSWER_LOST = 0.3
-"""Of the answers that move a consumer: its connection ends before it has read them."""
+"""Share of the answers that move a consumer and that it does not read: its connection ends first."""
 CORRECTED = 0.6
-"""Of the others: the queue is reset once more while the consumer follows."""
+"""Share of the other answers after which the queue is reset once more while the consumer follows."""
 COMMITS_ALONG = 1
 """Bit of a pull's sysFlag."""
 
@@ -42,7 +42,7 @@ class Reset(NamedTuple):
 
 
 class ResetJudge:
-    """What may be read of each queue; reports under `resets`.
+    """The messages that may be read of each queue; reports under `resets`.
 
     A queue of which a reset was not answered is not judged any more: it may be carried out at any time.
     """
@@ -50,20 +50,20 @@ class ResetJudge:
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
         self._asking: dict[int, float] = {}
-        """Queue -> since when its next reset is under way."""
+        """Queue -> time since which its next reset is under way."""
         self._last: dict[int, Reset] = {}
         self.unsure: set[int] = set()
         self._committed: dict[int, list[tuple[float, int]]] = defaultdict(list)
         """Queue -> (when, offset) of every commit that was asked for."""
         self._doubtful: dict[int, set[int]] = defaultdict(set)
-        """Of those, offsets that may still land."""
+        """Offsets of commits that may still land."""
         self._pulled: dict[int, dict[int, float]] = defaultdict(dict)
-        """Queue -> offset -> until when it was pulled from; for ever if no answer came."""
+        """Queue -> offset -> time until which it was pulled from; for ever if no answer came."""
 
     # --- the operator ------------------------------------------------------------------------------------------------
 
     def may_ask(self, queue: int) -> bool:
-        """Whether the next reset can be judged: no other one is under way, or undecided."""
+        """Returns True if the next reset can be judged: no other one is under way, or undecided."""
         return queue not in self._asking and queue not in self.unsure
 
     def asks(self, queue: int) -> None:
@@ -81,11 +81,11 @@ class ResetJudge:
     # --- the consumer ------------------------------------------------------------------------------------------------
 
     def pulls(self, queue: int, offset: int) -> None:
-        """Messages are asked for from there: if that is the offset of a reset, it may end from now on."""
+        """Notes a pull from this offset: if that is the offset of a reset, the reset may end from now on."""
         self._pulled[queue][offset] = math.inf
 
     def pulled(self, queue: int, offset: int) -> None:
-        """And that was answered."""
+        """Notes that the pull was answered."""
         self._pulled[queue][offset] = self._now()
 
     def commits(self, queue: int, offset: int) -> None:
@@ -226,7 +226,7 @@ class Resets(Asker):
         return ends and not self._pending(GROUP)
 
     def finished(self) -> bool:
-        """Everything is read, and nobody sends or resets any more: the consumer alone is left."""
+        """True if everything is read, and nobody sends or resets any more: the consumer alone is left."""
         return self._left == 1 and self._all_read()
 
     @property
@@ -245,7 +245,7 @@ class Session:
         """Commits without an answer since the last one with an answer: commits of a connection keep their order."""
 
     async def run(self) -> None:
-        """Some rounds over the queues."""
+        """Reads the queues for some rounds."""
         rng = self._rng
         for _ in range(rng.randint(3, 40)):
             for queue in range(QUEUES):
@@ -257,7 +257,7 @@ class Session:
             self._judge.doubtful(queue, offset)
 
     async def commits_the_end(self) -> bool:
-        """Whether a commit of every position is answered, and found."""
+        """Returns True if a commit of every position is answered, and found."""
         for queue, offset in self._next.items():
             self._judge.commits(queue, offset)
             fields = place_of(GROUP, TOPIC, queue) | {"commitOffset": str(offset)}
@@ -331,7 +331,7 @@ def place_of(group: str, topic: str, queue_id: int) -> dict[str, str]:
 async def committed(
     host: ClientHost, connection: RawConnection, group: str, topic: str, queue_id: int
 ) -> tuple[bool, int | None]:
-    """Whether the group's committed offset was told, and the offset; None if there is none."""
+    """Asks for the group's committed offset; returns whether it was told, and the offset, None if there is none."""
     fields = place_of(group, topic, queue_id) | {"setZeroIfNotFound": "false"}
     answer = await ask(host, connection, RequestCode.QUERY_CONSUMER_OFFSET, fields)
     if answer is None or answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):

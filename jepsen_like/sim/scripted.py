@@ -74,7 +74,7 @@ class Stage(World, Interpreter):
         return [*self._started, self.reader]
 
     def retried(self) -> list[Foreign]:
-        """See World."""
+        """Returns the messages that foreign clients, the one of the schedule too, sent until they were answered."""
         return super().retried() + self.hand.retried
 
     def _machine(self, name: str) -> Machine:
@@ -245,8 +245,9 @@ class Stage(World, Interpreter):
         self._pass_time(float(seconds))
 
     def _start(self, clients: Sequence[Any]) -> None:
-        """Those that work already go on as they are: a client that is started twice is two on one memory, and does
-        everything twice."""
+        """Starts the clients that do not work yet: a client that is started twice is two on one memory, and does
+        everything twice.
+        """
         for client in clients:
             if client not in self._started:
                 client.start()
@@ -505,7 +506,7 @@ class Stage(World, Interpreter):
 
 
 def _is_about_to(what: str, machine: Machine) -> bool:
-    """Whether its next tick, if nobody is heard before, ends in that."""
+    """Returns True if the node's next tick, unless it hears from somebody before, ends in that."""
     assert machine.node is not None
     raft = machine.node.raw.raft
     if what == "campaign":

@@ -1,4 +1,4 @@
-"""Messages that are looked for by their key once they are acknowledged, through any node: none says that there is none.
+"""A client that looks for acknowledged messages by their keys, through any node: no node may say that there is none.
 
 A node may say that it does not know. Who says "not there" has asked how far the log is committed and applied that far
 (docs/guarantees.md), also when it has begun to lead just now.
@@ -18,7 +18,7 @@ from jepsen_like.sim.raw_client import RawConnection, Report
 from jepsen_like.sim.recorder import Recorder
 
 RECENT = 6
-"""Of so many messages that were acknowledged last one is looked for."""
+"""Number of the messages acknowledged last from which one is looked for."""
 
 
 class Seeker(Asker):

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from jepsen_like.sim.nemesis import Nemesis
 
 LEADER_S = 2.0
-"""After a stall there is a leader that takes writes within this time."""
+"""Seconds after a stall within which there is a leader that takes writes."""
 BETWEEN_HANDOVERS_S = 300.0
 SLOW_LINK_S = 0.05
-"""No packet takes longer without faults, nor a disk."""
+"""Longest time of a packet without faults, in seconds, and of a disk."""
 
 
 def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
@@ -37,14 +37,14 @@ def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
 
 
 def stall(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """One node, half the time the leader."""
+    """Stalls one node, half the time the leader."""
     machine = nemesis.some(rng)
     if machine is not None:
         _stall(nemesis, fault, [machine])
 
 
 def stall_more(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
-    """Two nodes, or all."""
+    """Stalls two nodes, or all."""
     up = nemesis.up()
     if len(up) > 1:
         _stall(nemesis, fault, rng.sample(up, rng.choice((2, len(up)))))
@@ -90,7 +90,7 @@ STALL_FAULTS = {
 
 
 class StallsWorld(Protocol):
-    """What the phase needs of its world (`jepsen_like.sim.world`)."""
+    """The part of its world (`jepsen_like.sim.world`) that the phase needs."""
 
     options: Options
     loop: SimLoop

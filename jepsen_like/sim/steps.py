@@ -23,7 +23,7 @@ _here = threading.local()
 
 
 def may_stop() -> None:
-    """Called where a drain may be interrupted; elsewhere nothing happens."""
+    """Stops a drain here if it is taken apart; elsewhere nothing happens."""
     work: Steps | None = getattr(_here, "work", None)
     if work is not None:
         work.stop_here()
@@ -37,7 +37,7 @@ class Steps:
         self.result: Any = None
         self.error: BaseException | None = None
         self.units = 0
-        """What it charged the meter of its thread, when it is done."""
+        """Units that it charged the meter of its thread, when it is done."""
         self._work = work
         self._holds_lock = holds_lock
         self._abandoned = False
@@ -55,12 +55,12 @@ class Steps:
         return self.done
 
     def finish(self) -> None:
-        """Goes on to the end."""
+        """Runs the work to its end."""
         while not self.done:
             self.advance()
 
     def abandon(self) -> None:
-        """Ends it where it stands."""
+        """Ends the work where it stands."""
         self._abandoned = True
         self.finish()
 

@@ -1,4 +1,4 @@
-"""What a node has of a topic, read past its clients: from its rows and its log."""
+"""Reads a node's messages of a topic past its clients: from its rows and its log."""
 
 from __future__ import annotations
 

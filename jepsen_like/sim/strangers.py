@@ -1,4 +1,4 @@
-"""What somebody may try who reaches a peer port and knows all names, but not the cluster's secret."""
+"""The attempts of somebody who reaches a peer port and knows all names, but not the cluster's secret."""
 
 from __future__ import annotations
 

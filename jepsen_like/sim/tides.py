@@ -34,12 +34,12 @@ class Step(NamedTuple):
     kind: str
     """oneway, commit, pull or delete."""
     value: int | None
-    """What it sets; None for a deletion."""
+    """Offset that it sets; None for a deletion."""
     connection: int
 
 
 class Question(NamedTuple):
-    """What a query must not fall behind."""
+    """The steps that the answer to a query must not fall behind."""
 
     low: int
     """The newest step that was answered, or read, before it was asked; -1: none."""
@@ -99,7 +99,7 @@ class Tide(Client):
             await asyncio.sleep(0.1)
 
     async def _stands(self, rng: random.Random) -> bool:
-        """Whether there is a connection to go on with; now and then it is another one."""
+        """Returns True if there is a connection to go on with; now and then it is another one."""
         connection, before_s = self.connection, self.host.loop.now - STALE_S
         lives = connection is not None and not connection.closed and not connection.overdue(before_s)
         if lives and rng.random() < 0.97:
@@ -235,7 +235,9 @@ class Tide(Client):
             self._low = surely
 
     def _may_come_late(self, at: int, newer: int) -> bool:
-        """What was not answered may be carried out after newer ones, but never after one of its own connection."""
+        """Returns True if an older step may take effect after a newer one: it was not answered, and came over another
+        connection.
+        """
         read = self.steps[at].value if at >= 0 else None
         late = [at] if read is not None else [n for n, step in enumerate(self.steps) if step.kind == "delete"]
         return any(n not in self._answered and self.steps[n].connection != self.steps[newer].connection for n in late)

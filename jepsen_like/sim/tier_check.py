@@ -1,4 +1,4 @@
-"""What the tier promises: judged from the rows of every node and from what is in the store.
+"""The promises of the tier, judged from the rows of every node and from what is in the store.
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - The log begins nowhere above what is VERIFIED.
@@ -42,7 +42,9 @@ class TierCheck:
     """Fed with what nodes apply and with what is written; `report` takes the checker's name and what is wrong."""
 
     def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
-        """`copies`: of the state are made; what a restore from one needs stays. `seal_ms`: `tier.seal_after_ms`."""
+        """`copies`: copies of the state are made, and what a restore from one needs stays. `seal_ms`:
+        `tier.seal_after_ms`.
+        """
         self._copies = copies
         self._seal_ms = seal_ms
         self._objects = store.inner.objects
@@ -61,7 +63,7 @@ class TierCheck:
         """Names that went; a request that the network delayed may have written one again, as an orphan."""
         self._head: Head | None = None
         self._listed: Sequence[Segment] = ()
-        """By the newest manifest."""
+        """Segments that the newest manifest lists."""
         store.on_written = self._written
         store.on_removed = self._was_removed
 
@@ -99,7 +101,7 @@ class TierCheck:
             if row.end > kept:
                 self._report("tier", f"{what}, and node {node.node_id} keeps the log from {kept} on")
             if row.parts:
-                self._verified.setdefault(row.base, row.end)  # nobody may have looked before
+                self._verified.setdefault(row.base, row.end)  # it may not have been looked at before
             self._going |= {part.name for part in row.parts}
             return
         for part in row.parts:
@@ -151,7 +153,7 @@ class TierCheck:
             self._report("tier", f"{_what(row)}: it was closed when its oldest message was {age_ms} ms old")
 
     def _contents(self, row: TierSegment, prefix: str) -> Iterator[bytes]:
-        """Of the row's objects whose names begin so."""
+        """Yields the contents of the row's objects whose names begin so."""
         for part in row.parts:
             if part.name.startswith(prefix):
                 yield self._objects.get(f"{FOLDER}/{part.name}", b"")
@@ -169,7 +171,7 @@ class TierCheck:
             self._report("tier", f"{part} was removed, and the newest manifest names it")
 
     def _is_orphan(self, part: str) -> bool:
-        """Whether its segment is VERIFIED under other names: what read back wrong is swept."""
+        """Returns True if its segment is VERIFIED under other names: what read back wrong is swept."""
         name = parse(part)
         return name is not None and part not in self._named.get(name.base, {part})
 
@@ -208,8 +210,9 @@ class TierCheck:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def is_complete(self, nodes: Sequence[Node]) -> bool:
-        """Whether every sealed segment is verified, on every node that runs, and published; and what nobody keeps is
-        gone."""
+        """Returns True if every sealed segment is verified, on every node that runs, and published; and what nobody
+        keeps is gone.
+        """
         for node in nodes:
             state = node.state
             if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:
@@ -230,7 +233,7 @@ class TierCheck:
 
     @staticmethod
     def _lacks_messages(node: Node) -> bool:
-        """Whether the log has messages above what is verified."""
+        """Returns True if the log has messages above what is verified."""
         log, state = node.storage.directory.log, node.state
         begins, end = state.tier.verified_to(state.trim_position), log.tail.end_position
         try:
@@ -239,7 +242,7 @@ class TierCheck:
             return True
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
-        """Once nothing is uploaded and nothing removed."""
+        """Judges the tier once nothing is uploaded and nothing removed."""
         newest = max(nodes, key=lambda node: node.state.applied.index)
         for row in newest.state.tier.rows:
             if row.state is TierState.VERIFIED:

@@ -1,4 +1,4 @@
-"""Whether an index file in the tier lists what the segment's entries say: judged by the builder that reads entries."""
+"""Judges whether an index file in the tier lists what the segment's entries say, by the builder that reads entries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from statemachine.payload import ITEM
 
 
 def problem(data: bytes, entries: Sequence[Entry], topics: Collection[int]) -> str:
-    """What is wrong with the file, "" if nothing is. Only messages of `topics`, those that exist, must be listed: the
-    others may have been there, or not, when the file was built; so may the first of a queue."""
+    """Returns what is wrong with the file, "" if nothing is. Only messages of `topics`, those that exist, must be
+    listed: the others may have been there, or not, when the file was built; so may the first of a queue.
+    """
     try:
         index = drive(check_index(len(data)), partial(_read, data))
     except IndexFileError as error:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Weather(NamedTuple):
-    """How likely each fault is, for one call."""
+    """The probability of each fault, for one call."""
 
     refused: float = 0.0
     """503: nothing is done."""
     lost: float = 0.0
-    """It is done, and the answer never comes."""
+    """The call is done, and the answer never comes."""
     late: float = 0.0
-    """The answer is an error, and it is done seconds later."""
+    """The answer is an error, and the call is done seconds later."""
     torn: float = 0.0
     """A create keeps a part of the object, and says that all is well."""
     delay_s: tuple[float, float] = (0.001, 0.02)
@@ -38,12 +38,12 @@ class Weather(NamedTuple):
 CALM = Weather()
 QUICK = Weather(delay_s=(0.0001, 0.001))
 STORMY = Weather(refused=0.1, lost=0.1, late=0.05, torn=0.1)
-"""While there are faults."""
+"""The probabilities while there are faults."""
 AWAY = Weather(refused=1.0)
 
 
 class SimStore:
-    """See ObjectStore. `weather` may be changed at any time."""
+    """An `ObjectStore` in memory. `weather` may be changed at any time."""
 
     root = "sim:"
 
@@ -60,7 +60,7 @@ class SimStore:
         """Names of objects that are not whole."""
 
     async def create(self, name: str, data: Data) -> None:
-        """As `ObjectStore.create`."""
+        """Writes a new object; by chance it keeps a part of it and says that all is well. Raises AlreadyExists."""
         content = bytes(data)
         if self._chance.random() < self.weather.torn:
             content = content[: self._chance.randrange(len(content))]
@@ -75,7 +75,7 @@ class SimStore:
         await self._call(do, writes=True)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """As `ObjectStore.replace`."""
+        """Replaces the object if it still is the version `tag`. Raises Conflict or NotFound."""
         content = bytes(data)
 
         def do() -> None:
@@ -95,34 +95,34 @@ class SimStore:
         self.inner.objects[name] = bytes(content)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """As `ObjectStore.get`."""
+        """Returns the whole object. Raises BadAnswer if it is larger than `size_max`."""
         return await self._call(lambda: _run(self.inner.get(name, size_max)))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`."""
+        """Returns bytes [start, stop). Raises BadAnswer if the object ends before `stop`."""
         return await self._call(lambda: _run(self.inner.get_range(name, start, stop)))
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `ObjectStore.get_ranges`."""
+        """Reads several ranges of one object, one request each."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """As `ObjectStore.checksum`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back, continuing `crc`."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        """As `ObjectStore.head`."""
+        """Returns size and time of the object. Raises NotFound."""
         return await self._call(lambda: _run(self.inner.head(name)))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `ObjectStore.list`."""
+        """Yields everything below a folder, in the order of names."""
         names = await self._call(lambda: sorted(name for name in self.inner.objects if name.startswith(f"{folder}/")))
         for name in names:
             yield ObjectInfo(name, len(self.inner.objects.get(name, b"")), 0)
 
     async def delete(self, name: str) -> None:
-        """As `ObjectStore.delete`."""
+        """Removes the object; nothing if there is none."""
 
         def do() -> None:
             was_there = name in self.inner.objects
@@ -133,11 +133,11 @@ class SimStore:
         await self._call(do, writes=True)
 
     async def sweep(self, older_than_ms: int) -> int:
-        """As `ObjectStore.sweep`."""
+        """Removes nothing: this store has no temporary files."""
         return 0
 
     async def close(self) -> None:
-        """As `ObjectStore.close`."""
+        """Does nothing: this store has no connections."""
 
     async def _call(self, do: Callable[[], T], *, writes: bool = False) -> T:
         """The request leaves, is carried out by nobody's process, and its answer comes, or does not."""
@@ -173,7 +173,7 @@ class SimStore:
 
 
 def _run(call: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine that waits for nothing returns."""
+    """Runs a coroutine that waits for nothing; returns its result."""
     try:
         call.send(None)
     except StopIteration as done:

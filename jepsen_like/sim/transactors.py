@@ -45,9 +45,9 @@ class Transaction:
         self.fate = fate
         self.acked = False
         self.may_commit = False
-        """Somebody said so, or is about to."""
+        """True once somebody has committed it, or is about to."""
         self.ended_s: float | None = None
-        """When a producer was told that it has ended."""
+        """Time at which a producer was told that it has ended."""
 
 
 class TransactionJudge:
@@ -80,7 +80,9 @@ class TransactionJudge:
             self._report("transactions", f"a producer was asked about {key}, {since:.1f} s after it had ended")
 
     def wrong(self, copies: Counter[str], *, trimmed: bool) -> Iterator[str]:
-        """What is wrong with what consumers can see when no transaction is open; `trimmed`: messages may be gone."""
+        """Yields what is wrong with the messages that consumers can see when no transaction is open; `trimmed`:
+        messages may be gone.
+        """
         for key, count in copies.items():
             one = self.known.get(key)
             if one is None or not one.may_commit:
@@ -140,7 +142,7 @@ class Transactors(Client):
         return key
 
     def wish(self, key: str, rng: random.Random) -> int:
-        """What a producer says of it."""
+        """Returns the decision that a producer sends for the message."""
         fate = self.judge.known[key].fate
         return {"commit": COMMIT, "rollback": ROLLBACK}.get(fate) or rng.choice((COMMIT, ROLLBACK))
 
@@ -250,6 +252,8 @@ class Session:
 
 
 def visible(machine: Machine) -> tuple[Counter[str], bool]:
-    """What consumers of the topic can see at this node: key -> copies; and whether some may have been trimmed."""
+    """Returns the messages of the topic that consumers can see at this node: key -> copies; and whether some may have
+    been trimmed.
+    """
     messages, trimmed = stored_on(machine, TOPIC)
     return Counter(message.body.decode() for message in messages), trimmed

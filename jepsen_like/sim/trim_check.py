@@ -31,14 +31,14 @@ SWEEP_PATIENCE_S = 5.0
 
 
 class _Roll(NamedTuple):
-    """Where a segment begins, and the entry before."""
+    """The position at which a segment begins, and the entry before."""
 
     position: int
     previous: LogTail
 
 
 class _Known(NamedTuple):
-    """What holds after a TRIM."""
+    """The bounds that hold after a TRIM, from this index on."""
 
     index: int  # type: ignore[assignment]
     position: int
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """What is to hold once a sweep is over, and what no queue may pass before."""
+    """The bounds that hold once a sweep is over, and that no queue may pass before."""
 
     index: int  # type: ignore[assignment]
     position: int
@@ -64,7 +64,7 @@ class _Tiered(NamedTuple):
 
 
 class _Still(NamedTuple):
-    """How far a leader's sweep had come, since when, and where its log ended then."""
+    """The progress of a leader's sweep, when it was reached, and the end of the leader's log then."""
 
     place: tuple[object, ...]
     since_s: float
@@ -81,13 +81,15 @@ class TrimCheck:
         self._tail: Entry | None = None
         self._rolls: list[_Roll] = []
         self._positions: dict[Queue, list[int]] = {}
-        """Of the messages of each queue, by offset: what any leader ever gave out and the group committed. Those of a
-        deleted topic stay, for its id is never used again, and the node that applied this may be far ahead of it."""
+        """Positions of the messages of each queue, by offset: what any leader ever gave out and the group committed.
+        Those of a deleted topic stay, for its id is never used again, and the node that applied this may be far ahead
+        of it.
+        """
         self._firsts: dict[Queue, int] = {}
         self._kept: dict[Queue, int] = {}
         """The same, by what was not only evicted."""
         self._tiered: dict[int, _Tiered] = {}
-        """By where each segment begins."""
+        """Segments in the tier, by the position at which each begins."""
         self._known: list[_Known] = []
         self._cuts: list[_Cut] = []
         self._over = -1
@@ -109,17 +111,17 @@ class TrimCheck:
             self.compare(machine)
 
     def _catch_up(self, machine: Machine, index: int) -> None:
-        """Whoever applied those entries ended in the same call."""
+        """Learns the entries up to `index` from this node's log: the node that applied them ended in the same call."""
         assert machine.node is not None
         for entry in machine.node.storage.directory.log.read_entries(self._next, index, 1 << 30):
             self._learn(machine, entry)
 
     def counts(self) -> Iterator[tuple[Queue, int]]:
-        """How many messages each queue ever had, as far as anybody has applied."""
+        """Yields how many messages each queue ever had, as far as any node has applied."""
         return ((queue, len(positions)) for queue, positions in self._positions.items())
 
     def is_newest(self, machine: Machine) -> bool:
-        """Whether the node has applied all that anybody has."""
+        """Returns True if the node has applied all that any node has."""
         assert machine.node is not None
         return machine.node.state.applied.index == self._next - 1
 
@@ -173,7 +175,7 @@ class TrimCheck:
         self._over = cut.index
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
-        """Called again and again: a leader that takes writes does not forget a sweep."""
+        """Checks, again and again, that a leader that takes writes does not forget a sweep."""
         node = machine.node
         if node is None or node.state.sweep is None or not node.proposals.open:
             return
@@ -308,5 +310,5 @@ class TrimCheck:
             self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
 
     def _is_much(self, bytes_max: int, base: int) -> bool:
-        """Whether the tier had more from `base` on, as far as it was uploaded."""
+        """Returns True if the tier had more than `bytes_max` from `base` on, as far as it was uploaded."""
         return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

@@ -1,4 +1,6 @@
-"""What retention has taken away: below the first offset of a queue a message may be missing, above it none may."""
+"""The offsets up to which retention took messages: below the first offset of a queue one may be missing, above it none
+may.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Floors = dict[tuple[str, int], int]
 
 
 def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
-    """As the running nodes have it."""
+    """Returns the first offset of each queue, as the running nodes have it."""
     found: Floors = {}
     for topic in topics:
         for state in [machine.node.state for machine in machines if machine.node is not None]:
@@ -27,8 +29,9 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
 
 
 def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
-    """What was evicted to the tier counts as there. Once segments go from the tier too, the row of a queue may name too
-    low an offset: then only what the nodes have must be there."""
+    """Returns the first offset of the queue. What was evicted to the tier counts as there. Once segments go from the
+    tier too, the row of a queue may name too low an offset: then only what the nodes have must be there.
+    """
     if state.kept.position:
         return state.min_offset(topic_id, queue_id)
     return state.kept_offset(topic_id, queue_id)
@@ -50,7 +53,7 @@ def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
 
 
 def is_below(op: Op, floor: Floors) -> bool:
-    """Whether an acknowledged send is among what was trimmed."""
+    """Returns True if an acknowledged send is among what was trimmed."""
     value = op.value
     return bool(value["queue_offset"] < floor.get((value["topic"], value["queue_id"]), 0))
 

@@ -1,4 +1,4 @@
-"""How much work one turn of a simulated node's event loop, and one drain of a lane, may be.
+"""The bounds of the work in one turn of a simulated node's event loop, and in one drain of a lane.
 
 A node in production takes `cluster.runtime.work.TURN_SHARE` units of cut work per turn; here a hundredth of it, so that
 what is cut is met in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the meter more than its bound is
@@ -19,18 +19,21 @@ P = ParamSpec("P")
 TURN_SHARE = 50
 """Units that all cut work of a simulated node takes of one turn."""
 SEND_BYTES = 128 << 10
-"""Of entries that one turn of a simulated node's driver sends, or one message."""
+"""Bytes of entries that one turn of a simulated node's driver sends, or one message."""
 TURN_BOUND = 2_000
 """Units of one callback on a node's loop: about twice what the dearest one charged in a hundred seeds."""
 DRAIN_BOUND = 3_000
 """Units of one drain of a lane."""
 APPLY_BOUND = 14_000
-"""Of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a last piece."""
+"""Units of one drain of the apply lane: up to 1 MiB of entries, or 128 small ones of some 50 units each, and a last
+piece.
+"""
 DRIVER_BOUND = 4_000
-"""Of a turn of the driver that applies a small run on the loop."""
+"""Units of a turn of the driver that applies a small run on the loop."""
 STEP_BOUND = 4_500
-"""Of a turn's share with its last step. The longest step is a pull of 1,024 messages: 3,072 for its rows if none of
-them was read before, and its bytes."""
+"""Units of a turn's share with its last step. The longest step is a pull of 1,024 messages: 3,072 for its rows if none
+of them was read before, and its bytes.
+"""
 TURNS: dict[str, int] = {
     "Turns._next_turn": STEP_BOUND,
     "RaftDriver._turn": DRIVER_BOUND,
@@ -47,17 +50,19 @@ DRAINS: dict[str, int] = {"apply": APPLY_BOUND}
 
 
 def turn_bound(name: str) -> int:
-    """For the callback of that name."""
+    """Returns the bound of the callback of that name, in units."""
     return TURNS.get(name, TURN_BOUND)
 
 
 def drain_bound(lane: str) -> int:
-    """For one drain of that lane."""
+    """Returns the bound of one drain of that lane, in units."""
     return DRAINS.get(lane, DRAIN_BOUND)
 
 
 def name_of(callback: Any) -> str:
-    """What a callback is: a coroutine's name, or a method's; of what the network brings, whose it is."""
+    """Names a callback: a coroutine by its own name, a method by its own; bytes and ends that the network brings, by
+    the protocol that they are for.
+    """
     while isinstance(callback, partial):
         callback = callback.func
     owner = getattr(callback, "__self__", None)
@@ -71,7 +76,7 @@ def name_of(callback: Any) -> str:
 
 
 def unmetered(watch: Callable[P, None]) -> Callable[P, None]:
-    """For what the simulator itself reads in a node's turn: it is no work of the node."""
+    """Takes back the units that the simulator's own reads charge in a node's turn: they are no work of the node."""
 
     @wraps(watch)
     def watches(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,6 @@
-"""A client that speaks no protocol: whatever it sends, its connection must be closed, and nobody else be the worse."""
+"""A client that speaks no protocol: whatever it sends, its connection must be closed, and no other client may
+suffer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ MALFORMED = {
     "header longer than its frame": (8).to_bytes(4, "big") + (200).to_bytes(4, "big") + bytes(4),
     "header of another kind": (12).to_bytes(4, "big") + (8).to_bytes(4, "big") + b"\x93\x01\xff{]]\x00\x00",
 }
-"""What is sent, by why it is no frame."""
+"""Bytes that are sent, by the reason why they are no frame."""
 
 
 class _Connection(asyncio.Protocol):
@@ -64,8 +66,9 @@ class Vandal(Client):
         return not self._busy
 
     def is_out(self) -> bool:
-        """Whether every connection was closed. Sends more on the others: a node that lost its power knows nothing of
-        them any more, and says so to whoever sends."""
+        """Returns True if every connection was closed. Sends more on the others: a node that lost its power knows
+        nothing of them any more, and says so to whoever sends.
+        """
         self._struck = [connection for connection in self._struck if not connection.closed]
         for connection in self._struck:
             self.host.process.run(connection.transport.write, bytes(8))

@@ -1,4 +1,4 @@
-"""Pulls that wait on topics which come, go and are written to meanwhile; and questions about queues that there are not.
+"""Pulls that wait on topics which come, go and are written to meanwhile; and requests about queues that do not exist.
 
 While faults go on nothing is judged but what is said. When all is healed every pull must have its answer once it may
 wait no longer, whatever became of its topic.
@@ -19,16 +19,16 @@ from jepsen_like.sim.raw_client import Asked, RawConnection, Report
 
 GROUP = "waiters"
 SUSPEND_MS = (300, 1000, 6000, 6000)
-"""So long a pull may wait; a node looks at what waits again every 5 s (`long_poll.RECHECK_MS`)."""
+"""Milliseconds that a pull may wait; a node looks at what waits again every 5 s (`long_poll.RECHECK_MS`)."""
 STORIES_MAX = 3
-"""At a time."""
+"""Stories at a time."""
 ABSENT = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
 )
-"""What nobody may be told of a queue that the topic does not have."""
+"""Requests that nobody may be answered about a queue that the topic does not have."""
 
 
 class Waits(Asker):
@@ -46,7 +46,7 @@ class Waits(Asker):
         return self.stopped and not self._busy
 
     def unanswered(self) -> list[tuple[str, Asked]]:
-        """What has no answer, on connections that stand, by connection."""
+        """Returns the requests without an answer on connections that stand, each with the name of its connection."""
         self.connections = [one for one in self.connections if not one.closed and one.unanswered]
         return [(one.name, asked) for one in self.connections for asked in one.overdue(math.inf)]
 

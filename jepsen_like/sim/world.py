@@ -57,13 +57,17 @@ MALFORMED_S = 5.0
 PROGRESS_S = 30.0
 """Virtual seconds after the heal within which every node leads or follows and writes are taken."""
 MEMBERS_S = 60.0
-"""And within which members that were to join have joined, and those that were to leave are gone."""
+"""Virtual seconds after the heal within which members that were to join have joined, and those that were to leave are
+gone.
+"""
 REMOVED_S = 60.0
-"""And within which nothing is left of topics and groups that were deleted."""
+"""Virtual seconds after the heal within which nothing is left of topics and groups that were deleted."""
 TIER_S = 120.0
-"""And within which everything sealed is verified: a pause after a failure lasts up to 30 s."""
+"""Virtual seconds after the heal within which everything sealed is verified: a pause after a failure lasts up
+to 30 s.
+"""
 FINISH_S = 90.0
-"""And within which every client has what it waits for."""
+"""Virtual seconds after the heal within which every client has what it waits for."""
 READER_S = FINISH_S + (EXPIRY_MS + SCAN_MS) / 1000
 """A consumer may wait longer: if a box in the middle forgot the connection over which a former member said goodbye, the
 node learns of it by that member's silence, and until then the member's queues are kept for it."""
@@ -76,7 +80,7 @@ STALLS = 8
 
 
 class SimResult(NamedTuple):
-    """What one seed showed."""
+    """The result of one seed."""
 
     seed: int
     violations: tuple[Violation, ...]
@@ -89,7 +93,7 @@ class SimResult(NamedTuple):
     virtual_s: float
     cpu_s: float
     hash: str
-    """Of everything that happened, in order: equal for equal seeds."""
+    """Hash of everything that happened, in order: equal for equal seeds."""
     sometimes: dict[str, int]
 
     @property
@@ -205,7 +209,7 @@ class World:
         return max([state.max_offset(state.topics[topic].id, queue) for state in states], default=0)
 
     def clocks_are_close(self) -> bool:
-        """Whether every leader began with log time about right."""
+        """Returns True if every leader began with log time about right."""
         return self.monitor.log_time_off_ms <= CLOSE_MS
 
     def _ends(self) -> dict[int, int]:
@@ -274,7 +278,7 @@ class World:
             self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed")
 
     def _stall(self) -> None:
-        """Turns of the loops take long, and nothing else is wrong."""
+        """Plays the phase in which turns of the loops take long, and nothing else is wrong."""
         if any(self.options.stalls):
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
             if self._wait(self._healthy, PROGRESS_S, "no progress after everything was healed"):
@@ -282,7 +286,7 @@ class World:
                 self._wait(self._healthy, PROGRESS_S, "no progress after the last stall")
 
     def _attack(self) -> None:
-        """Clients alone mean harm now."""
+        """Plays the phase in which only clients mean harm."""
         if self.hostile is not None:
             # The last fault may have begun an election that is not over yet.
             self._pass_time(2 * self.options.election_ticks * self.options.tick_ms / 1000)
@@ -300,7 +304,7 @@ class World:
         self._wait(lambda: not waits.unanswered(), limit_s, what, "answers")
 
     def _finish(self) -> None:
-        """What was stored is judged before the wait for the reader: what is lost never comes to it either."""
+        """Judges what was stored before it waits for the reader: what is lost never comes to the reader either."""
         others = [client for client in self._clients() if client is not self.reader]
         for client in others:
             client.stopped = True
@@ -330,7 +334,7 @@ class World:
             Calm(self).given_back()
 
     def retried(self) -> list[Foreign]:
-        """What foreign clients sent until it was answered."""
+        """Returns the messages that foreign clients sent until they were answered."""
         return [foreign for producer in self.foreign for foreign in producer.retried]
 
     def _clients(self) -> list[Client]:
@@ -341,7 +345,7 @@ class World:
         return [*self.producers, *self.foreign, *others, *more, *self.tides]
 
     def pass_time(self, seconds: float) -> None:
-        """For the phases that are not here."""
+        """Lets time pass, for the phases that are not here."""
         self._pass_time(seconds)
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -366,13 +370,13 @@ class World:
         return False
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
-        """For the judge: lets time pass until it is reached."""
+        """Lets time pass until it is reached, for the judge."""
         return self._wait(reached, FINISH_S, what)
 
     # --- states ------------------------------------------------------------------------------------------------------
 
     def floors(self) -> Floors:
-        """What retention may have taken from the topics of the load."""
+        """Returns the offsets below which retention may have taken messages from the topics of the load."""
         return floors(self.machines.values(), levels(self.options))
 
     def members(self) -> list[Machine]:

@@ -42,7 +42,7 @@ class WriteCheck:
             self._committed.pop(arguments[0], None)
 
     def stages(self, number: int, count: int) -> bool:
-        """Whether messages that are staged for the attempt count."""
+        """Returns True if messages that are staged for the attempt count."""
         attempt = self._attempts.get(number)
         if attempt is None or attempt.state != OPEN:
             return False
@@ -51,7 +51,7 @@ class WriteCheck:
         return True
 
     def ends(self, number: int, count: int) -> str:
-        """Messages of the attempt are copied or dropped: what had become of it."""
+        """Notes that messages of the attempt are copied or dropped; returns the attempt's state until then."""
         attempt = self._attempts.get(number)
         if attempt is None:
             return "unknown"
@@ -61,7 +61,7 @@ class WriteCheck:
         return attempt.state
 
     def state_of(self, number: int) -> str:
-        """What became of the attempt."""
+        """Returns the state of the attempt."""
         attempt = self._attempts.get(number)
         return "unknown" if attempt is None else attempt.state
 

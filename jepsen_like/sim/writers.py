@@ -39,13 +39,13 @@ class WriteJudge:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], frozenset[str]] = {}
-        """Of each batch."""
+        """Rows of each batch."""
         self.wanted: set[tuple[str, int]] = set()
         """A commit was sent that should count."""
         self.acked: set[tuple[str, int]] = set()
 
     def wrong(self, copies: Counter[str], *, trimmed: bool) -> Iterator[str]:
-        """What is wrong with what consumers can see; `trimmed`: messages may be gone."""
+        """Yields what is wrong with the rows that consumers can see; `trimmed`: messages may be gone."""
         for row, count in copies.items():
             if count > 1:
                 yield f"{row} is there {count} times"
@@ -90,15 +90,15 @@ class Writers(Asker):
             await asyncio.sleep(0.1)
 
     def report_wrong(self, what: str) -> None:
-        """For queries."""
+        """Reports a violation, for queries."""
         self._report(CHECKER, what)
 
     async def dial(self, rng: random.Random, name: str) -> RawConnection | None:
-        """For queries."""
+        """Opens a connection, for queries."""
         return await self._dial(rng, name)
 
     async def ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes) -> Answer | None:
-        """For queries."""
+        """Sends a request and waits for its answer, for queries."""
         return await self._ask(connection, code, ext, body)
 
 
@@ -110,7 +110,7 @@ class _Query:
         """Attempts and the sequence number that they stage next, of tasks whose batch went on without them."""
 
     async def run(self, batch: int, rows: list[str]) -> bool:
-        """One life of the driver: whether the batch was committed in it, or before."""
+        """Plays one life of the driver; True if the batch was committed in it, or before."""
         rng = self._rng
         winners: list[Try] = []
         for task in range(TASKS):
@@ -174,7 +174,7 @@ class _Query:
         )
 
     async def _commit(self, batch: int, winners: list[Try], *, replayed: bool = False) -> bool:
-        """Whether the batch is known to be committed."""
+        """Commits the batch; returns True if it is known to be committed."""
         judge = self._all.judge
         if not replayed:
             judge.wanted.add((self._name, batch))
@@ -196,7 +196,7 @@ class _Query:
             self._all.report_wrong(f"batch {batch} of {self._name} was committed with {wrong}, it has {winners}")
 
     async def _zombies(self) -> None:
-        """Tasks go on that nobody waits for."""
+        """Lets tasks go on that nobody waits for."""
         for attempt, sequence in self._stale:
             await self._stage(attempt, sequence, [f"{self._name}/zombie/{attempt}"])
         self._stale.clear()
@@ -223,6 +223,8 @@ _AGAIN = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, Response
 
 
 def visible(machine: Machine) -> tuple[Counter[str], bool]:
-    """What consumers of the topic can see at this node: row -> copies; and whether some may have been trimmed."""
+    """Returns the rows of the topic that consumers can see at this node: row -> copies; and whether some may have been
+    trimmed.
+    """
     messages, trimmed = stored_on(machine, TOPIC)
     return Counter(message.body.decode() for message in messages), trimmed
