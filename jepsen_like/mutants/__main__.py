@@ -32,7 +32,7 @@ MEMORY_MAX = 6 << 30  # address space of a process, bytes: an endless loop may f
 
 
 def draw(items: Iterable[Any], seed: int, count: int) -> list[Any]:
-    """`count` places in an order that depends on the seed, each with one of its changes.
+    """Draws `count` places in an order that depends on the seed, each with one of its changes.
 
     Places are drawn, not mutants: a comparison has nine changes and would come nine times as often.
     """
@@ -44,7 +44,9 @@ def draw(items: Iterable[Any], seed: int, count: int) -> list[Any]:
 
 
 def requests_of(file: str, root: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Who judges a mutant in `file`: modules of `jepsen_like.seeded_bugs`, and what each is asked, in this order."""
+    """Returns the judges of a mutant in `file`, in their order: modules of `jepsen_like.seeded_bugs`, each with its
+    request.
+    """
     tests = requested_of([file], root, searches=True)
     own = [folder for source, folder in ALSO.items() if file.startswith(source)]
     # A thread ends the process: a node may take an exception for its own failure. No test takes more than 10 s.
@@ -55,7 +57,7 @@ def requests_of(file: str, root: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def verdict(file: str, root: Path) -> str:
-    """What becomes of the mutant in `file`; "" if it survives."""
+    """Judges the mutant in `file`: "not counted", "timed out" or "killed", with the reason; "" if it survives."""
     module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     for what, arguments in (("import", ("-c", f"import {module}")), ("types", TYPES)):
         done = _run(*arguments)
