@@ -47,7 +47,7 @@ class Fault(NamedTuple):
 
 
 class Attempts:
-    """When clients tried, column by column."""
+    """The times at which clients tried, column by column."""
 
     def __init__(self) -> None:
         self.invoked = array("q")
@@ -168,7 +168,7 @@ def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int,
 
 
 def failover_times(pauses: list[Outage], faults: list[Fault]) -> dict[str, dict[str, int]]:
-    """Per kind of fault: how often, and p50, p99 and maximum of the longest outage while it lasted, in ms.
+    """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage while it lasted, in ms.
 
     Counted from the fault, at most until the next fault begins; an outage that outlasts the fault counts whole.
     """

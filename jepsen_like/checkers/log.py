@@ -138,10 +138,9 @@ def _is_perfect(shelf: Shelf, queue: Queue, dumps: list[Dump]) -> bool:
 
 
 def _suspicious(messages: Messages, queue: Queue, dumps: list[Dump]) -> set[Queue]:
-    """Empty if this queue is perfect: all replicas equal, read to the end, and every row where it belongs.
-
-    Else the queues to take apart: this one, and those from which messages strayed into it. Notes in every send
-    where it was found.
+    """Returns the queues to take apart: none if this queue is perfect (all replicas equal, read to the end, and every
+    row where it belongs), else this one, and those from which messages strayed into it. Notes in every send where it
+    was found.
     """
     first = dumps[0]
     suspects: set[Queue] = set()

@@ -69,7 +69,7 @@ def judge_place(send: Send | None, copy: Copy, findings: Findings) -> None:
 
 
 def _breaks(dumps: Iterable[Dump], findings: Findings) -> None:
-    """Within one replica and queue, offsets rise by exactly one from the offset that was asked for."""
+    """Reports breaks: within one replica and queue, offsets rise by exactly one from the offset that was asked for."""
     for dump in dumps:
         for position, expected in dump.breaks:
             offset = dump.offsets[position]

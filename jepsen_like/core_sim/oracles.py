@@ -103,7 +103,9 @@ def settle(world: World) -> None:
 
 
 def _leader_at_last(world: World) -> Member:
-    """Without pre-vote a member whose clock is quick may depose the leader in calm times, too. Raises Violation."""
+    """Returns the leader, and waits for one if need be: without pre-vote a member whose clock is quick may depose the
+    leader in calm times, too. Raises Violation.
+    """
     leader = world.leader()
     if leader is None:
         world.run_until(lambda: world.leader() is not None, world.now + _ELECTION_TICKS * TICK_US)
@@ -114,7 +116,9 @@ def _leader_at_last(world: World) -> Member:
 
 
 def _in_time(world: World, done: Callable[[], bool]) -> bool:
-    """Within an election's time, or as long as somebody gets on: a learner behind a narrow window takes its time."""
+    """Returns True if `done` holds within an election's time, or as long as some member makes progress: a learner
+    behind a narrow window takes its time.
+    """
     before, applied = -1, 0
     while applied > before:
         if world.run_until(done, world.now + _ELECTION_TICKS * TICK_US):
@@ -124,7 +128,9 @@ def _in_time(world: World, done: Callable[[], bool]) -> bool:
 
 
 def quiescent_failover(world: World) -> None:
-    """No writes, the leader dies: a linearizable read must succeed at the next one, although nothing new is written."""
+    """Crashes the leader or cuts it off while nobody writes: a linearizable read must succeed at the next leader,
+    although nothing new is written.
+    """
     leader = _leader_at_last(world)
     if not _stands_a_loss(world):
         return
@@ -170,7 +176,7 @@ def quiescent_failover(world: World) -> None:
 
 
 def _stands_a_loss(world: World) -> bool:
-    """One voter may go: one of two would be one too many."""
+    """Returns True if the group can lose a voter: of two voters, it cannot lose one."""
     return len(world.newest.voters) >= 3
 
 

@@ -114,7 +114,7 @@ def _optional() -> list[Finding]:
 
 
 def _tried(command: list[str]) -> str | None:
-    """None if it worked, else why not."""
+    """Returns None if it worked, else the reason why not."""
     if shutil.which(command[0]) is None:
         return f"there is no {command[0]}"
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)

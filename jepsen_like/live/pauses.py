@@ -46,7 +46,7 @@ class Acks:
 
 
 def _longest_ns(times: Sequence[int], blow: Blow) -> int:
-    """-1 if it did not end."""
+    """Returns the longest pause in nanoseconds; -1 if it did not end."""
     first = max(0, bisect_right(times, blow.at_ns) - 1)
     last = bisect_left(times, blow.until_ns)
     if last >= len(times):

@@ -147,7 +147,7 @@ def leader_of(states: dict[int, NodeState | None]) -> int | None:
 
 
 def is_healthy(states: dict[int, NodeState | None]) -> bool:
-    """Every node answers and names the same leader, and that one takes writes."""
+    """Returns True if every node answers and names the same leader, and that one takes writes."""
     leader = leader_of(states)
     if leader is None or any(state is None for state in states.values()):
         return False
@@ -156,7 +156,7 @@ def is_healthy(states: dict[int, NodeState | None]) -> bool:
 
 
 def is_caught_up(states: dict[int, NodeState | None]) -> bool:
-    """Healthy, and every node has applied all that any node knows to be committed."""
+    """Returns True if the cluster is healthy, and every node has applied all that any node knows to be committed."""
     if not is_healthy(states):
         return False
     known = [state for state in states.values() if state is not None]

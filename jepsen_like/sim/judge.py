@@ -205,7 +205,7 @@ class Judge:
         return left
 
     def _check_foreign(self) -> None:
-        """docs/adr/0011: how many copies a retried foreign send may have."""
+        """Checks how many copies a retried foreign send has (docs/adr/0011)."""
         monitor, floor = self._world.monitor, self._world.floors()
         whole = not any(lowest for (topic, _), lowest in floor.items() if topic == FOREIGN_TOPIC)
         left = {

@@ -310,7 +310,7 @@ class Nemesis:
         self.took(fault, f"node {machine.node_id}: the disk is full", lambda: machine.fs.fill(1 << 40))
 
     def _rot(self, fault: Fault, rng: random.Random) -> None:
-        """Always on the same machine: what rots on a minority can be mended from the others."""
+        """Flips bits, always on the same machine: what rots on a minority can be mended from the others."""
         options = self.machines[NodeId(1)].options
         machine = self.machines[NodeId(1 + options.seed % options.nodes)]
         if not machine.up or not hasattr(machine.node, "raw"):
@@ -394,7 +394,9 @@ class Nemesis:
         self._down(fault, machine, power=random.Random(fault.seed).random() < power)
 
     def _after_turn(self, act: Callable[..., None], *args: Any) -> None:
-        """Two rounds of the loop later: the driver's turn that was just woken has sent what it had to send."""
+        """Acts two rounds of the loop later, when the driver's turn that was just woken has sent what it had to
+        send.
+        """
 
         def again() -> None:
             self.loop.call_outside(0.0, act, *args)

@@ -51,7 +51,7 @@ class Reigns:
         """(leader, term, successor): word to take over may still arrive, when the log has grown."""
         self._roles: dict[NodeId, Role] = {}
         self._told: dict[NodeId, int] = {}
-        """Node -> the term in which it campaigned without a pre-vote, as only who is told to does."""
+        """Node -> the term in which it campaigned without a pre-vote, as only a node does that is told to."""
 
     def turn(self, node: NodeId, raft: Raft, now_s: float) -> None:
         """A node's driver has run."""

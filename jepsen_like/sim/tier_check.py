@@ -117,8 +117,10 @@ class TierCheck:
             self._named.setdefault(row.base, set()).update(part.name for part in row.parts)
 
     def _compare_with_log(self, node: Node, row: TierSegment) -> None:
-        """Unless the node has trimmed the segment, or its disk holds other bytes than were written: then the next one
-        that knows the row is asked. Not if the segment went meanwhile: the node is behind."""
+        """Compares the segment with the node's log. If the node has trimmed the segment, or its disk holds other bytes
+        than were written, the next node that knows the row is asked. If the segment went meanwhile, the node is behind,
+        and nothing is compared.
+        """
         if any(part.name in self._removed for part in row.parts):
             return
         try:
@@ -136,7 +138,9 @@ class TierCheck:
         self._judge_age(node, row, entries)
 
     def _judge_age(self, node: Node, row: TierSegment, entries: Sequence[Entry]) -> None:
-        """Only the tier's own seals are entries without a command, and they alone close what is not full."""
+        """Judges the age at which a segment was closed. Only the tier's own seals are entries without a command, and
+        they alone close what is not full.
+        """
         log = node.storage.directory.log
         try:
             (closing,) = log.read_entries(row.span.last_index + 1, row.span.last_index + 2, 1)
