@@ -1,4 +1,4 @@
-"""`raftmq chaos check`, also `python -m jepsen_like.checkers check`: judges a recorded history."""
+"""`raftmq chaos check`, also `python -m jepsen_like.check_cli check`: judges a recorded history."""
 
 from __future__ import annotations
 
@@ -58,3 +58,7 @@ def check_command(
         write_report(report, run, ops, verdict)
     click.echo(json.dumps(verdict.to_json()) if as_json else verdict.text(ops, shown))
     context.exit(verdict.exit_code)
+
+
+if __name__ == "__main__":
+    main()

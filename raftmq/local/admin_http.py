@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 import click
 
-from cluster.config.local_layout import read_cluster
+from cluster.config.local_layout import find_data_dir, read_cluster
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_dir
 from raftmq.local.answers import read_answer
 from raftmq.local.contexts import check_cluster, find_context
 
@@ -69,7 +68,7 @@ def admin_addresses(given: str | None, data: str | None = None) -> list[str]:
     """The "host:port" to ask, in order: --admin, RAFTMQ_ADMIN, cluster.json. Raises LocalError."""
     named = given or ("" if data else os.environ.get(ADMIN_VARIABLE, ""))
     if not named:
-        return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(data_dir(data)).nodes]
+        return [f"127.0.0.1:{node.admin_port}" for node in read_cluster(find_data_dir(data)).nodes]
     return GivenAddresses(parse_addresses(named) if ":" in named else _of_context(named.strip()))
 
 

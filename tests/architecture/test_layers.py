@@ -23,25 +23,6 @@ SUBPACKAGES = (
     "jepsen_like",
     "pyspark_raftmq",
 )
-ROOMS = (
-    "node",
-    "admin",
-    "repair",
-    "backup",
-    "tier",
-    "retention",
-    "remoting",
-    "broker",
-    "state",
-    "members",
-    "replication",
-    "peer",
-    "runtime",
-    "config",
-    "kernel",
-    "errors",
-    "wire",
-)
 LINT = """
 import contextlib, io, json, os, sys
 from importlinter.cli import lint_imports
@@ -106,10 +87,23 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str
     return {f"{file}: {line}": (code, said) for (file, line), (code, said) in zip(files, told, strict=True)}
 
 
+def layers_of_contracts() -> list[str]:
+    """Folders of all layers that contracts name below a container, the containers themselves before them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = [each for each in project["tool"]["importlinter"]["contracts"] if "containers" in each]
+    return sorted(
+        f"{container}.{layer.strip(' ()')}".replace(".", "/")
+        for contract in contracts
+        for container in contract["containers"]
+        for layers in contract["layers"]
+        for layer in layers.split("|")
+    )
+
+
 def small_tree(folder: Path, file: str, line: str) -> Path:
     """The packages by name only, under the contracts of the real pyproject.toml; one file has a line."""
-    for package in (*SUBPACKAGES, *(f"cluster/{room}" for room in ROOMS)):
-        (folder / package).mkdir()
+    for package in (*SUBPACKAGES, *layers_of_contracts()):
+        (folder / package).mkdir(exist_ok=True)
         (folder / package / "__init__.py").touch()
     for module in ("codec", "codes"):  # named by a contract
         (folder / "cluster/wire" / f"{module}.py").touch()
