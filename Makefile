@@ -28,7 +28,7 @@ NIGHT_ARGS ?=
 VERSION ?=
 MUTANTS_ARGS ?=
 
-.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
+.PHONY: help setup setup-dev demo test test-all coverage test-compat test-browser compat-matrix check lint dead-code types layers arch shape sim-night mutants bench bench-compare bench-instructions bench-peers bench-wake stories changelog hooks lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,9 @@ dead-code: $(STAMPS)/dev  ## names that nothing uses (vulture)
 
 arch: $(STAMPS)/dev  ## the fast tests of tests/architecture
 	@$(BIN)/python -m pytest -q tests/architecture
+
+shape: $(STAMPS)/dev  ## longest files and functions, most imported modules, full folders, floors: advice, nothing fails
+	@$(BIN)/python .ci/shape.py
 
 sim-night: $(STAMPS)/kernel  ## hours: wide search, seeded bugs, 600 s of chaos; seeds from the commit (NIGHT_ARGS=...)
 	@$(BIN)/python -m jepsen_like.night $(NIGHT_ARGS)

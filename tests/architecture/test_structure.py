@@ -1,24 +1,19 @@
-"""Figures that grow unseen: circles of imports, long functions, many modules of one name. Each test prints its
-counts."""
+"""Faults of structure that grow unseen: circles of imports, imports in strings, attributes assigned from outside."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
 import pytest
 
-from tests.support.assignments import Assignment, assignments, statements
+from tests.support.assignments import Assignment, assignments
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 
-FUNCTION_LINES_MAX = 60
-SAME_NAME_MAX = 3
 SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")
 # Classes whose methods are functions in several modules of their folder; those may assign to their attributes.
 SPREAD = {
@@ -40,8 +35,6 @@ ASSIGNED = {
     "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
     "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
-# Names that say enough together with their folder.
-ANY_NUMBER = {"__init__", "__main__", "errors"}
 
 
 def imports() -> dict[str, set[str]]:
@@ -88,29 +81,6 @@ def test_no_imports_in_a_circle() -> None:
 def product_files() -> Iterator[Path]:
     for package in PRODUCT:
         yield from sorted((ROOT / package).rglob("*.py"))
-
-
-def test_functions_are_short() -> None:
-    lengths = sorted(
-        (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT)} {node.name}")
-        for path in product_files()
-        for node in statements(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
-    )
-    for lines, where in lengths[-10:]:
-        print(lines, where)  # noqa: T201
-    assert [where for lines, where in lengths if lines > FUNCTION_LINES_MAX] == []
-
-
-def test_few_modules_have_one_name() -> None:
-    named: dict[str, list[str]] = defaultdict(list)
-    for path in product_files():
-        if path.stem not in ANY_NUMBER:
-            named[path.stem].append(str(path.relative_to(ROOT)))
-    for name, paths in sorted(named.items(), key=lambda each: -len(each[1])):
-        if len(paths) >= SAME_NAME_MAX:
-            print(len(paths), name, *paths)  # noqa: T201
-    assert [name for name, paths in named.items() if len(paths) > SAME_NAME_MAX] == []
 
 
 def test_no_import_hides_in_a_string() -> None:

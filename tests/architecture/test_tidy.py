@@ -14,11 +14,6 @@ from tests.support.tools import needs
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 
-LINES_MAX = 600
-"""A bound for accidents; a new file stays far below."""
-# Files that may be longer, and why.
-LONGER: dict[str, str] = {}
-
 # Spelled in parts, so that this file does not match itself.
 BANNED = {
     "a path of one machine": r"(?<![\w.])/" + r"(work|home/\w+|root)/",
@@ -59,13 +54,6 @@ def findings(text: str) -> list[str]:
             if match := re.search(pattern, line):
                 found.append(f"{number}: {reason}: {match[0]}")
     return found
-
-
-@needs("git")
-def test_no_file_is_too_long() -> None:
-    lengths = {name_of(path): len(path.read_text().splitlines()) for path in tracked_files() if path.suffix == ".py"}
-    assert {name: n for name, n in lengths.items() if n > LINES_MAX and name not in LONGER} == {}
-    assert [name for name in LONGER if lengths.get(name, 0) <= LINES_MAX] == [], "no longer needs its exception"
 
 
 @needs("git")
