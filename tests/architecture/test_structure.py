@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 
 SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")
-# Classes whose methods are functions in several modules of their folder; those may assign to their attributes.
+# Classes whose methods are functions in several modules of their room; those may assign to their attributes.
 SPREAD = {
     "Raft": "the state of the core: one file per RPC works on it, and RawNode is its face",
     "Progress": "the same, of one peer",
@@ -32,7 +32,7 @@ COUNTED = {"inflight_bytes", "bytes_inflight", "next_queue", "session"}
 ASSIGNED = {
     "cluster/admin/bad_http.py record": "a logging.LogRecord: filters of the library change it",
     "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
-    "cluster/remoting/patience.py connection.finished": "a mark of the connection that the watcher takes off",
+    "cluster/remoting/patience.py connection.finished": "a mark that the watcher takes off",
     "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
 

@@ -44,9 +44,9 @@ class Assignment(NamedTuple):
         return "." not in self.receiver and any(owner.kind == "record" for owner in self.owners)
 
     def is_beside(self, classes: Iterable[str]) -> bool:
-        """Returns True if it is in the folder of one of these classes, which has the attribute."""
-        folder = PurePath(self.file).parent
-        return any(owner.name in classes and PurePath(owner.file).parent == folder for owner in self.owners)
+        """Returns True if it is in the room (folder of a package) of one of these classes, which has the attribute."""
+        room = PurePath(self.file).parent.parts[:2]
+        return any(owner.name in classes and PurePath(owner.file).parent.parts[:2] == room for owner in self.owners)
 
 
 def assignments(sources: dict[str, str]) -> Iterator[Assignment]:
