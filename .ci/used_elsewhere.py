@@ -11,11 +11,11 @@ _.committed_offset, _.set_ms, _.body_base64, _.waiting_for, _.durability, _.next
 # cluster/admin/samples.py: the names of the series
 _.messages_in_per_s, _.messages_out_per_s, _.bytes_in_per_s, _.bytes_out_per_s, _.commit_p50_ms, _.commit_p99_ms
 _.append_p99_ms, _.apply_lag_entries, _.loop_lag_ms
-_.body_cut  # cluster/admin/messages.py
+_.body_cut  # cluster/admin/handlers/messages.py
 _.xxh3  # cluster/tier/manifest_format.py
-_.bytes_exact, _.bytes_applied_index  # cluster/admin/topics.py
-_.members_total  # cluster/admin/groups.py
-_.would_remove  # cluster/admin/backup.py
+_.bytes_exact, _.bytes_applied_index  # cluster/admin/handlers/topics.py
+_.members_total  # cluster/admin/handlers/groups.py
+_.would_remove  # cluster/admin/handlers/backup.py
 _.damaged_bytes, _.finished_ms  # cluster/repair
 (
     _.held_by,
@@ -31,14 +31,14 @@ _.loss_window_entries_max, _.loss_window_bytes_max, _.loss_window_messages, _.lo
 _.lost_messages, _.lost_entries
 _.secret_key, _.found_by, _.not_found_by  # cluster/members/views.py
 _.seconds_per_row  # raftmq/commands/bench_modes.py
-# cluster/remoting/pull.py: fields of clients that are taken and mean nothing here
+# cluster/remoting/handlers/pull.py: fields of clients that are taken and mean nothing here
 _.requestSource, _.proxyFrowardClientId, _.bname, _.lo, _.ns, _.nsd, _.oway
 _.used_percent  # cluster/retention/disk_space.py
 _.brokerDatas, _.default_topic  # RocketMQ's names; decoded and passed on whole
 
 # Read by name: configuration keys, tables that become a page of docs/, and methods that a table of names calls.
 _.topics_max, _.groups_max  # cluster/replication/names.py
-_.safe  # raftlog/storage/recovery_table.py, printed in docs/disk-format.md
+_.safe  # raftlog/storage/recovery/recovery_table.py, printed in docs/disk-format.md
 _.pedigree  # of a planted bug: for the readers of its file
 _._crash, _._power_failure, _._pause, _._isolate, _._halves, _._one_way  # kinds of jepsen_like/core_sim/faults.py
 _._loss, _._duplicate, _._slow_link, _._slow_disk, _._clock, _._transfer, _._campaign, _._closed
@@ -53,8 +53,8 @@ _.close_connection  # of a http.server handler
 _.gid, _.uid, _.gname, _.uname, _.mtime  # of a tar member
 
 # Read by clients of the HTTP API.
-_.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/stopping.py
-_.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/client_views.py, cluster/admin/clients.py
+_.runbook, _.passes  # cluster/admin/findings/finding.py, cluster/members/checks.py
+_.received_bytes_per_s, _.sent_bytes_per_s, _.disconnected  # cluster/admin/port.py, cluster/admin/handlers/node.py
 
 # Called by Spark: pyspark_raftmq/source.py, pyspark_raftmq/stream.py.
 _.streamReader, _.streamWriter, _.initialOffset, _.latestOffset, _.reportLatestOffset, _.pushFilters
@@ -62,7 +62,7 @@ _.getDefaultReadLimit, _.prepareForTriggerAvailableNow
 _.p50_bytes, _.p99_bytes, _.of_mean  # pyspark_raftmq/jobs: printed
 
 # Called by the native kernel.
-origin_of  # cluster/remoting/intake.py
+origin_of  # cluster/remoting/handlers/send.py
 
 # Kept for what they say: numbers of the disk format and of RocketMQ, and an object that must not be collected.
 _.DELIVERED, _.HALF  # statemachine/payload.py
@@ -73,5 +73,5 @@ _._removal  # cluster/repair/installs.py: the task of a thread
 _.all_released, _.after_s
 
 _.tier_begins, _.pending_age_ms, _.manifest_version, _.copying_state  # cluster/tier/tier_views.py
-_.pending_upload_bytes  # cluster/members/stopping.py: a field of an answer
-_.no_slowdown  # statemachine/rocks.py: an option of RocksDB
+_.pending_upload_bytes  # cluster/members/checks.py: a field of an answer
+_.no_slowdown  # statemachine/rows/rocks.py: an option of RocksDB

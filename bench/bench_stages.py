@@ -30,8 +30,8 @@ def measure() -> list[dict[str, Any]]:
     import hot_path
 
     from cluster import kernel
-    from cluster.broker.send_fates import SendFates
-    from cluster.remoting.server import RemotingConnection
+    from cluster.broker.sends.send_fates import SendFates
+    from cluster.remoting.connection.server import RemotingConnection
     from cluster.replication import proposals
 
     spent: defaultdict[str, float] = defaultdict(float)

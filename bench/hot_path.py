@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from pull_load import heartbeat_frame, pull_frame
 
 from cluster.config.config import Config
-from jepsen_like.sim.lone import LoneNode, lone_options
-from jepsen_like.sim.network import Endpoint
+from jepsen_like.sim.machines.lone import LoneNode, lone_options
+from jepsen_like.sim.machines.network import Endpoint
 from jepsen_like.sim.options import Options
 from raftmq.commands.bench_load import batch_body, request_frame
 

@@ -119,8 +119,8 @@ def _wish(
 ) -> Wish:
     from cluster.config.source import nearest
     from cluster.errors import ExitCode, LocalError
+    from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.plan import all_hostile
-    from jepsen_like.live.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.session import SUBJECTS, Wish
 
     if scenario is not None and nemesis is not None:
@@ -157,8 +157,8 @@ def _beside(wish: Wish, names: str) -> Wish:
     """The same attacks, each by itself beside what is named. Raises LocalError."""
     from cluster.config.source import nearest
     from cluster.errors import ExitCode, LocalError
-    from jepsen_like.live.beside import BESIDE
     from jepsen_like.live.plan import all_hostile
+    from jepsen_like.live.stories.beside import BESIDE
 
     if wish.scenario is not None or not all_hostile(wish.nemeses):
         raise LocalError(
@@ -201,7 +201,7 @@ def _show(outcome: Outcome, plan: Plan, folder: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def list_command(as_json: bool) -> None:
     """List scenarios and faults, and the features some of them wait for."""
-    from jepsen_like.live.scenarios import FAMILIES, NEMESES, SCENARIOS
+    from jepsen_like.live.nemeses.scenarios import FAMILIES, NEMESES, SCENARIOS
 
     if as_json:
         told = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from jepsen_like.fuzz.campaign import Result
     from jepsen_like.fuzz.shot import Shot
-    from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 T = TypeVar("T")
 TARGETS = ("remoting", "http", "peer")
@@ -105,10 +105,10 @@ def _replay(folder: Path, file: Path, seed: int, tell: Callable[[str], None]) ->
 
 
 def _with_cluster(folder: Path, seed: int, tell: Callable[[str], None], play: Callable[[RaftMQSubject], T]) -> T:
-    from jepsen_like.live.processes import Processes
-    from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from jepsen_like.live.probes.tier_probe import STORE, environment
     from jepsen_like.live.session import NODES, owning
-    from jepsen_like.live.tier_probe import STORE, environment
+    from jepsen_like.live.subjects.processes import Processes
+    from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
     with owning(folder, tell) as owned:
         nodes = folder / NODES

@@ -86,7 +86,7 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
         from jepsen_like.core_sim.__main__ import report_seed
 
         return report_seed(seed, trace=trace is not None)
-    from jepsen_like.sim.faults import plan
+    from jepsen_like.sim.faults.fault_plan import plan
     from jepsen_like.sim.operator import tasks
     from jepsen_like.sim.options import draw
     from jepsen_like.sim.world import run_seed

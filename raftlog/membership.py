@@ -88,7 +88,7 @@ class Membership(NamedTuple):
 
 
 class Constants(Protocol):
-    """The members according to GENESIS (raftlog/storage/genesis.py)."""
+    """The members according to GENESIS (raftlog/storage/files/genesis.py)."""
 
     @property
     def cluster_uuid(self) -> UUID:

@@ -16,32 +16,33 @@ from typing import Any, NamedTuple
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
-from statemachine import commands, keys, payload, query
+from statemachine import commands, payload, query
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
-from statemachine.consumer_offsets import ConsumerOffsets
+from statemachine.consuming.consumer_offsets import ConsumerOffsets
+from statemachine.consuming.groups import GroupConfig, Groups
+from statemachine.consuming.offset_resets import OffsetReset, OffsetResets
+from statemachine.consuming.queue_locks import QueueLock, QueueLocks
+from statemachine.consuming.queue_rows import Queue
 from statemachine.dedup import Dedup, ProducerSession, UniqueMessage
-from statemachine.groups import GroupConfig, Groups
-from statemachine.half_messages import HalfMessages
-from statemachine.kv import CQ, INDEX, KV, META
+from statemachine.delivery.half_messages import HalfMessages
+from statemachine.delivery.staged_writes import StagedWrites
+from statemachine.delivery.timers import Timers
 from statemachine.members import Members
 from statemachine.message_index import MessageIndex
-from statemachine.offset_resets import OffsetReset, OffsetResets
 from statemachine.payload import RowKind
 from statemachine.query import QueueItem
-from statemachine.queue_locks import QueueLock, QueueLocks
-from statemachine.queue_rows import Queue
 from statemachine.removal_slices import RemovalSlices
 from statemachine.removals import Removals
-from statemachine.row_format import check_format
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, INDEX, KV, META
+from statemachine.rows.row_format import check_format
+from statemachine.rows.sorted_map import SortedMap
+from statemachine.rows.stage import Stage
+from statemachine.rows.sums import MARKERS, Count, RunningSums
+from statemachine.rows.sums import count as count_rows
 from statemachine.settings import Settings
-from statemachine.sorted_map import SortedMap
-from statemachine.stage import Stage
-from statemachine.staged_writes import StagedWrites
-from statemachine.sums import MARKERS, Count, RunningSums
-from statemachine.sums import count as count_rows
 from statemachine.tier import TierSegment, TierSegments
-from statemachine.timers import Timers
 from statemachine.topics import TopicConfig, Topics
 from statemachine.trim import Kept, RemoveRows, Slice, Sweep, TrimMark, TrimState, highest, runs_of
 from statemachine.trim import decode as decode_trim

@@ -12,11 +12,12 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Set
 
 from raftlog.errors import InvariantViolationError
-from statemachine import keys, query
-from statemachine.kv import CQ, KV
+from statemachine import query
 from statemachine.payload import ITEM
 from statemachine.removals import Done
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, KV
+from statemachine.rows.stage import Stage
 
 BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
-from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
-from statemachine.kv import DEDUP, KV
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.removals import Done
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import DEDUP, KV
+from statemachine.rows.stage import Stage
 
 SESSION_WINDOW_MAX = 65_536
 """Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""

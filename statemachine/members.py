@@ -7,10 +7,10 @@ from typing import Any
 from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.types import Entry
-from statemachine import keys
 from statemachine.commands import CommandResult, checked_int, done, not_found
-from statemachine.kv import KV, META
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.stage import Stage
 
 
 class Members:

@@ -19,9 +19,9 @@ from operator import call
 from typing import NamedTuple
 
 from raftlog.crc import crc32
-from statemachine import keys
-from statemachine.kv import INDEX, KV
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import INDEX, KV
+from statemachine.rows.stage import Stage
 
 RECORD = struct.Struct(">II")
 """Hash, low half of the position."""

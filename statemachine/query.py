@@ -11,9 +11,9 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
-from statemachine import keys
-from statemachine.kv import CQ, KV
 from statemachine.payload import ITEM
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, KV
 
 _ITEM_SIZE = ITEM.size
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from statemachine.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
 from statemachine.removals import SESSIONS, Done, Losers, Removal, RemovalKind, Removals
+from statemachine.rows.kv import CQ, DEDUP, LOCKS, OFFSETS, RESETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from statemachine.consume_queue import ConsumeQueues
-    from statemachine.consumer_offsets import ConsumerOffsets
+    from statemachine.consuming.consumer_offsets import ConsumerOffsets
+    from statemachine.consuming.offset_resets import OffsetResets
+    from statemachine.consuming.queue_locks import QueueLocks
+    from statemachine.consuming.queue_rows import QueueRows
     from statemachine.dedup import Dedup
-    from statemachine.offset_resets import OffsetResets
-    from statemachine.queue_locks import QueueLocks
-    from statemachine.queue_rows import QueueRows
-    from statemachine.stage import Stage
-    from statemachine.staged_writes import StagedWrites
+    from statemachine.delivery.staged_writes import StagedWrites
+    from statemachine.rows.stage import Stage
 
 
 class RemovalSlices:

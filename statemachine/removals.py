@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from statemachine import keys
-from statemachine.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, DEDUP, KV, LOCKS, META, OFFSETS, RESETS
+from statemachine.rows.stage import Stage
 
 
 class RemovalKind(IntEnum):

@@ -16,13 +16,13 @@ from typing import cast
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
 from raftlog.membership import Membership
-from statemachine import keys
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.digest import digest
-from statemachine.kv import FAMILIES, KV, META, KVCorruptError, KVError
 from statemachine.members import unpack_row
-from statemachine.rocks import is_damage
-from statemachine.rocks_log import check_manifest
+from statemachine.rows import keys
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import FAMILIES, KV, META, KVCorruptError, KVError
+from statemachine.rows.rocks import is_damage
+from statemachine.rows.rocks_log import check_manifest
 
 _SETTINGS = "rocksdict-config.json"
 
@@ -122,7 +122,7 @@ class CheckpointReader:
         return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
     def digest(self) -> dict[str, int]:
-        """The sum of each family, as `statemachine.digest.digest` has it."""
+        """The sum of each family, as `statemachine.rows.digest.digest` has it."""
         return digest(cast("KV", self))  # `scan` is all that it asks for
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

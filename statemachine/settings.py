@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
-from statemachine.kv import KV, META
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.stage import Stage
 
 Value = bool | int | str
 KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from statemachine import keys
 from statemachine.commands import CommandResult, InvalidCommandError, checked_int, checked_str, done
-from statemachine.kv import KV, TIER
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, TIER
+from statemachine.rows.stage import Stage
 
 PARTS_MAX = 64
 """Objects of one segment: 64 MiB each, and its index."""

@@ -13,7 +13,6 @@ from typing import Any
 import msgpack
 
 from raftlog.errors import InvariantViolationError
-from statemachine import keys
 from statemachine.commands import (
     CommandResult,
     InvalidCommandError,
@@ -26,9 +25,10 @@ from statemachine.commands import (
     done,
     not_found,
 )
-from statemachine.kv import KV, META, TOPICS
-from statemachine.sorted_map import SortedMap
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META, TOPICS
+from statemachine.rows.sorted_map import SortedMap
+from statemachine.rows.stage import Stage
 
 NAME_LENGTH_MAX = 256
 """The most that limits.topic_length_max may allow (RocketMQ: 127); an entry with a longer name makes no topic."""

@@ -33,9 +33,9 @@ from typing import NamedTuple
 import msgpack
 
 from raftlog.types import Entry, EntryType
-from statemachine import keys
-from statemachine.kv import CQ, KV, META
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, KV, META
+from statemachine.rows.stage import Stage
 
 WHOLE, CUT, SLICE, EVICT, REMOVE = 1, 2, 3, 4, 5
 FORMAT = REMOVE

@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.admin.client_views import ClientGroup, ClientView
+from cluster.admin.port import ClientGroup, ClientView
 from cluster.runtime.events import rfc3339
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
-    from cluster.broker.group_members import Members
+    from cluster.broker.groups.group_members import Members
+    from cluster.remoting.connection.server import RemotingConnection
     from cluster.remoting.router import Router
-    from cluster.remoting.server import RemotingConnection
 
 SHOWN_MAX = 1_000
 STEP = 128

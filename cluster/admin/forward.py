@@ -11,12 +11,10 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from cluster.admin.cost import CONSTANT_BYTES_MAX
 from cluster.admin.errors import ApiError, unknown_outcome
-from cluster.admin.pieces import Pieces
+from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
-from cluster.admin.route import Route
-from cluster.admin.sending import in_pieces
+from cluster.admin.route import CONSTANT_BYTES_MAX, Route
 from cluster.runtime.bounded_read import TooLongError, read_at_most
 from raftlog.types import NodeId
 

@@ -9,13 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin.call import BELOW_THREE, DRY_RUN
-from cluster.admin.configuration import BEFORE, CHANGES_MAX
-from cluster.admin.cost import PAGE_ITEMS_MAX
 from cluster.admin.errors import STATUS, ErrorView
-from cluster.admin.history import SINCE
-from cluster.admin.list_query import AFTER, LIMIT
-from cluster.admin.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
-from cluster.admin.route import Route, Serves, documented
+from cluster.admin.handlers.configuration import BEFORE, CHANGES_MAX
+from cluster.admin.handlers.history import SINCE
+from cluster.admin.handlers.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFFSET, TIME_MS
+from cluster.admin.item_page import AFTER, LIMIT
+from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
 from cluster.runtime.events import KINDS
 from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
 from cluster.runtime.versions import versions

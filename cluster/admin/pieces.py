@@ -1,9 +1,13 @@
-"""A JSON answer that is made piece by piece: what is large is neither encoded nor sent in one turn of the loop."""
+"""JSON answers made piece by piece and sent as fast as clients take them: what is large is neither encoded nor sent
+in one turn of the loop."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from aiohttp import web
 
 SENT_BYTES = 64 << 10
 """Handed to the connection at once; the next piece waits until the client has taken most of it."""
@@ -31,3 +35,26 @@ class Pieces(NamedTuple):
                 held, size = [], 0
         if held:
             yield b"".join(held)
+
+
+async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Sends the answer to its end; aiohttp, which is handed it back, finds nothing left to do."""
+    await response.prepare(request)
+    if isinstance(response, web.Response):
+        await response.write_eof()
+    return response
+
+
+async def in_pieces(
+    request: web.Request, pieces: Pieces, status: int = 200, content_type: str = "application/json"
+) -> web.StreamResponse:
+    """Sends an answer that was made in pieces: no more than a write of it lies in the connection's buffer."""
+    headers = {"Cache-Control": "no-store", "Content-Length": str(pieces.size), "Content-Type": content_type}
+    response = web.StreamResponse(status=status, headers=headers)
+    await response.prepare(request)
+    if request.method != "HEAD":
+        with contextlib.suppress(ConnectionError):
+            for part in pieces.writes():
+                await response.write(part)
+            await response.write_eof()
+    return response

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from cluster.admin.samples import Samples
-from cluster.members.quorum import QuorumView
+from cluster.members.checks import QuorumView
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.replication.modes import ModesView
@@ -19,11 +19,9 @@ from cluster.state.recovery_views import RecoveryStatus
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.admin.client_views import ClientView
     from cluster.backup.service import Backups
-    from cluster.broker.old_bounds import OldBounds
-    from cluster.broker.old_keys import OldKeys
-    from cluster.broker.old_pages import OldPages
+    from cluster.broker.evicted.evicted_bounds import EvictedBounds
+    from cluster.broker.evicted.evicted_keys import EvictedKeys, EvictedPages
     from cluster.broker.services import Services
     from cluster.broker.topic_sizes import TopicSizes
     from cluster.config.config import Config
@@ -252,10 +250,10 @@ class AdminPort:
     """Connected consumers of a group; [] if there are none or no such group."""
     member_count: Callable[[str], int]
     """How many there are."""
-    old_keys: OldKeys | None = None
+    evicted_keys: EvictedKeys | None = None
     """What finds messages that were evicted; None if no tier is configured."""
-    old_bounds: OldBounds | None = None
-    old_pages: OldPages | None = None
+    evicted_bounds: EvictedBounds | None = None
+    evicted_pages: EvictedPages | None = None
     samples: Samples = field(default_factory=Samples)
     """The last hour, for plots."""
 
@@ -263,3 +261,37 @@ class AdminPort:
     def config(self) -> Config:
         """The one in force: a reload replaces it."""
         return self.current_config()
+
+
+class ClientGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that a client is in, as its heartbeats say."""
+
+    name: str
+    role: Literal["producer", "consumer"]
+    client_id: str
+
+
+class ClientView(msgspec.Struct, frozen=True, kw_only=True):
+    """One connection of a client."""
+
+    address: str
+    """"ip:port"; names the connection on this node."""
+    listener: str
+    since: str
+    """When it connected: RFC 3339, UTC."""
+    language: str
+    """"" until its first heartbeat."""
+    version: int
+    """RocketMQ's number of the client's version; 0 until its first heartbeat."""
+    groups: list[ClientGroup]
+    received_bytes: int
+    """From the client, since it connected."""
+    sent_bytes: int
+    """To the client."""
+    received_bytes_per_s: float
+    """Since somebody asked before, or since it connected."""
+    sent_bytes_per_s: float
+    unsent_bytes: int
+    """Answers that the client has not taken yet."""
+    inflight_bytes: int
+    """Requests that are not answered yet."""

@@ -8,30 +8,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from fnmatch import fnmatchcase
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from cluster.admin.bad_http import tell_in_one_line
 from cluster.admin.body import BODY_BYTES_MAX, check_query, consistency_of, decode_body
 from cluster.admin.call import Answer, Call, Raw, Stream, comes_true, confirm_read
 from cluster.admin.errors import ApiError, HandedOver
 from cluster.admin.findings.watch import FindingsWatch
 from cluster.admin.forward import Forwarder, asker_of
 from cluster.admin.guard import PATIENCE_S, Guard, guarded
-from cluster.admin.history import Sampler
-from cluster.admin.member_requests import member_id
-from cluster.admin.pieces import Pieces
+from cluster.admin.handlers.history import Sampler
+from cluster.admin.handlers.member_requests import member_id
+from cluster.admin.pieces import Pieces, in_pieces, sent
 from cluster.admin.port import AdminPort
 from cluster.admin.route import Route, Serves
 from cluster.admin.routes import ROUTES
-from cluster.admin.sending import in_pieces, sent
-from cluster.admin.sites import check_site
+from cluster.config.config import split_address
 from cluster.config.source import ConfigError, nearest
-from cluster.remoting.acceptor import Acceptor
+from cluster.remoting.connection.acceptor import Acceptor
 from cluster.runtime import metered_json
 
 logger = logging.getLogger(__name__)
@@ -245,3 +247,83 @@ def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 413:
         return ApiError("too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", "send less")
     return ApiError("bad_request", error.reason or "the request cannot be read", "correct the request")
+
+
+_LOGGER = logging.getLogger("aiohttp.server")
+_SHOWN = 200
+
+
+class _OneLine(logging.Filter):
+    """Makes a warning of it, without the traceback; everything else passes as it is."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            told = " ".join(str(error.message).split())
+            record.msg, record.args = f"{record.getMessage()}: {told[:_SHOWN]!a}", ()
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.exc_info = record.exc_text = None
+        return True
+
+
+_ONE_LINE = _OneLine()
+
+
+def tell_in_one_line() -> None:
+    """From now on, in this process; again changes nothing."""
+    _LOGGER.addFilter(_ONE_LINE)
+
+
+# Access to the HTTP API from browsers: the host names that it answers to, and the sites whose pages may use it.
+#
+# A web page can make its own host name point to 127.0.0.1 (DNS rebinding). Its requests then carry that name as Host,
+# and the browser lets the page read the answers. Unknown names are therefore refused. IP addresses cannot be rebound
+# and are accepted.
+
+
+def check_site(port: AdminPort, host: str | None, origin: str | None) -> None:
+    """Looks at a request's Host and Origin. Raises ApiError(`foreign_host` or `cross_origin`).
+
+    Without Host (HTTP/1.0) no browser sent it.
+    """
+    if host is not None and not _is_ours(_name_of(host), port):
+        raise ApiError(
+            "foreign_host",
+            f"this node is not called {host[:255]}",
+            "ask by an address, by localhost or by an advertised name, or list the name in admin.allowed_hosts",
+        )
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise ApiError(
+            "cross_origin", f"a page of {origin[:255]} may not use this node", "use the command line or this page"
+        )
+
+
+def _name_of(host: str) -> str:
+    """Without the port and a root dot, in lower case."""
+    try:
+        name = split_address(host)[0]
+    except ValueError:
+        name = host.removeprefix("[").removesuffix("]")
+    return name.removesuffix(".").lower()
+
+
+def _is_ours(name: str, port: AdminPort) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        allowed = port.config.admin.allowed_hosts.lower().split(";")
+        return any(fnmatchcase(name, each.strip()) for each in allowed) or name in set(_advertised(port))
+    return True
+
+
+def _advertised(port: AdminPort) -> Iterable[str]:
+    """Every name under which a member says that it can be reached."""
+    yield port.config.admin.bind.lower()
+    for listener in port.config.listeners:
+        yield _name_of(listener.advertised)
+    for known in port.membership.addresses.values():
+        yield known.host.lower()
+        yield from (_name_of(address) for address in (known.admin, *known.listeners.values()) if address)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
-from cluster.backup import files, listing, verify
+from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
@@ -23,19 +23,19 @@ from cluster.config.config import TierSection
 from cluster.errors import ExitCode, LocalError
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
-from raftlog.storage import genesis as genesis_format
-from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis_copy import read_copy
-from raftlog.storage.identity import Identity
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.files import genesis as genesis_format
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.log.genesis_copy import read_copy
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.trim import load_mark
 
 if TYPE_CHECKING:
-    from statemachine.kv import KV
+    from statemachine.rows.kv import KV
 
 SPARE_BYTES = 1 << 20
 """For the manifest and the directories."""
@@ -90,15 +90,15 @@ def create(
     source = _look_at(request)
     identity, cut = source.identity, source.cut
     _make_target(target, None if beside_the_node else Path(request.data))
-    name = listing.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
+    name = files.name_of(request.made_ms, str(identity.cluster_uuid), identity.node_id, cut.index)
     if (target / name).exists():
         raise LocalError(
             f"{target / name} exists already", "one was made within the same second", "try again", ExitCode.REFUSED
         )
-    partial = target / (name + listing.PARTIAL)
+    partial = target / (name + files.PARTIAL)
     work = _Work(request, source, partial, on_stage)
     try:
-        listing.remove_unfinished(target, str(identity.cluster_uuid), identity.node_id)
+        files.remove_unfinished(target, str(identity.cluster_uuid), identity.node_id)
         manifest = work.run(name)
         partial.rename(target / name)
         files.sync_file(target)
@@ -213,7 +213,7 @@ class _Work:
 
     def run(self, name: str) -> Manifest:
         """Raises OSError, RaftLogError, EOFError."""
-        self._earlier = listing.newest(self._partial.parent, str(self._source.identity.cluster_uuid))
+        self._earlier = files.newest(self._partial.parent, str(self._source.identity.cluster_uuid))
         (self._partial / LOG).mkdir(parents=True)
         (self._partial / STATE).mkdir()
         self._check_space()
@@ -376,7 +376,7 @@ class _Work:
 def _thin_out(target: Path, identity: Identity, keep: int) -> list[str]:
     """An old backup that cannot be removed does not make the new one worse."""
     try:
-        return listing.thin_out(target, str(identity.cluster_uuid), keep)
+        return files.thin_out(target, str(identity.cluster_uuid), keep)
     except (OSError, LocalError):
         return []
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cluster.backup import files
 from cluster.backup import manifest as manifests
-from cluster.backup.listing import name_of
+from cluster.backup.files import name_of
 from cluster.backup.manifest import LOG, STATE, Manifest
 from cluster.backup.remote import opened, run
 from cluster.backup.replay import WORK, Facts, Replay, Target
@@ -20,12 +20,12 @@ from cluster.backup.segments import last_of
 from cluster.backup.tier_objects import LogObject, TierObjects, find_cluster
 from cluster.config.config import ClusterSection
 from cluster.errors import ExitCode, LocalError
-from cluster.tier.file_set.set_reader import DamagedObjectError, fetch
 from cluster.tier.state_copies.copy_format import StateCopy
+from cluster.tier.stored_files import DamagedObjectError, fetch
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.frame import FrameHeader, decode_entries
-from raftlog.storage import genesis as genesis_format
-from raftlog.storage.layout import segment_name
+from raftlog.storage.files import genesis as genesis_format
+from raftlog.storage.files.layout import segment_name
 from raftlog.types import EMPTY_TAIL, LogTail
 
 Stage = Callable[[str], None]

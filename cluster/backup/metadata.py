@@ -31,7 +31,7 @@ from cluster.runtime.request_limits import (
 from cluster.wire.json_text import MALFORMED
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
-from statemachine.groups import GroupConfig
+from statemachine.consuming.groups import GroupConfig
 from statemachine.topics import TopicConfig
 
 SCHEMA = 1

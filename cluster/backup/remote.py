@@ -28,15 +28,25 @@ from cluster.backup.create import Made, Request, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
 from cluster.errors import ExitCode, LocalError
-from cluster.tier.file_set.set_reader import DamagedObjectError, check_files, fetch
-from cluster.tier.file_set.set_writer import Chunk, FileSource, SetWriter, chunk_of
-from cluster.tier.file_set.stored_files import DESCRIPTION_BYTES_MAX, BadDescriptionError, StoredFile, decode, encode
 from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.opening import check_url, open_store
-from cluster.tier.store.request_counts import RequestCounts
-from cluster.tier.store.retries import RetryingStore, RetryPolicy
-from raftlog.storage import layout
+from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
+from cluster.tier.stored_files import (
+    DESCRIPTION_BYTES_MAX,
+    BadDescriptionError,
+    Chunk,
+    DamagedObjectError,
+    FileSource,
+    SetWriter,
+    StoredFile,
+    check_files,
+    chunk_of,
+    decode,
+    encode,
+    fetch,
+)
+from raftlog.storage.files import layout
 
 BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"
@@ -206,7 +216,7 @@ async def _describe(store: ObjectStore, name: str) -> Description:
 
 
 def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
-    """As `listing.backups_in`, of a store. Raises LocalError."""
+    """As `files.backups_in`, of a store. Raises LocalError."""
 
     async def work() -> tuple[list[Manifest], list[str]]:
         async with opened(url, None) as store:

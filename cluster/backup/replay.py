@@ -6,10 +6,11 @@ Where an entry tells the sums that the cluster had (DIGEST), the rows made here 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgpack
 import msgspec
@@ -17,13 +18,16 @@ import msgspec
 from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
-from cluster.backup.log_files import LogFiles
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
+from raftlog.checksums import crc32c
 from raftlog.errors import InvariantViolationError
-from raftlog.types import Entry, EntryType, LogTail
+from raftlog.frame import check_follows, tail_after
+from raftlog.storage.files.layout import segment_name
+from raftlog.storage.segments.segment import encode_header
+from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail
 from statemachine.broker_state import BrokerState
-from statemachine.rocks import RocksKV
-from statemachine.sums import VERSION
+from statemachine.rows.rocks import RocksKV
+from statemachine.rows.sums import VERSION
 
 WORK = "work"
 """Below the backup's folder while it is made: the database that entries are applied to."""
@@ -97,7 +101,7 @@ class Replay:
     def _compare(self, entry: Entry) -> None:
         if not entry.payload:
             return
-        version, index, told = msgpack.unpackb(entry.payload)  # cluster/repair/digest_entry.py
+        version, index, told = msgpack.unpackb(entry.payload)  # cluster/repair/consistency.py
         mine = self.state.sums.at(index)
         if version == VERSION and told and mine is not None and any(mine.get(each, 0) != told[each] for each in told):
             raise InvariantViolationError(f"the rows as of entry {index} are not those that the cluster had then")
@@ -149,3 +153,47 @@ class Replay:
 
 def _files(folder: Path) -> Sequence[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+class LogFiles:
+    """The files in one folder. A frame that is the first of a segment (FLAG_ROLL) begins a file, as on every node."""
+
+    def __init__(self, folder: Path, group_id: int, tail: LogTail, records: list[SegmentRecord] | None = None) -> None:
+        """`tail`: of the log so far; `records`: the files that are there, the last of which ends at `tail`."""
+        self._folder = folder
+        self._group_id = group_id
+        self.tail = tail
+        self.records = list(records or [])
+        self._file: BinaryIO | None = None
+        if self.records:
+            self._file = (folder / segment_name(self.records[-1].base_position)).open("r+b")
+            self._file.seek(0, os.SEEK_END)
+
+    def append(self, entry: Entry) -> None:
+        """The next frame. Raises FrameError if it does not follow; nothing is written then. Raises OSError."""
+        check_follows(self.tail, entry)
+        after = tail_after(self.tail, entry)
+        if self._file is None or entry.flags & FLAG_ROLL:
+            self.close()
+            self._file = (self._folder / segment_name(entry.position)).open("xb")
+            self._file.write(encode_header(self.tail, self._group_id))
+            self.records.append(SegmentRecord(entry.position, 0, 0, 0, 0))
+        self._file.write(entry.header)
+        self._file.write(entry.payload)
+        last = self.records[-1]
+        crc = crc32c(entry.payload, crc32c(entry.header, last.crc32c))
+        self.records[-1] = SegmentRecord(last.base_position, after.end_position, after.index, after.header_crc, crc)
+        self.tail = after
+
+    def drop_below(self, position: int) -> None:
+        """Removes files that end at or below the position; the last one stays."""
+        while len(self.records) > 1 and self.records[0].end_position <= position:
+            (self._folder / segment_name(self.records.pop(0).base_position)).unlink()
+
+    def close(self) -> None:
+        """All of it is on disk."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None

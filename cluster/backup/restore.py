@@ -28,14 +28,14 @@ from cluster.peer.secret_files import give, keys_of_new
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
-from raftlog.storage import identity as identities
-from raftlog.storage import layout, log_first
-from raftlog.storage.fs import OsFileSystem, write_file
-from raftlog.storage.genesis import Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.identity import Ancestor, Identity
-from raftlog.storage.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout, log_first
+from raftlog.storage.files.fs import OsFileSystem, write_file
+from raftlog.storage.files.genesis import Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.files.identity import Ancestor, Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
 from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
 
 PARTIAL = ".partial"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.backup import listing
+from cluster.backup import files
 from cluster.backup.create import Made, Request
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
@@ -28,10 +28,10 @@ from cluster.runtime.versions import versions
 from cluster.state.live_copy import copy_open_store
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError
-from raftlog.storage import layout
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.identity import Identity
-from statemachine.kv import KV
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.identity import Identity
+from statemachine.rows.kv import KV
 
 logger = logging.getLogger(__name__)
 
@@ -295,7 +295,7 @@ class Backups:
 
     def _newest_in(self, to: str) -> int | None:
         try:
-            found = listing.newest(Path(to), str(self._identity.cluster_uuid), self._identity.node_id)
+            found = files.newest(Path(to), str(self._identity.cluster_uuid), self._identity.node_id)
         except (OSError, LocalError) as error:
             logger.warning("the backups in %s cannot be listed: %s", to, error)
             return None

@@ -21,22 +21,22 @@ from raftlog.core.plausible import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.membership import Membership
-from raftlog.storage import identity as identities
-from raftlog.storage import layout, vote_withheld
-from raftlog.storage.fs import File, OsFileSystem
-from raftlog.storage.genesis import Voter
-from raftlog.storage.hard_state import SLOT_OFFSETS, HardStateStore, decode_slot
-from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout, vote_withheld
+from raftlog.storage.files.fs import File, OsFileSystem
+from raftlog.storage.files.genesis import Voter
+from raftlog.storage.files.hard_state import SLOT_OFFSETS, HardStateStore, decode_slot
+from raftlog.storage.files.identity import Ancestor, Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.trim import Trim, load_mark
 from statemachine.trim import encode as encode_trim
 
 if TYPE_CHECKING:
-    from statemachine.kv import KV
+    from statemachine.rows.kv import KV
 
 _SLOT_SIZE = 64
 

@@ -13,14 +13,13 @@ from uuid import UUID
 import msgspec
 
 from cluster.errors import ExitCode, LocalError
-from cluster.tier.file_set.set_reader import DamagedObjectError, read_checked
-from cluster.tier.file_set.stored_files import BadDescriptionError
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, decode_head
 from cluster.tier.object_names import HEAD, LOG, PartName, parse
 from cluster.tier.state_copies.copy_format import STATE, StateCopy, is_description
 from cluster.tier.state_copies.state_copier import read_copy
 from cluster.tier.store.errors import BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.stored_files import BadDescriptionError, DamagedObjectError, read_checked
 
 
 class Folder(NamedTuple):

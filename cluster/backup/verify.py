@@ -13,14 +13,14 @@ from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, 
 from cluster.backup.segments import walk
 from raftlog.errors import FrameError, RaftLogError
 from raftlog.frame import decode_entries
-from raftlog.storage.layout import segment_name
+from raftlog.storage.files.layout import segment_name
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
-from statemachine import sums
-from statemachine.kv import KVCorruptError
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import sums
+from statemachine.rows.kv import KVCorruptError
 
 if TYPE_CHECKING:
-    from statemachine.kv import KV
+    from statemachine.rows.kv import KV
 
 
 class Verified(NamedTuple):
@@ -57,8 +57,8 @@ def read_log(backup: Path, ends: list[tuple[int, int]], group_id: int) -> tuple[
 def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
     """The applied mark as the tail of the log it stands for, and the digest. Raises KVError.
 
-    The node keeps sums of its own while it applies, which replicas compare (`statemachine.sums`): rows that do not add
-    up to them are not what was applied.
+    The node keeps sums of its own while it applies, which replicas compare (`statemachine.rows.sums`): rows that do not
+    add up to them are not what was applied.
     """
     with CheckpointReader(backup / STATE) as reader:
         mark, kv = reader.mark, cast("KV", reader)  # `get` and `scan` are all that is asked of it

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
-    from cluster.broker.group_members import Members
+    from cluster.broker.groups.group_members import Members
     from cluster.runtime.work import Turns
 
 SERIES_MAX: Final = 1000

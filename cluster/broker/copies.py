@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.broker.tags import tag_hash
 from cluster.kernel import twin
 from cluster.replication.message_batch import BatchMessage, TopicSlot
-from cluster.replication.message_head import MessageHead
-from cluster.replication.message_keys import UNIQUE_MARK, property_of
+from cluster.replication.message_head import UNIQUE_MARK, MessageHead, property_of, tag_hash
 from cluster.wire.message_format import Message, MessageFormatError, born_host_of, decode_message, encode_host
 from statemachine.payload import ITEM
 

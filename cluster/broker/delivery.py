@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.staged_delivery import StagedDelivery
-from cluster.broker.staged_writes import StagedWriteRequests
-from cluster.broker.timers import TimerDelivery
+from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.transactions.staged_delivery import StagedDelivery
+from cluster.broker.transactions.staged_writes import StagedWriteRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.broker.due_reads import DueAsk, DueFound, DueReads
-    from cluster.broker.sends import Sends
+    from cluster.broker.sends.send_service import Sends
     from cluster.broker.services import Services
-    from cluster.broker.staged_delivery import StagedAsk, StagedFound, StagedReads
+    from cluster.broker.timers.due_reads import DueAsk, DueFound, DueReads
+    from cluster.broker.transactions.staged_delivery import StagedAsk, StagedFound, StagedReads
     from cluster.replication.proposals import Proposals
     from cluster.runtime.context import NodeContext
     from cluster.runtime.lanes import LaneRunner

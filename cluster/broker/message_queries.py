@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 
-from cluster.broker import cut_work
-from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
+from cluster.broker.evicted.evicted_keys import EvictedKeys, complete, is_evicted, told
 from cluster.broker.names import no_topic
-from cluster.broker.old_keys import OldKeys, complete, is_evicted, told
+from cluster.broker.reads.message_lookup import KeyLookup, KeyQuery, QueryResult, Stored, UnreadableError, message_at
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.services import Client, Services
+from cluster.broker.services import Client, Services, begin_steps
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ class MessageQueries:
     """Finds messages on any node. Each query calls `done` or `failed` once; refusals are UNAVAILABLE if no leader
     confirms that there is no such message."""
 
-    def __init__(self, services: Services, old: OldKeys | None = None) -> None:
+    def __init__(self, services: Services, old: EvictedKeys | None = None) -> None:
         """`old`: what was evicted; None if this node has no tier."""
         self._services = services
         self._old = old
@@ -58,7 +57,7 @@ class MessageQueries:
                 if found is not None:
                     complete(self._services.state, self._old, config, query, found, answer)
 
-            cut_work.begin(self._services.turns, client, steps())
+            begin_steps(self._services.turns, client, steps())
 
         self._services.read_index(look)
 

@@ -10,7 +10,7 @@ from statemachine.commands import NAME
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
-    from statemachine.groups import GroupConfig
+    from statemachine.consuming.groups import GroupConfig
     from statemachine.topics import TopicConfig
 
 RETRY_PREFIX = "%RETRY%"

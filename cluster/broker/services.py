@@ -6,15 +6,14 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cluster.runtime.work import Steps, Turns
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.broker.client_request import ClientAnswer, ClientRequest
     from cluster.config.config import Config
     from cluster.replication.outcome import CommitSession, Done
-    from cluster.runtime.work import Turns
     from statemachine.broker_state import BrokerState
     from statemachine.commands import Command
 
@@ -112,3 +111,39 @@ class Services(Protocol):
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
         """Registers for (topic_id, queue_id) pairs that grew, once per applied run; wakes long polls."""
+
+
+class ClientRequest(NamedTuple):
+    """What a client is to be sent. The broker hands it on; its front has filled it in."""
+
+    code: int
+    ext: dict[str, str]
+    body: bytes = b""
+    oneway: bool = False
+    """No answer is wanted: the request is done when it was written to a connection."""
+
+
+class ClientAnswer(NamedTuple):
+    """What the client answered: code 0 is success."""
+
+    code: int
+    remark: str = ""
+    ext: dict[str, str] = {}  # noqa: RUF012 - never changed
+    body: bytes = b""
+
+
+HANDED_OVER = ClientAnswer(0)
+"""The answer to a oneway request that was written to a client's connection; it may still be lost with it."""
+
+
+def begin_steps(turns: Turns, client: Client, steps: Steps) -> None:
+    """Does the steps, now or in later turns, fairly between clients. They end by themselves if the client is gone."""
+    client.work_waits(1)
+    turns.begin(client.owner, _counted(client, steps))
+
+
+def _counted(client: Client, steps: Steps) -> Steps:
+    try:
+        yield from steps
+    finally:
+        client.work_waits(-1)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.command_levels import propose_bounded
 from cluster.broker.names import check_topic_name
-from cluster.broker.read_levels import ATTRIBUTE as TIER_READ
-from cluster.broker.read_levels import LEVELS
+from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
+from cluster.broker.reads.read_levels import LEVELS
 from cluster.broker.refusal import Reason, Refused
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC
 from statemachine.topics import ACK_LEVELS, DEDUP_MODES, RETENTION, is_retention

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from cluster.config.ranges import within
-from cluster.config.source import ConfigError
-from cluster.config.toml_text import toml_value
+from cluster.config.source import ConfigError, toml_value
 from raftlog.types import NodeId
 
 __all__ = ["Config", "ConfigError", "dump", "split_address"]
@@ -144,7 +143,7 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
 
 class LimitsSection(_Section, frozen=True, kw_only=True):
-    """What one client and all clients may ask for; `profile` names a set (cluster/config/limit_profiles.py)."""
+    """What one client and all clients may ask for; `profile` names a set (cluster/config/rules.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
     message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 31 << 20))] = 4 << 20

@@ -12,8 +12,7 @@ import msgspec
 from cluster.config.config import Config
 from cluster.config.ranges import range_of
 from cluster.config.rules import check, complete
-from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
-from cluster.config.toml_text import toml_value
+from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted, toml_value
 
 
 def load(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 from cluster.errors import ExitCode, LocalError
 
 HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
 from cluster.config.config import Config, HaSection
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 
 RELOADABLE: Final = (
     *(f"ha.{name}" for name in HaSection.__struct_fields__),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from cluster.config.config import Config, Listener, PeerNode, join_address, split_address
-from cluster.config.delay_levels import parse_delay_levels
-from cluster.config.limit_profiles import with_profile
 from cluster.config.source import ConfigError, KeyPath, Source, did_you_mean, dotted
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 FRAME_OVERHEAD_BYTES = 64 << 10
@@ -306,3 +309,36 @@ def _address(text: str, path: KeyPath, source: Source) -> tuple[str, int]:
         raise ConfigError(
             f"{source.where(path)}: {dotted(path)} is not an address", str(error), 'write it as "127.0.0.1:10911"'
         ) from None
+
+
+UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LEVELS_MAX = 64
+DELAY_MS_MAX = 365 * UNITS_MS["d"]
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Milliseconds by level, level 1 first. Raises ValueError."""
+    levels = []
+    for word in text.split():
+        number, unit = word[:-1], UNITS_MS.get(word[-1])
+        if unit is None or not (number.isascii() and number.isdigit() and len(number) <= 9):
+            raise ValueError(f"{word!r} is not a number with one of the units {', '.join(UNITS_MS)}")
+        levels.append(int(number) * unit)
+    if not 0 < len(levels) <= LEVELS_MAX:
+        raise ValueError(f"there are 1 to {LEVELS_MAX} levels, not {len(levels)}")
+    if max(levels) > DELAY_MS_MAX:
+        raise ValueError("a level is at most 365d")
+    return tuple(levels)
+
+
+PROFILES: dict[str, dict[str, int]] = {
+    "rocketmq": {},
+    "report-003": {"topic_length_max": 256, "message_bytes_max": 65_535},
+}
+"""`rocketmq` is what its broker enforces, and the default of every key: topics of 127 bytes, messages of 4 MiB.
+`report-003` is what a widely read description of its commit log says: topics of 256, messages of 65,535."""
+
+
+def with_profile(limits: LimitsSection, given: Container[str]) -> LimitsSection:
+    """The limits with their profile's values for the keys that were not `given`."""
+    return replace(limits, **{key: value for key, value in PROFILES[limits.profile].items() if key not in given})

@@ -25,7 +25,7 @@ import struct
 
 from raftlog.checksums import crc32c
 
-from cluster.wire.java_hash import java_hash
+from cluster.wire.message_format import java_hash
 from raftlog.crc import crc32
 
 cdef extern from *:
@@ -1285,7 +1285,7 @@ cdef inline bint _same_head(MessageHead head, int64_t sys_flag, int64_t born_ms,
 
 
 cdef bytes _unique_key(const uint8_t* p, Py_ssize_t size):
-    """The value of UNIQ_KEY in raw properties; see `cluster.replication.message_keys`."""
+    """The value of UNIQ_KEY in raw properties; see `cluster.replication.message_head`."""
     cdef const uint8_t* end = p + size
     cdef const uint8_t* stop
     while p < end:
@@ -1536,7 +1536,7 @@ cdef inline Py_ssize_t _place(const uint8_t* item, uint64_t first, Py_ssize_t en
 
 
 def body_of(bytes items not None, bytes block not None, uint64_t first):
-    """See `cluster.broker.stored_bodies.body_of`."""
+    """See `cluster.broker.reads.stored_bodies.body_of`."""
     cdef const uint8_t* item = items
     cdef const uint8_t* data = block
     cdef const uint8_t* rows = item

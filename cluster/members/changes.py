@@ -5,7 +5,7 @@ One change at a time; each is a MEMBERSHIP entry, and the request is answered wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from uuid import UUID
 
@@ -14,13 +14,12 @@ from cluster.members import checks
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
 from cluster.members.moving import Place, place_of
-from cluster.members.preferred import Preference
-from cluster.members.promotion import Rounds
 from cluster.members.service import MembersService
 from cluster.peer.reach import DRAINED, MAINTAINED
 from cluster.peer.slow_turns import SlowTurns
 from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import AppliedRun, Part
+from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
 from raftlog.types import NOBODY, EntryId, NodeId, Role, Voter
@@ -260,3 +259,97 @@ class MemberChanges:
             logger.info("not now: %s", error)
             return False
         return True
+
+
+AFTER_ELECTION_MS = 30_000
+"""A leader stays at least this long, since there was a reason for its election."""
+BETWEEN_MS = 60_000
+"""Shortest time between two such transfers of a leader, failed ones included."""
+STEADY_MS = 5_000
+"""The preferred node must have been caught up for this long."""
+
+
+class Preference:
+    """What one leader does about `[raft] preferred_leaders`. Times in monotonic milliseconds."""
+
+    def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
+        """`wished`: ids, best first, as "2;1". `lag_max`: entries that a node may be behind to be handed leadership."""
+        self._own = own
+        self.reload(wished, lag_max)
+        self._term = -1
+        self._elected_ms = 0
+        self._tried_ms: int | None = None
+        self._candidate = NOBODY
+        self._since_ms = 0
+
+    def reload(self, wished: str, lag_max: int) -> None:
+        """Other wishes from now on."""
+        self._wished = [NodeId(int(node)) for node in wished.split(";") if node]
+        self._lag_max = lag_max
+
+    def choose(self, term: int, voters: Sequence[NodeId], peers: Sequence[PeerStatus], now_ms: int) -> NodeId:
+        """The node that this leader of `term` should transfer leadership to, or NOBODY. Call it periodically."""
+        if term != self._term:
+            self._term, self._elected_ms, self._candidate = term, now_ms, NOBODY
+        best = self._best(voters, {peer.node_id: peer for peer in peers})
+        if best != self._candidate:
+            self._candidate, self._since_ms = best, now_ms
+        if best in (NOBODY, self._own) or not self._is_time(now_ms):
+            return NOBODY
+        self._tried_ms = now_ms
+        return best
+
+    def _best(self, voters: Sequence[NodeId], peers: dict[NodeId, PeerStatus]) -> NodeId:
+        for node in self._wished:
+            if node in voters and (node == self._own or (node in peers and self._is_near(peers[node]))):
+                return node
+        return NOBODY
+
+    def _is_near(self, peer: PeerStatus) -> bool:
+        return peer.fit and peer.caught_up and peer.lag <= self._lag_max
+
+    def _is_time(self, now_ms: int) -> bool:
+        return (
+            now_ms - self._elected_ms >= AFTER_ELECTION_MS
+            and now_ms - self._since_ms >= STEADY_MS
+            and (self._tried_ms is None or now_ms - self._tried_ms >= BETWEEN_MS)
+        )
+
+
+# Decides when a learner has caught up: the leader replicates in rounds, and the last was short (Raft thesis 4.2.1).
+#
+# A round covers the leader's log as it is when the round begins. The next one begins when the learner's disk has all
+# of it. A learner that needs less than an election timeout for a round delays clients no longer than a failed leader
+# does, so it may vote.
+
+
+class Rounds:
+    """The rounds of every learner, as the leader measures them; times in monotonic milliseconds."""
+
+    def __init__(self, short_ms: int) -> None:
+        """`short_ms`: a round that took less is short."""
+        self._short_ms = short_ms
+        self._began: dict[NodeId, tuple[int, int]] = {}
+        """Learner -> (index that ends the round, when it began)."""
+        self._caught_up: set[NodeId] = set()
+
+    def observe(self, node: NodeId, match_index: int, last_index: int, now_ms: int) -> bool:
+        """Whether the learner has caught up. `match_index`: what it has on disk; `last_index`: the leader's log."""
+        target, began_ms = self._began.setdefault(node, (last_index, now_ms))
+        if match_index >= target:
+            self._note(node, now_ms - began_ms < self._short_ms)
+            self._began[node] = (last_index, now_ms)
+        elif now_ms - began_ms >= self._short_ms:
+            self._note(node, False)
+        return node in self._caught_up
+
+    def _note(self, node: NodeId, is_short: bool) -> None:
+        if is_short:
+            self._caught_up.add(node)
+        else:
+            self._caught_up.discard(node)
+
+    def keep(self, learners: set[NodeId]) -> None:
+        """Forgets all but these."""
+        self._began = {node: began for node, began in self._began.items() if node in learners}
+        self._caught_up &= learners

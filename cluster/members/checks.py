@@ -6,15 +6,16 @@ which command to type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from cluster.errors import ExitCode, LocalError
 from cluster.members.addresses import MemberAddresses
-from cluster.members.quorum import SAFE_VOTERS, quorum_of, told
 from cluster.runtime.succession import best
-from raftlog.core.quorum import majority
+from raftlog.core.state.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
 from raftlog.types import NOBODY, NodeId
@@ -235,3 +236,154 @@ def successor(group: Group) -> NodeId:
 def names(nodes: Iterable[NodeId]) -> str:
     """Ids in ascending order, for a text."""
     return ", ".join(map(str, sorted(nodes)))
+
+
+# May this node be stopped? The leader, which knows every copy, is asked before a drain, a restart and a removal.
+
+
+class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/members/{id}/can-stop`: whether writes go on while that node is stopped."""
+
+    node: int
+    """Who answers: the leader."""
+    id: int
+    allowed: bool
+    reasons: list[str]
+    """Why not; empty if it is allowed."""
+    passes: bool
+    """Waiting helps: a copy is catching up."""
+    do_now: str
+    """What to type if it is not allowed, "" if it is."""
+    leads: bool
+    """It leads: drain it first, so that no client waits for an election."""
+    role: Literal["voter", "learner"]
+    before: QuorumView
+    after: QuorumView
+    """While it is stopped."""
+    pending_upload_bytes: int = 0
+    """Sealed log that the tier does not hold yet. It stops nobody: whoever leads goes on with it."""
+
+
+def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
+    """`maintained`: nodes in maintenance, which may be stopped at any moment and so count as away. Raises LocalError if
+    it is no member."""
+    known(group, node)
+    group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
+    is_voter = node in group.voters
+    reasons, passes, do_now = _reasons(group, node, maintained) if is_voter and group.answers(node) else ([], False, "")
+    return CanStopView(
+        node=group.leader,
+        id=node,
+        allowed=not reasons,
+        reasons=reasons,
+        passes=passes,
+        do_now=do_now,
+        leads=node == group.leader,
+        role="voter" if is_voter else "learner",
+        before=quorum_of(group.voters, lambda voter: group.answers(NodeId(voter))),
+        after=quorum_of(group.voters, lambda voter: voter != node and group.answers(NodeId(voter))),
+    )
+
+
+def _reasons(group: Group, node: NodeId, maintained: Collection[int]) -> tuple[list[str], bool, str]:
+    """(why a voter that is here may not be stopped, whether waiting helps, what to type)."""
+    need = majority(len(group.voters))
+    rest = [voter for voter in group.voters if voter != node]
+    if not rest:
+        return [f"node {node} is the only voter: without it nothing is served"], False, "raftmq node add"
+    here = [voter for voter in rest if group.answers(voter)]
+    if len(here) < need:
+        away = [voter for voter in rest if voter not in here]
+        kept = [voter for voter in away if voter in maintained]
+        if kept:
+            why, do_now = f"node {names(kept)} is in maintenance", f"raftmq node maintenance off {kept[0]}"
+        else:
+            why = f"node {names(away)} is away already"
+            do_now = start_again(away[0]) if away else "raftmq node add"
+        return [f"without node {node} there is no majority: {why}"], False, do_now
+    complete = [voter for voter in here if _is_complete(group, voter)]
+    if len(complete) >= need and (node != group.leader or any(not group.unfit_to_lead(v) for v in complete)):
+        return [], False, ""
+    behind = [voter for voter in here if voter not in complete] or complete
+    why = "; ".join(f"node {voter}: {group.unfit_to_lead(voter)}" for voter in behind if voter != group.leader)
+    text = f"node {node} has one of the few complete copies; {why or 'no other node could lead'}"
+    return [text], True, "raftmq node list"
+
+
+def _is_complete(group: Group, node: NodeId) -> bool:
+    """It has, or will have in a moment, everything that the leader has."""
+    if node == group.leader:
+        return True
+    peer = group.peers.get(node)
+    return peer is not None and peer.state == "REPLICATE" and peer.lag <= TRANSFER_LAG_MAX
+
+
+SAFE_VOTERS = 3
+"""The smallest group that survives a failure."""
+
+
+class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
+    """The voters in force, as one node sees them."""
+
+    voters: list[int]
+    majority: int
+    away: list[int]
+    """Voters that this node has no connection to, or hears nothing of."""
+    survives: int
+    """How many more voters may fail while writes continue; negative if too many have failed already."""
+    finding: str = ""
+    """What an operator should know about it; "" if a failure is survived."""
+
+
+def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool]) -> QuorumView:
+    """`is_here`: the voter takes part now."""
+    names = sorted(voters)
+    away = [voter for voter in names if not is_here(voter)]
+    need = majority(len(names))
+    survives = len(names) - len(away) - need
+    return QuorumView(
+        voters=names, majority=need, away=away, survives=survives, finding=_finding(names, away, need, survives)
+    )
+
+
+def _finding(names: list[int], away: list[int], need: int, survives: int) -> str:
+    if survives > 0 or not names:
+        return ""
+    gone = f"{_nodes(away)} of the voters {_said(names)} {'is' if len(away) == 1 else 'are'} away"
+    if survives < 0:
+        return f"no majority: {gone}, and writes need {need}"
+    if not away:
+        voters = f"node {names[0]} is the only voter" if len(names) == 1 else f"both voters, {_said(names)}, are needed"
+        return f"no failure is survived: {voters}; with three voters one may fail: raftmq node add"
+    return (
+        f"the next failure stops writes: {gone}; start it again on its machine (in a cluster of raftmq up: "
+        f"raftmq restart {away[0]})"
+    )
+
+
+def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, QuorumView]:
+    """Of the removal of `node`, from `GET /v1/members` of the leader."""
+    members = {member["id"]: member for member in view["members"] if member["role"] == "voter"}
+
+    def is_here(voter: int) -> bool:
+        return voter == view["leader"] or members[voter]["live"] is not False
+
+    return quorum_of(members, is_here), quorum_of(members.keys() - {node}, is_here)
+
+
+def told(quorum: QuorumView) -> str:
+    """One line: voters, majority, what is survived."""
+    count = len(quorum.voters)
+    away = f" ({_said(quorum.away)} away)" if quorum.away else ""
+    survived = {0: "no failure is survived", 1: "one failure is survived"}.get(
+        quorum.survives, f"{quorum.survives} failures are survived" if quorum.survives > 0 else "no majority: no writes"
+    )
+    return f"voters {_said(quorum.voters)}{away}; {quorum.majority} of {count} are a majority; {survived}"
+
+
+def _nodes(nodes: list[int]) -> str:
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {_said(nodes)}"
+
+
+def _said(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes)) or "none"

@@ -12,16 +12,16 @@ from typing import Any
 from uuid import UUID
 
 from cluster.config.config import Config, PeerNode
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 from cluster.errors import ExitCode, LocalError, directory_error
 from raftlog.errors import StorageError
 from raftlog.frame import genesis_entry
-from raftlog.storage import genesis as geneses
-from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.files import genesis as geneses
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NodeId
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from cluster.config.config import split_address
 from cluster.members.addresses import MemberAddresses
 from cluster.peer.wire import NODE_ID_MAX
-from raftlog.core.quorum import majority
+from raftlog.core.state.quorum import majority
 from raftlog.membership import Membership
 from raftlog.types import NodeId
 
@@ -78,7 +78,7 @@ Ask = Callable[[NodeId, list[Any]], Awaitable["list[Any] | str"]]
 
 
 class Prober(Protocol):
-    """Dials (`cluster.peer.probe`, `cluster.members.http_probe`)."""
+    """Dials (`cluster.peer.probe`, `cluster.members.addresses`)."""
 
     async def peer(self, place: Place) -> str:
         """Why the node is not at the peer address; "" if it is."""

@@ -19,7 +19,7 @@ from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import has, take
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 
 
 class Prepared(NamedTuple):

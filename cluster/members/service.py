@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from cluster.members.addresses import MemberAddresses, addresses_of, peer_addresses
-from cluster.members.events import EVENT
-from cluster.members.membership_metrics import MembersMetrics
 from cluster.peer.roster import REMOVED, Address, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
+from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.signal import Signal
-from raftlog.membership import Membership
-from raftlog.storage.identity import Identity
+from raftlog.membership import UNSAFE_RECOVER, Membership
+from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
+from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
 
@@ -212,3 +214,43 @@ class MembersService:
         self._raw.hold_campaigns(HOLD, False)
         self._alarms.clear(ALARM)
         self._wake()
+
+
+EVENT = "unsafe_recovered"
+
+
+def watch_event(state: BrokerState, alarms: Alarms) -> None:
+    """Brings the alarm up to date with the applied state."""
+    members = state.membership
+    if members is None or members.reason != UNSAFE_RECOVER or state.acknowledged >= members.index:
+        alarms.clear(EVENT)
+        return
+    alarms.raise_alarm(
+        EVENT,
+        f"{members.detail}. Tell everyone who relies on the messages that may be lost; then: raftmq alarm ack {EVENT}. "
+        "Only one copy is left: back it up and restore it to three nodes.",
+    )
+
+
+class MembersMetrics:
+    """Fed at each change."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._members = Gauge("raftmq_members", "Members in force, by role", ["role"], registry=registry)
+        self._index = Gauge(
+            "raftmq_membership_index",
+            "Index of the entry that defines the members in force; 0 for GENESIS",
+            registry=registry,
+        )
+        self._pending = Gauge(
+            "raftmq_membership_pending", "1 while a membership change is not committed", registry=registry
+        )
+        self._removed = Gauge("raftmq_removed", "1 if this node was removed from the cluster", registry=registry)
+
+    def note(self, members: Membership, *, committed: bool, removed: bool) -> None:
+        """What is in force now."""
+        self._members.labels("voter").set(len(members.voters))
+        self._members.labels("learner").set(len(members.learners))
+        self._index.set(members.index)
+        self._pending.set(not committed)
+        self._removed.set(removed)

@@ -25,7 +25,7 @@ from cluster.runtime.ports import clash
 from cluster.runtime.private_files import private
 from raftlog.errors import RaftLogError
 from raftlog.types import Role
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 if TYPE_CHECKING:
     from cluster.node.node import Node

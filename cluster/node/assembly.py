@@ -12,20 +12,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
-from cluster.broker.check_back import CheckBack
-from cluster.broker.client_relay import ClientRelay
-from cluster.broker.closings import Closings
 from cluster.broker.delivery import staged_of, timers_of
-from cluster.broker.early_routes import EarlyRoutes
-from cluster.broker.group_members import Members
-from cluster.broker.offset_resets import OffsetResets
-from cluster.broker.pulls import Pulls
-from cluster.broker.queue_locks import QueueLocks
-from cluster.broker.recalls import Recalls
-from cluster.broker.send_back import SendBacks
-from cluster.broker.send_fates import SendFates
-from cluster.broker.sends import DEFAULT_TOPICS, Sends
-from cluster.broker.transactions import Transactions
+from cluster.broker.groups.client_relay import ClientRelay
+from cluster.broker.groups.early_routes import EarlyRoutes
+from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.sends.closings import Closings
+from cluster.broker.sends.redelivery import SendBacks
+from cluster.broker.sends.send_fates import SendFates
+from cluster.broker.sends.send_service import DEFAULT_TOPICS, Sends
+from cluster.broker.timers.recalls import Recalls
+from cluster.broker.transactions.half_messages import CheckBack, Transactions
 from cluster.config.config import Config, split_address
 from cluster.config.listening import own_address
 from cluster.config.reload import ReloadView
@@ -38,31 +37,29 @@ from cluster.node.metrics import NodeMetrics
 from cluster.node.node_lanes import NodeLanes
 from cluster.node.services import NodeServices
 from cluster.peer import secret
-from cluster.peer.implausible import Implausible
+from cluster.peer.admission import Implausible
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
-from cluster.remoting.consumer_requests import ConsumerRequests
-from cluster.remoting.forward import Forwarder, PullForwards
-from cluster.remoting.frame import Frame
-from cluster.remoting.handlers import handlers_of
-from cluster.remoting.intake import make_intake
-from cluster.remoting.listeners import Listeners
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.reply_path import pack_host
+from cluster.remoting.connection.rooms import Rooms
+from cluster.remoting.forward.forwarder import Forwarder, PullForwards
+from cluster.remoting.handlers.consumer_requests import ConsumerRequests
+from cluster.remoting.handlers.pull import PullRequests
+from cluster.remoting.handlers.refused import RefusedCodes
+from cluster.remoting.handlers.replies import Replies
+from cluster.remoting.handlers.send import SendHandler, make_intake
+from cluster.remoting.handlers.send_reply import SendReplyWriter
+from cluster.remoting.handlers.table import handlers_of
+from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
 from cluster.remoting.node_figures import NodeFigures
-from cluster.remoting.pull import PullRequests
-from cluster.remoting.refused import RefusedCodes
-from cluster.remoting.replies import Replies
-from cluster.remoting.reply_path import pack_host
-from cluster.remoting.rooms import Rooms
-from cluster.remoting.router import Router
-from cluster.remoting.send import SendHandler
-from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.transactions import TransactionRequests, ask_producer
+from cluster.remoting.router import Listeners, Router
 from cluster.repair.consistency import Consistency
 from cluster.repair.installs import Installs
 from cluster.repair.peers import moves_of, transport_of
 from cluster.repair.repairs import Repairs
+from cluster.replication.acks.early_ledger import Ledger
 from cluster.replication.append_lane import Persisted
-from cluster.replication.early_ledger import Ledger
 from cluster.replication.identity import RetryMemory
 from cluster.replication.modes import Modes
 from cluster.replication.proposals import Proposals
@@ -88,7 +85,7 @@ from cluster.tier.tier_access import access_of, expiry_of, index_files_of, scrub
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
-    from cluster.broker.staged_writes import StagedWriteRequests
+    from cluster.broker.transactions.staged_writes import StagedWriteRequests
     from cluster.remoting.request import Handler
     from statemachine.broker_state import BrokerState
 

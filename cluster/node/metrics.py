@@ -24,16 +24,16 @@ from prometheus_client.metrics_core import Metric
 from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
 from cluster.broker.dead_letter_metrics import DeadLetterMetrics
-from cluster.broker.group_lag import LagMetrics
-from cluster.broker.relay_metrics import RelayMetrics
-from cluster.broker.staged_metrics import StagedMetrics
-from cluster.broker.timer_metrics import TimerMetrics
-from cluster.broker.transaction_metrics import TransactionMetrics
-from cluster.members.membership_metrics import MembersMetrics
-from cluster.peer.link_metrics import LinkMetrics
+from cluster.broker.groups.client_relay import RelayMetrics
+from cluster.broker.groups.group_lag import LagMetrics
+from cluster.broker.timers.timer_delivery import TimerMetrics
+from cluster.broker.transactions.half_messages import TransactionMetrics
+from cluster.broker.transactions.staged_writes import StagedMetrics
+from cluster.members.service import MembersMetrics
+from cluster.peer.link_state import LinkMetrics
 from cluster.remoting.request_metrics import RequestMetrics
-from cluster.repair.install_metrics import InstallMetrics
-from cluster.repair.metrics import RepairMetrics
+from cluster.repair.log_repair import RepairMetrics
+from cluster.repair.progress import InstallMetrics
 from cluster.replication.append_metrics import AppendMetrics
 from cluster.replication.ha_metrics import HaMetrics
 from cluster.replication.mode_metrics import ModeMetrics
@@ -42,8 +42,8 @@ from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.tallies import Spread, Tallies, Tally
 from cluster.runtime.turn_metrics import TurnMetrics
 from cluster.runtime.versions import versions
-from cluster.state.recovery_metrics import RecoveryMetrics
-from cluster.tier.index_file.index_metrics import IndexMetrics
+from cluster.state.recovery_views import RecoveryMetrics
+from cluster.tier.index_file.index_files import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from raftlog.work import charge

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.command_levels import propose_bounded
 from cluster.config.config import Config
-from cluster.members.events import watch_event
+from cluster.members.service import watch_event
 from cluster.node import node_view
 from cluster.node.admin_wiring import admin_of, port_of
 from cluster.node.assembly import Assembly

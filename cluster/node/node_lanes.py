@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.broker.entry_reads import EntryReads
+from cluster.broker.reads.entry_reads import EntryReads
 from cluster.replication.append_lane import RETRY, AppendLane, Persisted, PersistJob, PrepareLane
 from cluster.replication.append_runner import AppendRunner
-from cluster.replication.apply_lane import Applied, ApplyLane
-from cluster.replication.apply_runner import ApplyRunner
+from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
 from cluster.runtime.chores import Every
 from cluster.runtime.failpoint_seams import FailpointLane
 from cluster.runtime.lanes import Lane, LaneRunner

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cluster import kernel
 from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
-from cluster.broker.group_members import Members
-from cluster.members.quorum import QuorumView, quorum_of
+from cluster.broker.groups.group_members import Members
+from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
-from cluster.retention.settings import settings_of
+from cluster.retention.views import settings_of
 from cluster.runtime.versions import versions
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role

@@ -25,7 +25,7 @@ from raftlog.types import NOBODY, NodeId, Role
 
 if TYPE_CHECKING:
     from cluster.node.assembly import Assembly
-    from cluster.remoting.server import RemotingConnection
+    from cluster.remoting.connection.server import RemotingConnection
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ import msgspec
 
 from cluster.peer.catch_up import CatchUp
 from cluster.peer.connections import BULK, CONTROL, Inlet, Link
-from cluster.peer.link_metrics import LinkFigures, LinkMetrics
-from cluster.peer.link_state import Evidence, LinkState, judge
+from cluster.peer.link_state import Evidence, LinkFigures, LinkMetrics, LinkState, judge
 from cluster.peer.reach import AWAY_MS, LEAVING, Reach, Unreached, patience_ms
 from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.transport import HeartbeatNet, PeerTransport

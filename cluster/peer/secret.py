@@ -22,7 +22,7 @@ from cluster.config.config import Config
 from cluster.config.source import ConfigError
 from cluster.peer.keyring import KeyFileError, Keyring, key_id, parse
 from cluster.runtime.alarms import Alarms
-from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
+from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write_file
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)

@@ -72,7 +72,7 @@ class Kind(IntEnum):
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
-    """[]: asks for reports of writes for a while (`cluster.replication.written`)"""
+    """[]: asks for reports of writes for a while (`cluster.replication.acks.written`)"""
     WRITTEN = 7
     """[term, index]: handed to the operating system up to here"""
     PING = 8
@@ -87,7 +87,7 @@ class Kind(IntEnum):
     WELCOME = 12
     """[cluster uuid, node id, node uuid, the acceptor's proof]"""
     RELAY = 13
-    """A request for a client of the node addressed (`cluster.broker.relay_frame`). Sent only to nodes that have
+    """A request for a client of the node addressed (`cluster.broker.groups.relay_frame`). Sent only to nodes that have
     announced level 2; an unknown kind ends the connection of an older one"""
     RELAY_REPLY = 14
     REQUEST_VOTE = 16

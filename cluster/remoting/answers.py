@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
+import logging
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
-from cluster.broker import cut_work
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
-from cluster.broker.services import Services
+from cluster.broker.services import Services, begin_steps
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime import metered_json
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.rows.sorted_map import SortedMap
 
 CODES: dict[Reason, ResponseCode] = {
     Reason.INVALID: ResponseCode.INVALID_PARAMETER,
@@ -59,7 +63,7 @@ def refusing(handler: Handler) -> Handler:
 def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
     """Handles the request step by step (`cluster.runtime.work.Turns`), behind what its client asked for before; ends
     when the client is gone. Answers with code and remark where a step raises Refused."""
-    cut_work.begin(services.turns, request.connection, _steps_of(request, steps))
+    begin_steps(services.turns, request.connection, _steps_of(request, steps))
 
 
 def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
@@ -86,3 +90,54 @@ def reply_written(request: Request, result: ProposeResult, ext: dict[str, str] |
 def after_read_index(services: Services, request: Request, answer: Callable[[Request], None]) -> None:
     """Runs `answer` once applied state is linearizable; 14 if no leader confirms that."""
     when_confirmed(services, functools.partial(answer, request), functools.partial(refuse, request))
+
+
+# Answers that have as many rows as there are: made in steps, fairly between clients (`cluster.broker.services`).
+#
+# Room for them is promised before (`cluster.remoting.connection.rooms`). RocketMQ's requests for lists know no pages.
+
+logger = logging.getLogger(__name__)
+
+Answer = Generator[None, None, bytes]
+"""Steps that come to a body."""
+
+ROWS_PER_STEP = 32
+NAMES_PER_STEP = 256
+
+
+def answer_in_steps(services: Services, request: Request, steps: Answer, ext: dict[str, str] | None = None) -> None:
+    """Answers with the body that the steps come to, or with what they raise."""
+    begin_steps(services.turns, request.connection, _answered(request, steps, ext))
+
+
+def _answered(request: Request, steps: Answer, ext: dict[str, str] | None) -> Generator[None, None, None]:
+    try:
+        body = yield from steps
+        request.reply(ResponseCode.SUCCESS, None, ext, body)
+    except Refused as refused:
+        refuse(request, refused)
+    except Exception as error:  # a row that cannot be read ends this request, not what waits behind it
+        logger.exception("request code %d failed", request.code)
+        request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
+def names_body(field: bytes, names: SortedMap[str, Any]) -> Answer:
+    """`{"field":[names in order]}`."""
+    parts: list[bytes] = []
+    after: str | None = None
+    while found := names.keys_from(after, NAMES_PER_STEP):
+        parts.append(metered_json.encode(found)[1:-1])
+        after = found[-1]
+        yield
+    return b'{"%b":[%b]}' % (field, b",".join(parts))
+
+
+def table_body(head: bytes, rows: Iterable[Any], row_of: Callable[[Any], bytes], tail: bytes) -> Answer:
+    """The rows as they come, some in a step."""
+    parts: list[bytes] = []
+    for at, row in enumerate(rows):
+        if at % ROWS_PER_STEP == 0:
+            yield
+        charge(5 * ITEM_UNITS)
+        parts.append(row_of(row))
+    return b"%b%b%b" % (head, b",".join(parts), tail)

@@ -6,10 +6,20 @@ Everything below runs on the node's event loop; callbacks are called on it, exac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
+from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client
-from cluster.remoting.shared_answer import SharedAnswer
+from cluster.runtime.request_limits import (
+    GROUP_BODY_BYTES_MAX,
+    HEARTBEAT_BYTES_MAX,
+    INT64_MAX,
+    NUMBER_DIGITS_MAX,
+    OTHER_BODY_BYTES_MAX,
+    TEXT_MAX,
+)
+from cluster.wire.codec import AlikeHeads
+from cluster.wire.codes import RequestCode
 
 
 class Connection(Client, Protocol):
@@ -79,3 +89,129 @@ class Request(Protocol):
 
 
 Handler = Callable[[Request], None]
+
+
+class SharedAnswer:
+    """An answer that is given to several requests. See `Request.reply` for what it consists of."""
+
+    __slots__ = ("body", "code", "ext", "heads", "remark")
+
+    def __init__(self, code: int, remark: str | None, ext: dict[str, str], body: bytes) -> None:
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+        self.body = body
+        self.heads = AlikeHeads(code, len(body), ext=ext, remark=remark)
+        """Of its frames in JSON."""
+
+
+_WITH_MESSAGES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_LIMITS: Final[dict[int, int]] = {
+    RequestCode.HEART_BEAT: HEARTBEAT_BYTES_MAX,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: GROUP_BODY_BYTES_MAX,
+}
+
+
+def too_long(code: int, size: int) -> str | None:
+    """Why a request of that code has no body of so many bytes; None if it may. What carries messages is judged by its
+    handler, which knows the limits of a message."""
+    if code in _WITH_MESSAGES:
+        return None
+    most = _LIMITS.get(code, OTHER_BODY_BYTES_MAX)
+    return f"the body of request {code} has {size} bytes, {most} are allowed" if size > most else None
+
+
+NoteChange = Callable[[str, str], None]
+"""Takes what was changed ("topic orders") and what happened to it; see EventLog.note_change."""
+
+
+def asked_by(request: Request, says: str) -> str:
+    """What happened, and the address of the client that asked for it, also if another node holds its connection."""
+    host, port = request.connection.peer_address
+    return f"{says}, asked for over remoting by {f'[{host}]' if ':' in host else host}:{port}"
+
+
+_DIGITS_OF_64_BITS = 18
+"""A number of no more characters fits 64 bits."""
+
+
+def text(request: Request, name: str) -> str:
+    """A field that must be there, not be empty and not be longer than any name is. Raises Refused (29)."""
+    value = request.ext.get(name)
+    if not value:
+        raise Refused(Reason.INVALID, f"request {code_name(request.code)} needs field {name}")
+    if len(value) > TEXT_MAX:
+        remark = f"field {name} has {len(value)} characters, {TEXT_MAX} are allowed"
+        raise Refused(Reason.INVALID, remark)
+    return value
+
+
+def integer(request: Request, name: str, default: int | None = None) -> int:
+    """A whole number of 64 bits; `default` if absent, and if there is none the field must be there. Raises Refused."""
+    value = request.ext.get(name)
+    if not value and default is not None:
+        return default
+    try:
+        number = int(value or "") if len(value or "") <= NUMBER_DIGITS_MAX else None
+    except ValueError:
+        remark = f"request {code_name(request.code)} needs field {name} as an integer, not {value!r}"
+        raise Refused(Reason.INVALID, remark) from None
+    if number is None or not -INT64_MAX - 1 <= number <= INT64_MAX:
+        raise Refused(Reason.INVALID, f"field {name} does not fit 64 bits")
+    return number
+
+
+def integers(request: Request, *names: str) -> list[int]:
+    """Several that must be there."""
+    try:
+        texts = [request.ext[name] for name in names]
+        numbers = list(map(int, texts))
+    except (KeyError, ValueError):
+        pass
+    else:
+        if max(map(len, texts)) <= _DIGITS_OF_64_BITS:
+            return numbers
+    return [integer(request, name) for name in names]
+
+
+def integer_in(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
+    """The same, in low..high. Raises Refused (29)."""
+    number = integer(request, name, default)
+    if not low <= number <= high:
+        raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")
+    return number
+
+
+def code_name(code: int) -> str:
+    """A request code for people."""
+    try:
+        return f"{code} {RequestCode(code).name}"
+    except ValueError:
+        return str(code)
+
+
+class RequestFigures(Protocol):
+    """Once per request that is refused, or per pull or query that is answered."""
+
+    def refused(self, reason: str) -> None:
+        """A request was refused before anything was proposed; `reason` is one of a few short words."""
+
+    def code_refused(self, code: str, language: str) -> None:
+        """A request of a code that nobody handles was refused; both are out of short lists."""
+
+    def pulled(self, outcome: str) -> None:
+        """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
+
+    def messages_out(self, topic: str, messages: int, size_bytes: int) -> None:
+        """A pull was answered with messages."""
+
+    def queried(self, kind: str, outcome: str) -> None:
+        """A query of single messages by "key" or "id" was answered: "found", "none" or "refused"."""

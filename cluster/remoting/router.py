@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.remoting.commit_origin import name_committers
-from cluster.remoting.forward import SENDS, WRITES, ForwardedPath, Forwarder
-from cluster.remoting.frame import Frame
-from cluster.remoting.idle_clients import IdleClients
-from cluster.remoting.large_answers import sizes, with_room
-from cluster.remoting.lock_origin import name_standing
-from cluster.remoting.order_line import IN_LINE
-from cluster.remoting.patience import Patience
-from cluster.remoting.remoting_request import RemotingRequest
+from cluster.config.config import Config
+from cluster.remoting.connection.acceptor import Acceptor, has_descriptors
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.patience import IdleClients, Patience
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.connection.reply_path import IN_LINE
+from cluster.remoting.connection.rooms import Rooms, sizes, with_room
+from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
+from cluster.remoting.forward.forwarder import SENDS, WRITES, ForwardedPath, Forwarder
+from cluster.remoting.forward.origins import name_committers, name_standing
+from cluster.remoting.handlers.send import SendHandler
+from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.request import Handler, Request
-from cluster.remoting.rooms import Rooms
-from cluster.remoting.send import SendHandler
-from cluster.remoting.send_reply import SendReplyWriter
-from cluster.remoting.server import Dispatch, RemotingConnection, unsupported
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.parts import Part
@@ -28,14 +29,15 @@ from cluster.wire.codec import CodecError
 from cluster.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from cluster.broker.closings import Closings
-    from cluster.broker.group_members import Members
-    from cluster.broker.send_fates import SendFates
-    from cluster.config.config import Config, LimitsSection
+    from cluster.broker.groups.group_members import Members
+    from cluster.broker.sends.closings import Closings
+    from cluster.broker.sends.send_fates import SendFates
+    from cluster.config.config import LimitsSection
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
     from cluster.runtime.work import Turns
     from statemachine.broker_state import BrokerState
+
 
 logger = logging.getLogger(__name__)
 
@@ -316,3 +318,45 @@ class Router(Dispatch):
             (unsupported if isinstance(request.connection, ForwardedPath) else self._refuse)(request)
         else:
             handler(request)
+
+
+class Listeners:
+    """All of a node's."""
+
+    def __init__(self, config: Config, router: Router) -> None:
+        self._config = config
+        self._router = router
+        self._servers: list[asyncio.Server | Acceptor] = []
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="listeners",
+            start=self.open,
+            close=self.close,
+            reload=self.reload,
+        )
+
+    async def open(self) -> None:
+        """Raises OSError if a port cannot be had."""
+        loop = asyncio.get_running_loop()
+        for listener in self._config.listeners:
+            connection = partial(self._connection, listener.name, loop)
+            if has_descriptors(loop):
+                acceptor = Acceptor(loop, connection, self._router.full)
+                self._servers.append(acceptor)
+                await acceptor.open(listener.bind, listener.port)
+            else:
+                self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
+
+    def reload(self, config: Config) -> None:
+        """Another `limits.frame_bytes_max` for connections that are opened from now on."""
+        self._config = config
+
+    def _connection(self, listener: str, loop: asyncio.AbstractEventLoop) -> RemotingConnection:
+        return RemotingConnection(self._router, listener, self._config.limits.frame_bytes_max, loop)
+
+    def close(self) -> None:
+        """New clients find another node; those that are connected stay."""
+        for server in self._servers:
+            server.close()

@@ -13,17 +13,15 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.repair.asking import Fetches, end_task, in_executor
+from cluster.repair.asking import Fetches, end_task, fill, in_executor
 from cluster.repair.fetch import FetchError
-from cluster.repair.frames import fill
-from cluster.repair.install_metrics import InstallMetrics
-from cluster.repair.progress import Progress
-from cluster.repair.segment_source import ask_place
+from cluster.repair.log_source import ask_place
+from cluster.repair.progress import InstallMetrics, Progress
 from cluster.runtime.context import NodeContext
 from raftlog.errors import FrameError, RaftLogError
-from raftlog.storage import layout
+from raftlog.storage.files import layout
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild, discard
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import NOBODY, LogTail, NodeId
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from cluster.repair.asking import Blocking, Fetches, ask
 from cluster.repair.fetch import PIECE, STATE
 from cluster.runtime.row_count import Counted
 from cluster.state import manifest as manifests
-from cluster.state.file_crc import file_crc
 from cluster.state.manifest import CheckpointFile, Manifest
+from cluster.state.tables import file_crc
 from raftlog.checksums import crc32c
-from raftlog.storage.fs import File, FileSystem, read_file, write_file
+from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 
 CountRows = Callable[[Path], Counted]

@@ -17,18 +17,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from cluster.repair.digest_entry import Digest, decode, differing, encode
+import msgpack
+
 from cluster.repair.fetch import Fetched, FetchError, Refused, Source, Status
 from cluster.repair.repairs import Repairs
 from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import AppliedRun, Part
-from raftlog.core.quorum import majority
+from raftlog.core.state.quorum import majority
 from raftlog.errors import NotLeaderError, ProposalDroppedError
 from raftlog.types import Entry, EntryType, NodeId, Role
-from statemachine.sums import VERSION, RunningSums, Sums
+from statemachine.rows.sums import VERSION, RunningSums, Sums
 
 logger = logging.getLogger(__name__)
 
@@ -315,3 +316,35 @@ def _names(nodes: Iterable[NodeId]) -> str:
 def _log_failure(done: asyncio.Future[None]) -> None:
     if not done.cancelled() and done.exception() is not None:
         logger.error("the state could not be marked as suspect: %s", done.exception())
+
+
+# The payload of a DIGEST entry: the sums of the leader's rows at an earlier marker entry.
+#
+# msgpack array [version, index, {family: sum}]; the map is empty if the leader does not remember that marker. The
+# entry itself is the next marker (statemachine/rows/sums.py).
+
+
+class Digest(NamedTuple):
+    """Sums at one index."""
+
+    index: int  # type: ignore[assignment]
+    sums: Sums
+
+
+def encode(digest: Digest) -> bytes:
+    """The payload."""
+    packed: bytes = msgpack.packb([VERSION, digest.index, dict(digest.sums)])
+    return packed
+
+
+def decode(payload: bytes) -> Digest | None:
+    """What the payload says; None if it says nothing that this version could compare."""
+    if not payload:
+        return None
+    version, index, sums = msgpack.unpackb(payload)
+    return Digest(index, sums) if version == VERSION and sums else None
+
+
+def differing(mine: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
+    """The families whose sums differ, by name; a family that one side does not have counts as empty."""
+    return sorted(name for name in {*mine, *theirs} if mine.get(name, 0) != theirs.get(name, 0))

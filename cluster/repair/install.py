@@ -13,14 +13,13 @@ import logging
 from collections.abc import Callable
 
 from cluster.repair.asking import Backoff, Fetches, end_task, in_executor
-from cluster.repair.install_metrics import InstallMetrics
-from cluster.repair.progress import Progress
+from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Needless, Snapshot, SnapshotTake, Where
 from cluster.runtime.context import NodeContext
 from raftlog.errors import RaftLogError
 from raftlog.messages import InstallSnapshot
 from raftlog.types import LogTail, NodeId
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 logger = logging.getLogger(__name__)
 

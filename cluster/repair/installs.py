@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from cluster.repair.backfill import Backfill
 from cluster.repair.fetch import LOG, STATE
 from cluster.repair.install import InstallService
-from cluster.repair.install_metrics import InstallMetrics
-from cluster.repair.leftovers import remove_leftovers
-from cluster.repair.log_source import log_source
-from cluster.repair.progress import InstallView, Progress
+from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
+from cluster.repair.progress import InstallMetrics, InstallView, Progress
 from cluster.repair.repairs import Repairs
-from cluster.repair.segment_source import SEGMENT, segment_source
 from cluster.repair.snapshot import Where
-from cluster.repair.state_source import state_source
 from cluster.retention.leases import Leases
 from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import Part
 from cluster.state.node_storage import NodeStorage
 from raftlog.errors import OutOfRangeError
 from raftlog.messages import InstallSnapshot
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -133,3 +132,21 @@ class Installs:
         except OutOfRangeError:
             return
         self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)
+
+
+# Removes log and state that a snapshot has replaced: they are in trash/ and are never needed again.
+#
+# Everything below the snapshot is committed and on the nodes that supplied it; everything else was never committed. A
+# disk that holds the log of days twice would be full. The reports beside them stay.
+
+
+def remove_leftovers(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:
+    """Removes trash/<name> of each name that is there; `directory` is DATA. Blocking. What cannot be removed stays."""
+    for name in names:
+        path = directory / layout.TRASH / name.rpartition("/")[2]
+        try:
+            if name and fs.exists(path):
+                fs.remove_tree(path)
+                logger.info("%s is removed: a snapshot has replaced it", path)
+        except OSError as error:
+            logger.warning("%s cannot be removed: %s", path, error)

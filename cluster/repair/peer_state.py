@@ -3,7 +3,7 @@
 The checkpoint is trusted only after every file has its CRC in the manifest, the rows add up to the manifest's sums, and
 its last applied entry is in this node's own log. If that log ends earlier, or diverges from the peer's, it is extended
 first (log_forward.py). If no peer has the entries in between any more, a snapshot replaces the log as well
-(cluster/repair). state_source.py serves the requests.
+(cluster/repair). log_source.py serves the requests.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from cluster.peer.transport import Membership, PeerTransport
 from cluster.repair.asking import ask, at_once
 from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchClient, FetchError, early_client
-from cluster.repair.install_metrics import InstallMetrics
 from cluster.repair.log_forward import LogForward
-from cluster.repair.progress import Progress
+from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.runtime.environment import Environment
 from cluster.runtime.row_count import count_apart
@@ -34,13 +33,13 @@ from cluster.state.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.state.opening import StateLostError, is_of_log
 from raftlog import membership as memberships
 from raftlog.errors import FrameError, OutOfRangeError, StorageError
-from raftlog.storage.fs import FileSystem, storage_error
+from raftlog.storage.files.fs import FileSystem, storage_error
+from raftlog.storage.files.run_file import load_run
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.storage.run_file import load_run
 from raftlog.types import NodeId
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.members.http_probe import probe_http
+from cluster.members.addresses import probe_http
 from cluster.members.moving import ASK_MS, FOUND_AT, Moves, Place
 from cluster.members.service import MembersService
 from cluster.peer.keyring import Keyring

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.peer.wire import Kind
 from cluster.repair.fetch import LOG, FetchClient, FetchServer, FrameSender
-from cluster.repair.log_repair import LogRepairer
+from cluster.repair.log_repair import LogRepairer, RepairMetrics
 from cluster.repair.log_source import log_source
-from cluster.repair.metrics import RepairMetrics
-from cluster.repair.votes import VoteKeeper
+from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.parts import Part
 from cluster.runtime.signal import Signal
+from raftlog.core.raw_node import RawNode
 from raftlog.errors import RaftLogError
-from raftlog.storage import vote_withheld
-from raftlog.storage.damage import DamagedRange
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.fs import FileSystem
+from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.node_dir import NodeDir
+from raftlog.storage.segments.damage import DamagedRange
 from raftlog.types import NOBODY, NodeId, Role
 
 logger = logging.getLogger(__name__)
@@ -200,3 +203,50 @@ class Repairs:
             self._succession.transfer(to)
         except RaftLogError as error:
             logger.warning("leadership cannot be transferred: %s", error)
+
+
+ALARM = "vote_withheld"
+
+
+class VoteKeeper:
+    """Gives the vote back once the log has caught up: first the file goes, then the core hears of it."""
+
+    def __init__(self, fs: FileSystem, directory: Path, raw: RawNode, alarms: Alarms, wake: Callable[[], None]) -> None:
+        """`wake`: has the driver look at the core."""
+        self._fs = fs
+        self._directory = directory
+        self._raw = raw
+        self._alarms = alarms
+        self._wake = wake
+        self._release: asyncio.Task[None] | None = None
+
+    def start(self, withheld: VoteWithheld | None) -> None:
+        """`withheld`: what the directory says."""
+        if withheld is not None:
+            self._alarms.raise_alarm(
+                ALARM,
+                f"this node lost entries that it had acknowledged, and does not vote until it has caught up with a "
+                f"leader: {withheld.reason}. If another node is down at the same time, the cluster may stop",
+            )
+
+    def tick(self) -> None:
+        """Looks whether it is time; cheap."""
+        if self._raw.caught_up_with_leader and self._release is None:
+            self._release = asyncio.get_running_loop().create_task(self._give_back(), name="release-vote")
+
+    async def close(self) -> None:
+        """Ends what is under way: the vote then stays withheld, or is free."""
+        if self._release is not None:
+            self._release.cancel()
+            await asyncio.gather(self._release, return_exceptions=True)
+
+    async def _give_back(self) -> None:
+        """Raises StorageError if the file cannot be removed; then the vote stays withheld, and it is tried again."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, vote_withheld.release, self._fs, self._directory)
+            self._raw.release_vote()
+        finally:
+            self._release = None
+        self._alarms.clear(ALARM)
+        logger.warning("the log has caught up to index %d: this node votes again", self._raw.commit_index)
+        self._wake()

@@ -14,20 +14,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.repair.asking import Blocking, Fetches, ask
+from cluster.repair.asking import Blocking, Fetches, ask, fill
 from cluster.repair.checkpoint_copy import CheckpointCopy, CountRows
 from cluster.repair.fetch import STATE, FetchError
-from cluster.repair.frames import fill
+from cluster.repair.log_source import ask_place
 from cluster.repair.progress import Progress
-from cluster.repair.segment_source import ask_place
 from cluster.state.checkpoints import INSTALLING, Checkpoints
 from cluster.state.manifest import Manifest
 from raftlog.errors import FrameError, StorageError
-from raftlog.storage.fs import FileSystem
+from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.log_build import LogBuild
 from raftlog.types import NOBODY, LogTail, NodeId
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from cluster.kernel import twin
-from cluster.replication.message_head import MessageHead, NamedAs, Schedule, topic_field
-from cluster.replication.message_keys import KEYS_MARK, key_words
+from cluster.replication.message_head import KEYS_MARK, MessageHead, NamedAs, Schedule, key_words, topic_field
 from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
 from raftlog.checksums import crc32c
 from raftlog.crc import crc32
@@ -87,7 +86,7 @@ class TopicSlot:
         ack: int = 0,
     ) -> None:
         """`queues`: max(read, write) queue numbers; `cursor(topic_id, queue_id)` opens a queue's cursor; `ack`: the
-        level (`cluster.replication.ack_levels`) of messages that specify none."""
+        level (`cluster.replication.acks.ack_levels`) of messages that specify none."""
         stored = topic_field(name)
         self.name = name
         self.topic_id = topic_id
@@ -160,7 +159,7 @@ class Send(msgspec.Struct, gc=False):
     """Empty for a single message; else `flag`, `body`, `properties` above are unused."""
     received_ms: int
     ack: int = 0
-    """When it is answered (`cluster.replication.ack_levels.Ack`)."""
+    """When it is answered (`cluster.replication.acks.ack_levels.Ack`)."""
     prepared_position: int = 0
     """Of a committed message: the position of its half message."""
     schedule: Schedule | None = None

@@ -1,12 +1,19 @@
-"""How a message is stored if not as its Send says: copies that the broker makes, and messages that wait in no queue."""
+"""How a message is stored if not as its Send says, and what is read from its raw properties: keys and the tag's hash.
+
+Copies that the broker makes, and messages that wait in no queue, are stored otherwise. The keys by which a message can
+be found are UNIQ_KEY and the words of KEYS.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
 from cluster.kernel import twin
+from cluster.wire.message_format import java_hash
+from raftlog.work import charge
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's topic of messages with a delay level: queue id level - 1."""
@@ -64,3 +71,46 @@ class Schedule(msgspec.Struct, gc=False, frozen=True):
     """Log time."""
     names_due: bool = False
     """Whether its property TIMER_OUT_MS is to say when it is due."""
+
+
+UNIQUE_MARK = b"UNIQ_KEY\x01"
+KEYS_MARK = b"KEYS\x01"
+
+
+def property_of(properties: bytes, mark: bytes) -> bytes:
+    """The value of a property in `name 0x01 value 0x02 ...`, `mark` being its name with the 0x01; b"" if absent."""
+    at = properties.find(mark)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(mark, at + 1)
+    if at < 0:
+        return b""
+    start = at + len(mark)
+    end = properties.find(b"\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]
+
+
+def key_words(properties: bytes) -> list[bytes]:
+    """The keys in KEYS, which RocketMQ separates by single spaces; each once, in their order."""
+    return [word for word in dict.fromkeys(property_of(properties, KEYS_MARK).split(b" ")) if word]
+
+
+CACHED_TAG_MAX = 64
+"""Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
+LETTERS_PER_UNIT = 16
+"""Of a long tag, for the meter."""
+
+
+@lru_cache(maxsize=65536)
+def cached_tag_hash(tag: bytes) -> int:
+    """Of a tag of at most CACHED_TAG_MAX bytes that is not empty."""
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
+def tag_hash(tag: bytes) -> int:
+    """RocketMQ's tagsCode: Java hash of the tag, 0 without one."""
+    if not tag:
+        return 0
+    if len(tag) <= CACHED_TAG_MAX:
+        return cached_tag_hash(tag)
+    charge(len(tag) // LETTERS_PER_UNIT)
+    return java_hash(tag.decode("utf-8", "replace"))

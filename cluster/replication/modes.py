@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cluster.peer.wire import Kind
-from cluster.replication.ack_levels import default_level, name_of
+from cluster.replication.acks.ack_levels import default_level, name_of
+from cluster.replication.acks.written import SendsFrames, TellsWritten, WrittenRelay
 from cluster.replication.follower_reads import FollowerReads
-from cluster.replication.written import SendsFrames, TellsWritten, WrittenRelay
 from cluster.runtime.parts import Part
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
-    from cluster.replication.early_answers import EarlyAnswers
-    from cluster.replication.early_ledger import Ledger
+    from cluster.replication.acks.early_answers import EarlyAnswers
+    from cluster.replication.acks.early_ledger import Ledger
     from cluster.replication.mode_metrics import ModeMetrics
     from cluster.runtime.context import NodeContext
     from statemachine.broker_state import BrokerState

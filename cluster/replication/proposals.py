@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.replication.ack_levels import EARLY
+from cluster.replication.acks.ack_levels import EARLY
+from cluster.replication.acks.early_answers import EarlyAnswers, Twins
+from cluster.replication.acks.early_ledger import Ledger
 from cluster.replication.apply_lane import Applied
-from cluster.replication.early_answers import EarlyAnswers
-from cluster.replication.early_ledger import Ledger
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot, build
 from cluster.replication.names import NameLimits
 from cluster.replication.offset_order import OffsetOrder
@@ -41,10 +41,8 @@ from cluster.replication.pending import (
     find_send,
     tell_calls,
 )
-from cluster.replication.proposal_metrics import ProposalFigures, ProposalMetrics
-from cluster.replication.send_queue import SendQueue
-from cluster.replication.topic_slots import slot_of
-from cluster.replication.twins import Twins
+from cluster.replication.send_queue import SendQueue, slot_of
+from cluster.replication.slow_requests import ProposalFigures, ProposalMetrics
 from cluster.runtime.contained import contain, report_contained
 from cluster.runtime.parts import Part
 from cluster.runtime.signal import Signal

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.kernel import twin
-from cluster.replication.message_batch import Send, message_size
+from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
+from cluster.replication.message_batch import QueueCursor, Send, TopicSlot, message_size
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
+    from statemachine.topics import TopicConfig
 
 
 @twin
@@ -89,3 +92,13 @@ class SendQueue:
         self.waiting.clear()
         self.bytes = self._alone = 0
         return sends
+
+
+def slot_of(config: TopicConfig, default: int, cursor: Callable[[int, int], QueueCursor]) -> TopicSlot:
+    """`default`: the acknowledgement level where the topic names none."""
+    dedup = config.attributes.get("dedup", "retry")
+    if dedup == "strict" and config.name[0] == "%":
+        dedup = "retry"  # a message sent back again has the key and body of the copy before
+    queues = max(config.read_queues, config.write_queues)
+    ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), default)
+    return TopicSlot(config.name, config.id, config.write_queues, queues, config.perm, dedup, cursor, ack)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.replication.broker_sends import NoClient, submit_copies
 from cluster.replication.message_batch import BatchMessage
 from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.own_sends import NoClient, submit_copies
 from cluster.retention.pinned import Gather, PinnedRow, Slice
 from statemachine.commands import CARRY_LEVEL, Command
 

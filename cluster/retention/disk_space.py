@@ -26,13 +26,13 @@ from cluster.retention.disk_outlook import Filling, SlowAppends
 from cluster.runtime.parts import Part
 from cluster.runtime.signal import Signal
 from raftlog.errors import DiskFullError
-from statemachine.kv import KVFullError
+from statemachine.rows.kv import KVFullError
 
 if TYPE_CHECKING:
     from cluster.config.config import RetentionSection
     from cluster.replication.mode_metrics import ModeMetrics
     from cluster.runtime.alarms import Alarms
-    from raftlog.storage.fs import FileSystem
+    from raftlog.storage.files.fs import FileSystem
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.config import RetentionSection, TierSection
-from cluster.retention import consumers, pinned, topic_ages
+from cluster.retention import consumers, pinned, policy
 from cluster.retention.pinned import Gather, Pin, Slice
 from cluster.retention.policy import UNKNOWN_DISK, Decision, DiskFact, Facts, Floor, SegmentFact, decide
 from cluster.retention.tier_policy import TierDecision, facts_of
 from cluster.retention.tier_policy import decide as decide_tier
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.errors import OutOfRangeError, StorageError
-from raftlog.storage.fs import FileSystem
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import FileSystem
+from raftlog.storage.log.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
 from statemachine.trim import QueueMin
 
@@ -118,8 +118,8 @@ class RetentionLane:
         self._checkpoints = checkpoints
         self._rules = rules
         self._tier = tier
-        self._longer = topic_ages.KeptLonger(state)
-        self._earlier_at: topic_ages.Place | None = None
+        self._longer = policy.KeptLonger(state)
+        self._earlier_at: policy.Place | None = None
         """Where the next look for what goes earlier than the rest begins."""
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
@@ -210,7 +210,7 @@ class RetentionLane:
             asked=job.asked,
         )
         facts = self._with_longer(facts)
-        queues, self._earlier_at = topic_ages.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
+        queues, self._earlier_at = policy.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
         free = self._with_consumers(job, facts, queues, found)
         wanted = free.decision
         if pin is None or wanted is None or wanted.position <= pin.position or not wanted.count:

@@ -21,11 +21,9 @@ from cluster.retention.carry import Carrier
 from cluster.retention.lane import CHECKPOINT, Ask, Held, Remove, Removed, RetentionLane, Survey
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
-from cluster.retention.pin_alarm import PinAlarm
-from cluster.retention.pinned import Gather, Slice
+from cluster.retention.pinned import Gather, PinAlarm, Slice
 from cluster.retention.policy import Decision
-from cluster.retention.remover import Remover
-from cluster.retention.sweeper import Raising, Sweeper
+from cluster.retention.sweeper import Raising, Remover, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext

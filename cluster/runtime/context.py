@@ -19,7 +19,7 @@ from cluster.runtime.stage_times import StageTimes
 from cluster.runtime.succession import Succession
 from cluster.runtime.work import Turns
 from raftlog.core.raw_node import RawNode
-from raftlog.storage.fs import FileSystem
+from raftlog.storage.files.fs import FileSystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from cluster.runtime.clock import Clock, SystemClock
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
 from cluster.runtime.row_count import Counted, count_apart
 from cluster.runtime.work import TURN_SHARE
-from raftlog.storage.fs import FileSystem, OsFileSystem
-from statemachine.kv import KV
-from statemachine.rocks import RocksKV
+from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows.kv import KV
+from statemachine.rows.rocks import RocksKV
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
@@ -93,7 +93,7 @@ class Environment:
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None
-    """Where apply runs; None: `cluster.replication.apply_runner`."""
+    """Where apply runs; None: `cluster.replication.apply_lane`."""
     append_runner: RunnerFactory | None = None
     """Where the log is written; None: `cluster.replication.append_runner`."""
     entropy: Callable[[int], bytes] = os.urandom

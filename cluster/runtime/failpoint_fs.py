@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster.runtime.failpoints import FailpointSet
-from raftlog.storage.fs import Buffers, File, FileSystem
+from raftlog.storage.files.fs import Buffers, File, FileSystem
 
 
 class FailpointFile:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_force
 from cluster.config.ranges import Held, outside
 from cluster.config.reload import KeyChange
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 
 if TYPE_CHECKING:
     from cluster.config.config import Config

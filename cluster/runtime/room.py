@@ -7,7 +7,7 @@ and a holder that goes away, or a whole room of them, holds nothing any more.
 Rooms nest: what a connection holds is held of its node too. Who finds no room waits in turn (`Room.wait`) and is called
 when there is some. A lone holder always finds room: a holder larger than the room would otherwise never get in.
 
-Fit for every port: clients (`cluster.remoting.server`), peers, HTTP. All of it runs on the event loop.
+Fit for every port: clients (`cluster.remoting.connection.server`), peers, HTTP. All of it runs on the event loop.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cluster.runtime.helper_process import command, end_with_the_node
-from statemachine import keys, sums
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.kv import KV, META, KVError
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import KV, META, KVError
 
 NICE = 10
 
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
     mark: AppliedMark
     """The last entry that it has applied."""
     sums: dict[str, int]
-    """As `statemachine.sums.count` has them."""
+    """As `statemachine.rows.sums.count` has them."""
 
 
 def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.row_count")) -> Counted:

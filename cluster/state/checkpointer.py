@@ -16,11 +16,11 @@ from cluster.state.checkpoints import Checkpoints, mark_of
 from cluster.state.live_copy import CheckpointBusyError
 from cluster.state.tables import Tables
 from raftlog.errors import OutOfSpaceError, StorageError
-from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem
-from raftlog.storage.run_file import Run, RunFile, RunState
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem
+from raftlog.storage.files.run_file import Run, RunFile, RunState
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import KV, KVCorruptError, KVError
+from statemachine.rows.kv import KV, KVCorruptError, KVError
 
 logger = logging.getLogger(__name__)
 

@@ -14,15 +14,14 @@ from typing import NamedTuple, cast
 
 from cluster.runtime.environment import Rows
 from cluster.state import manifest as manifests
-from cluster.state.file_crc import file_crc
 from cluster.state.live_copy import CheckpointBusyError, copy_database
 from cluster.state.manifest import CheckpointFile, Manifest
-from cluster.state.tables import Crcs
-from raftlog.storage import layout
-from raftlog.storage.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
-from statemachine import keys, sums
+from cluster.state.tables import Crcs, file_crc
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import ZERO_CHUNK, FileSystem, read_file, storage_error, write_file
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.kv import KV, META, TABLE_SUFFIX
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import KV, META, TABLE_SUFFIX
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Checks a stopped node's directory for consistency: offline, read-only, with the code that starts a node.
 
-Three parts: each file (raftlog.storage.verify, state_check), the checkpoints, and the start itself, rehearsed on a file
-system that keeps writes in memory (overlay_fs).
+Three parts: each file (raftlog.storage.verify.verify_directory, state_check), the checkpoints, and the start itself,
+rehearsed on a file system that keeps writes in memory (overlay_fs).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.state_case import Done, Facts, StateCase, classify
 from cluster.state.state_check import StateCheck, StateFacts, checkpoint_findings, irrelevant_state_ranges
 from raftlog.errors import IdentityError, RaftLogError
-from raftlog.storage import identity as identities
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.run_file import Run, load_run
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.storage.run_file import Run, load_run
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.verify import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
+from raftlog.storage.verify.verify_directory import Finding, IrrelevantRange, Severity, irrelevant_ranges, verify_log
 from statemachine.broker_state import NOTHING_APPLIED
 
 _REPLACES = (Done.RESTORE, Done.RESTORE_FROM_PEER)

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from raftlog.storage.fs import FileSystem, read_file
-from statemachine.kv import KV, KVError
-from statemachine.rocks_log import bad_records, records
+from raftlog.storage.files.fs import FileSystem, read_file
+from statemachine.rows.kv import KV, KVError
+from statemachine.rows.rocks_log import bad_records, records
 
 CURRENT = "CURRENT"
 WAL_SUFFIX = ".log"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgpack
 
 from raftlog.checksums import crc32c
-from raftlog.storage.sealed_map import seal, unseal
+from raftlog.storage.files.sealed_map import seal, unseal
 from statemachine.broker_state import AppliedMark
 
 FILE = "CHECKPOINT"

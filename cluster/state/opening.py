@@ -15,14 +15,14 @@ from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.manifest import index_of
 from cluster.state.state_case import ALARMING, Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError, DamagedLogError
-from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem, storage_error
-from raftlog.storage.run_file import Run
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem, storage_error
+from raftlog.storage.files.run_file import Run
+from raftlog.storage.log.segmented_log import SegmentedLog
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark, BrokerState
-from statemachine.kv import KV, KVCorruptError, KVError
-from statemachine.sums import Count
-from statemachine.sums import count as count_rows
+from statemachine.rows.kv import KV, KVCorruptError, KVError
+from statemachine.rows.sums import Count
+from statemachine.rows.sums import count as count_rows
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 
 
 class OverlayFile:

@@ -14,14 +14,14 @@ from cluster.state import suspect
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.opening import doubtful, set_aside_doubtful, unusable
 from raftlog.errors import RaftLogError
-from raftlog.storage import layout, vote_withheld
-from raftlog.storage.fs import FileSystem, storage_error
+from raftlog.storage.files import layout, vote_withheld
+from raftlog.storage.files.fs import FileSystem, storage_error
+from raftlog.storage.files.run_file import RunFile, stopped_in_order
+from raftlog.storage.files.vote_withheld import VoteWithheld
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import NodeDir, open_node_dir
-from raftlog.storage.run_file import RunFile, stopped_in_order
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.vote_withheld import VoteWithheld
-from statemachine.kv import KV
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import KV
+from statemachine.rows.rocks import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
 """How far to go back: the newest sound checkpoint; one below the segment that report 003's rule names; GENESIS. Where

@@ -8,8 +8,8 @@ from typing import Literal
 
 from cluster.state.opening import OpenState
 from cluster.state.recovery_views import CheckpointTimes, PreviousRun, RecoveryStatus, damage_views
-from raftlog.storage.run_file import Run, stopped_in_order
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.run_file import Run, stopped_in_order
+from raftlog.storage.log.segmented_log import SegmentedLog
 
 
 class Stages:

@@ -19,7 +19,7 @@ import msgspec
 
 from cluster.config.config import ConsistencySection
 from cluster.runtime.helper_process import background
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 
 logger = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from typing import Any, cast
 
 from cluster.runtime.helper_process import end_with_the_node
 from cluster.state.checkpoints import Checkpoint, Checkpoints
-from raftlog.storage.findings import Severity
-from raftlog.storage.fs import FileSystem, OsFile, OsFileSystem
-from raftlog.storage.verify import group_of
-from raftlog.storage.verify_segments import check_log
-from statemachine import sums
-from statemachine.kv import KV, KVError
+from raftlog.storage.files.fs import FileSystem, OsFile, OsFileSystem
+from raftlog.storage.verify.findings import Severity
+from raftlog.storage.verify.verify_directory import group_of
+from raftlog.storage.verify.verify_segments import check_log
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import sums
+from statemachine.rows.kv import KV, KVError
 
 Line = dict[str, Any]
 

@@ -17,18 +17,19 @@ from typing import NamedTuple, cast
 
 from cluster.state import suspect, tables
 from cluster.state.checkpoints import Checkpoints, stored_sums
-from cluster.state.file_crc import file_crc
+from cluster.state.tables import file_crc
 from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
-from raftlog.storage import layout
-from raftlog.storage.fs import FileSystem, read_file
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.verify import Finding, IrrelevantRange, Severity
-from statemachine import keys, payload, sums
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem, read_file
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.verify.verify_directory import Finding, IrrelevantRange, Severity
+from statemachine import payload
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.kv import CQ, KV, TABLE_SUFFIX, KVCorruptError, KVError
-from statemachine.rocks_log import bad_records
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, KV, TABLE_SUFFIX, KVCorruptError, KVError
+from statemachine.rows.rocks_log import bad_records
 
 WAL_SUFFIX = ".log"
 MANIFEST_PREFIX = "MANIFEST-"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from raftlog.storage import layout, trash
-from raftlog.storage.fs import FileSystem, read_file, storage_error, write_file
-from raftlog.storage.trash import TrashReport
+from raftlog.storage.files import layout, trash
+from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write_file
+from raftlog.storage.files.trash import TrashReport
 
 if TYPE_CHECKING:
     from cluster.state.checkpointer import Checkpointer

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.state.file_crc import file_crc
-from raftlog.storage.fs import FileSystem, read_file, write_file
-from raftlog.storage.sealed_map import seal, unseal
-from statemachine.kv import KV, TABLE_SUFFIX
+from raftlog.checksums import crc32c
+from raftlog.storage.files.fs import FileSystem, read_file, write_file
+from raftlog.storage.files.sealed_map import seal, unseal
+from statemachine.rows.kv import KV, TABLE_SUFFIX
 
 FILE = "TABLES"
 MAGIC = 0x524D5154
@@ -61,3 +61,18 @@ class Tables:
             self.crcs = crcs
             write_file(self._fs, self._state / FILE, seal(MAGIC, FORMAT, self._group_id, dict(crcs)))
         return crcs
+
+
+_READ_BYTES = 256 * 1024
+"""What is read and summed at a time: short enough to hold nobody up."""
+
+
+def file_crc(fs: FileSystem, path: Path) -> tuple[int, int]:
+    """(size, crc32c) of a file. Raises OSError."""
+    file = fs.open(path)
+    size = crc = 0
+    while data := file.pread(_READ_BYTES, size):
+        crc = crc32c(data, crc)
+        size += len(data)
+    file.close()
+    return size, crc

@@ -5,26 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from cluster.broker.read_levels import ReadLevels
+from cluster.broker.reads.read_levels import ReadLevels
 from cluster.config.source import ConfigError
 from cluster.errors import LocalError
 from cluster.runtime.parts import Part
-from cluster.tier.expiry import Expiry
-from cluster.tier.fetch.old_bounds import OldBoundReads
-from cluster.tier.fetch.old_keys import OldKeyReads
+from cluster.tier.deletions import Expiry
+from cluster.tier.fetch.index_reads import EvictedBoundReads, EvictedKeyReads
 from cluster.tier.fetch.range_cache import RangeCache
-from cluster.tier.fetch.read_metrics import ReadMetrics
-from cluster.tier.fetch.tier_reading import TierReading
-from cluster.tier.index_file.index_files import IndexFiles
-from cluster.tier.index_file.index_parts import LocalIndexParts
-from cluster.tier.scrub.index_of_tier import IndexOfTier
+from cluster.tier.fetch.tier_reading import ReadMetrics, TierReading
+from cluster.tier.index_file.index_files import IndexFiles, LocalIndexParts
 from cluster.tier.scrub.scrub_service import TierScrubs
-from cluster.tier.scrub.scrubber import Scrubber, Source
-from cluster.tier.store.bandwidth import Bandwidth
+from cluster.tier.scrub.scrubber import IndexOfTier, Scrubber, Source
 from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.opening import open_store
-from cluster.tier.store.request_counts import RequestCounts
-from cluster.tier.store.retries import RetryingStore, RetryPolicy
+from cluster.tier.store.retries import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.tier_service import Tier
 from raftlog.errors import OutOfRangeError, StorageError
 
@@ -40,8 +34,8 @@ if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
     from cluster.runtime.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
-    from cluster.tier.fetch.old_messages import OldReads
-    from cluster.tier.index_file.index_metrics import IndexMetrics
+    from cluster.tier.fetch.evicted_messages import OldReads
+    from cluster.tier.index_file.index_files import IndexMetrics
     from cluster.tier.store.object_store import ObjectStore
     from cluster.tier.tier_metrics import TierMetrics
     from statemachine.broker_state import BrokerState
@@ -56,8 +50,8 @@ class TierAccess(NamedTuple):
 
     store: ObjectStore
     reading: TierReading
-    keys: OldKeyReads
-    bounds: OldBoundReads
+    keys: EvictedKeyReads
+    bounds: EvictedBoundReads
     uploads: Bandwidth
     levels: ReadLevels
 
@@ -136,10 +130,10 @@ def access_of(
         where_of(store),
     )
     ReadMetrics(registry, counts, reading)
-    keys = OldKeyReads(context.loop, reading.queues, reading.log, storage.state)
+    keys = EvictedKeyReads(context.loop, reading.queues, reading.log, storage.state)
     memory = context.environment.memory_bytes
     levels = ReadLevels(context.config, storage.state, context.clock.monotonic_ms, memory)
-    return TierAccess(store, reading, keys, OldBoundReads(context.loop, reading.queues), uploads, levels)
+    return TierAccess(store, reading, keys, EvictedBoundReads(context.loop, reading.queues), uploads, levels)
 
 
 def where_of(store: ObjectStore) -> Callable[[str], str]:

@@ -9,27 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.failpoints import FailpointSet
 from cluster.runtime.parts import Part
-from cluster.tier.age_seals import AgeSeals
-from cluster.tier.deletions import Deletions
-from cluster.tier.expiry import Expiry
+from cluster.tier.deletions import Deletions, Expiry
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.scrub.scrubber import log_bytes
 from cluster.tier.segment_reads import SegmentReads
 from cluster.tier.state_copies.checkpoint_reads import CheckpointReads
 from cluster.tier.state_copies.state_copier import StateCopier
-from cluster.tier.store.errors import StoreError
-from cluster.tier.store.object_store import ObjectStore
-from cluster.tier.store.probe import probe
-from cluster.tier.store_match import require_own
+from cluster.tier.store.errors import NotFound, StoreError
+from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.tier_metrics import TierMetrics
 from cluster.tier.tier_views import TierSegmentsView, TierSegmentView, TierView
-from cluster.tier.uploader import BadPartError, IndexParts, Uploader
+from cluster.tier.uploader import AgeSeals, BadPartError, IndexParts, Uploader
 from raftlog.errors import NotLeaderError, RaftLogError
 from raftlog.types import Entry, EntryId, EntryType, Role
 from statemachine.commands import pack
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.retention.leases import Leases
     from cluster.state.node_storage import NodeStorage
+
 
 logger = logging.getLogger(__name__)
 
@@ -464,4 +462,33 @@ def _view(row: TierSegment) -> TierSegmentView:
         last_ms=span.last_ms,
         parts=[part.name for part in row.parts],
         stored_bytes=row.stored_bytes,
+    )
+
+
+# Whether a store is the one that the log's state speaks of.
+#
+# The rows of the tier name objects, and not the store that they are in: the URL is configuration, which may change,
+# also by mistake. A leader that trusted it would let messages go from the nodes that the new store never had.
+
+
+class WrongStoreError(StoreError):
+    """The store holds nothing of what was uploaded."""
+
+
+async def require_own(store: ObjectStore, folder: str, rows: Sequence[TierSegment]) -> None:
+    """Looks for the first, a middle and the last VERIFIED segment; one that is there is enough, because single losses
+    are for the scrub to find. Raises WrongStoreError, and StoreError if the store does not answer."""
+    verified = [row for row in rows if row.state is TierState.VERIFIED]
+    if not verified:
+        return
+    for row in (verified[-1], verified[0], verified[len(verified) // 2]):
+        try:
+            await store.head(f"{folder}/{row.parts[0].name}")
+        except NotFound:
+            continue
+        return
+    raise WrongStoreError(
+        f"{store.root} has nothing of the {len(verified)} segments that were uploaded, so nothing more is",
+        "set tier.url to the store that has them; or copy them there; or have the nodes write what they still have "
+        "again: raftmq tier repair",
     )

@@ -18,11 +18,15 @@ it in that form. Source: MessageDecoder, MessageVersion; facts and vectors in do
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
 import socket
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
+from operator import mul
 from typing import NamedTuple
 
 MAGIC_V1 = 0xDAA320A7
@@ -296,3 +300,68 @@ def decode_message_id(text: str) -> tuple[Host, int]:
         raise MessageFormatError(f"message id {text!r} has not 32 or 56 characters")
     (position,) = _I64.unpack_from(data, len(data) - 8)
     return decode_host(data[:-8]), position
+
+
+_ENCODING = f"utf-16-{sys.byteorder[0]}e"
+_MASK = 0xFFFFFFFF
+SHORT, BLOCK = 64, 256
+"""UTF-16 units up to which a loop is quicker, and so many of a longer text at once."""
+_POWERS = [pow(31, BLOCK - 1 - at, 1 << 32) for at in range(BLOCK)]
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: 32-bit signed, over UTF-16 units."""
+    units = memoryview(text.encode(_ENCODING, "surrogatepass")).cast("H")
+    h = 0
+    if len(units) <= SHORT:
+        for unit in units:
+            h = (31 * h + unit) & _MASK
+    else:
+        for at in range(0, len(units), BLOCK):
+            block = units[at : at + BLOCK]
+            h = (h * pow(31, len(block), 1 << 32) + sum(map(mul, block, _POWERS[-len(block) :]))) & _MASK
+    return h - 0x100000000 if h & 0x80000000 else h
+
+
+# The handle of a message that waits for its time: what the answer to its send gives, and RECALL_MESSAGE names.
+#
+# RocketMQ's version 1 with one more field: base64url of `v1 topic brokerName timestamp uniqKey position`, separated
+# by spaces. Clients read the broker's name and send the rest back as it is; RocketMQ's own parser leaves what follows
+# the fifth field alone. Source: RecallMessageHandle.
+
+_VERSION = "v1"
+_NUMBERS_MAX = 1 << 63
+
+
+class RecallHandle(NamedTuple):
+    """What a handle says."""
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    """Log time."""
+    unique_key: str
+    position: int
+    """At which the message was stored."""
+
+    def encode(self) -> str:
+        """As clients get it."""
+        text = f"{_VERSION} {self.topic} {self.broker_name} {self.due_ms} {self.unique_key} {self.position}"
+        return base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def decode_recall_handle(handle: str) -> RecallHandle:
+    """Raises ValueError if it is not a handle of ours."""
+    try:
+        text = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("recall handle is invalid") from error
+    fields = text.split(" ")
+    if fields[0] != _VERSION or len(fields) < 6 or not (_is_number(fields[3]) and _is_number(fields[-1])):
+        raise ValueError("recall handle is invalid")
+    # A unique key of a client's own may contain spaces.
+    return RecallHandle(fields[1], fields[2], int(fields[3]), " ".join(fields[4:-1]), int(fields[-1]))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 19 and int(text) < _NUMBERS_MAX

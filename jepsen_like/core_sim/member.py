@@ -11,8 +11,8 @@ from jepsen_like.core_sim.disk import SimDisk
 from jepsen_like.core_sim.machine import ListMachine
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.invariants.raft_group import Before
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership, decode
 from raftlog.messages import InstallSnapshot, Message

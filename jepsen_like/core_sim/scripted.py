@@ -19,7 +19,7 @@ from jepsen_like.core_sim.monitor import Monitor
 from jepsen_like.core_sim.network import Link
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.script import ScriptError, lines_of, link_of, node_of
-from raftlog.core.config import RaftConfig
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from raftlog.membership import Membership
 from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message

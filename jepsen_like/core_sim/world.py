@@ -17,7 +17,7 @@ from jepsen_like.core_sim.member import Member, members_of
 from jepsen_like.core_sim.monitor import FULL_EVERY, LOG_TIME_SLACK_MS, Monitor
 from jepsen_like.core_sim.network import Link, SimNetwork
 from jepsen_like.core_sim.violation import Violation
-from raftlog.core.config import RaftConfig
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ProposalDroppedError
 from raftlog.membership import Membership
 from raftlog.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, Message

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from raftlog.storage.fs import Buffers
+from raftlog.storage.files.fs import Buffers
 from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 
 SECTOR = 512

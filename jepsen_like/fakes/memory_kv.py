@@ -10,9 +10,9 @@ from weakref import WeakSet
 import msgpack
 
 from raftlog.checksums import crc32c
-from raftlog.storage.fs import FileSystem, read_file, write_file
+from raftlog.storage.files.fs import FileSystem, read_file, write_file
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
-from statemachine.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
+from statemachine.rows.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 
 ROWS_FILE = "000001" + TABLE_SUFFIX
 """The rows of a checkpoint on a file system: crc32c u32 of the rest | msgpack {family: {key: value}}."""

@@ -20,11 +20,11 @@ from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
 from jepsen_like.fuzz.store import KINDS, Vandal
 from jepsen_like.hostile.wire import ask_http, request
-from jepsen_like.live.long_turns import TURN_MAX_S, ask_turns
-from jepsen_like.live.raftmq_subject import RaftMQSubject
-from jepsen_like.live.subject import leader_of
-from jepsen_like.live.tier_probe import STORE
-from jepsen_like.live.watch import Watch
+from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
+from jepsen_like.live.probes.tier_probe import STORE
+from jepsen_like.live.probes.watch import Watch
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subjects.subject import leader_of
 
 BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20}
 """Shots that one connection sends at once, or one after the other."""
@@ -43,7 +43,7 @@ TIER_S = 60.0
 REMEMBERED = 40
 """Batches per node that are kept for a file when a node ends."""
 MEMORY_MAX = 1 << 30
-"""Bytes that a node may grow by (`jepsen_like.live.story_hostile.MEMORY_MAX` says why)."""
+"""Bytes that a node may grow by (`jepsen_like.live.stories.story_hostile.MEMORY_MAX` says why)."""
 SETTLE_S = 2.0
 _NUMBER = re.compile(r"\d+")
 _BAD_LOG = re.compile(rb"Traceback|CRITICAL|Task exception was never retrieved")

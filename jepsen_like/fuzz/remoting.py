@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
 from cluster.wire.codes import RequestCode
-from cluster.wire.recall_handle import RecallHandle
+from cluster.wire.message_format import RecallHandle
 from jepsen_like.fuzz import mutate
 from jepsen_like.fuzz.shot import Port, Shot
 

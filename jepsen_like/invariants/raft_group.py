@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from jepsen_like.invariants.membership import MemberInvariants, check_own
 from jepsen_like.invariants.membership import require as _require
-from raftlog.core.log import LogReader
-from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
+from raftlog.core.state.log import LogReader
+from raftlog.core.state.progress import Progress, ProgressState
 from raftlog.errors import DamagedLogError
 from raftlog.types import NOBODY, Entry, EntryId, NodeId, Role
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.errors import LocalError
-from jepsen_like.live.owned import Owned
-from jepsen_like.live.power import ShimError
-from jepsen_like.live.processes import Processes
-from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.harm.power import ShimError
+from jepsen_like.live.harm.shim import prepare
 from jepsen_like.live.session import FREE_BYTES_MIN, owning
-from jepsen_like.live.shim import prepare
+from jepsen_like.live.subjects.owned import Owned
+from jepsen_like.live.subjects.processes import Processes
+from jepsen_like.live.subjects.proxy import Fabric
 
 _NAMESPACES = "ip link add jl-a type veth peer name jl-b && nft add table inet jl && nft delete table inet jl"
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.errors import ExitCode, LocalError
-from jepsen_like.live.gates import FULL_S
-from jepsen_like.live.nemesis_seam import Nemesis
-from jepsen_like.live.scenarios import NEMESES, Scenario
-from jepsen_like.live.subject import Capability
+from jepsen_like.live.nemeses.gates import FULL_S
+from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+from jepsen_like.live.nemeses.scenarios import NEMESES, Scenario
+from jepsen_like.live.subjects.subject import Capability
 
 HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
     @property
     def story(self) -> str | None:
-        """The name of what is played instead of faults dealt at random (`jepsen_like.live.stories`)."""
+        """The name of what is played instead of faults dealt at random (`jepsen_like.live.stories.story_table`)."""
         if self.scenario is not None and self.scenario.is_scripted:
             return self.scenario.name
         return story_of(self.nemeses, self.beside)

@@ -12,23 +12,23 @@ from typing import NamedTuple
 from jepsen_like.history import HistoryWriter, Op
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.explain import explain
-from jepsen_like.live.gates import Gate, applied_and_felt, gates, rounds_due
 from jepsen_like.live.judge import WORKLOAD, judge
-from jepsen_like.live.live_members import LiveMembers
-from jepsen_like.live.log_workload import LogWorkload
-from jepsen_like.live.monitor import PROCESS, Monitor
-from jepsen_like.live.nemesis_seam import Effect, Nemesis, PowerCut, SkewsClocks, Stage
+from jepsen_like.live.nemeses.gates import Gate, applied_and_felt, gates, rounds_due
+from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, PowerCut, SkewsClocks, Stage
 from jepsen_like.live.outcome import HEAL_S, Outcome, Played, conclude
 from jepsen_like.live.plan import HOLD_S, PAUSE_S, QUIET_S, Deck, Plan, pace
-from jepsen_like.live.proxy import Pair, Traffic
-from jepsen_like.live.raftmq_subject import RaftMQSubject
-from jepsen_like.live.side_workload import SideWorkload
-from jepsen_like.live.stories import STORIES
-from jepsen_like.live.story import Scene, StoryEnds
-from jepsen_like.live.subject import Capability, Subject, is_caught_up
+from jepsen_like.live.probes.live_members import LiveMembers
+from jepsen_like.live.probes.log_workload import LogWorkload
+from jepsen_like.live.probes.monitor import PROCESS, Monitor
+from jepsen_like.live.probes.side_workload import SideWorkload
+from jepsen_like.live.stories.story import Scene, StoryEnds
+from jepsen_like.live.stories.story_table import STORIES
+from jepsen_like.live.subjects.proxy import Pair, Traffic
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subjects.subject import Capability, Subject, is_caught_up
 from raftmq.client.errors import RaftMQError
 from raftmq.local.waiting import until
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 CATCH_UP_S = 120.0
 SUM_UP_TRIES = 3

@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from cluster.errors import ExitCode, LocalError
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.gates import FULL_S
-from jepsen_like.live.nemesis_seam import Nemesis
+from jepsen_like.live.harm.power import ShimError
+from jepsen_like.live.harm.shim import Shim, ShimPower, prepare
+from jepsen_like.live.nemeses.gates import FULL_S
+from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+from jepsen_like.live.nemeses.scenarios import Scenario
 from jepsen_like.live.outcome import Outcome, write_outcome
-from jepsen_like.live.owned import Owned, state_folder, sweep
 from jepsen_like.live.plan import Plan, all_hostile, choose, story_of
-from jepsen_like.live.power import ShimError
-from jepsen_like.live.processes import Processes
+from jepsen_like.live.probes.tier_probe import STORE, environment
 from jepsen_like.live.run import Run, Tools
-from jepsen_like.live.scenarios import Scenario
-from jepsen_like.live.shim import Shim, ShimPower, prepare
-from jepsen_like.live.stories import STORIES
-from jepsen_like.live.story import Story
-from jepsen_like.live.subject import Capability, Subject
-from jepsen_like.live.tier_probe import STORE, environment
+from jepsen_like.live.stories.story import Story
+from jepsen_like.live.stories.story_table import STORIES
+from jepsen_like.live.subjects.owned import Owned, state_folder, sweep
+from jepsen_like.live.subjects.processes import Processes
+from jepsen_like.live.subjects.subject import Capability, Subject
 
 FREE_BYTES_MIN = 2 << 30
 SUBJECTS = ("raftmq", "pysyncobj")
@@ -149,11 +149,11 @@ def perform(wish: Wish, folder: Path, tell: Callable[[str], None]) -> tuple[Plan
 def _build(
     wish: Wish, folder: Path, processes: Processes, owned: Owned, tell: Callable[[str], None]
 ) -> tuple[Subject, Tools, dict[Capability, str]]:
-    from jepsen_like.live.raftmq_subject import RaftMQSubject
+    from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
     nodes = folder / NODES
     if wish.subject == "pysyncobj":
-        from jepsen_like.live.pysyncobj_subject import PySyncObjSubject
+        from jepsen_like.live.subjects.pysyncobj_subject import PySyncObjSubject
 
         return PySyncObjSubject(nodes, processes, seed=wish.seed), Tools(), {}
     if wish.story is not None:

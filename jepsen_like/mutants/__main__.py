@@ -27,7 +27,7 @@ TYPES = ("-m", "mypy", "--no-error-summary", "-p", "raftlog", "-p", "statemachin
 SEARCH = {"schedules": [], "first_seed": 900_000, "kills_enough": 1, "checkers": [], "black_box": False}
 ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/replication/": "tests/cluster/replication"}
 """Mutated files -> tests beside those of a planted bug of the same layer."""
-LAYERS = ("raftlog/core/quorum.py", "raftlog/frame.py", "statemachine/kv.py", "cluster/peer/wire.py")
+LAYERS = ("raftlog/core/state/quorum.py", "raftlog/frame.py", "statemachine/rows/kv.py", "cluster/peer/wire.py")
 MEMORY_MAX = 6 << 30  # address space of a process, bytes: an endless loop may fill a list
 
 

@@ -87,7 +87,7 @@ def _core(*, crash: bool) -> str | None:
 
 
 def _full(*, crash: bool) -> str | None:
-    from jepsen_like.sim.faults import Fault
+    from jepsen_like.sim.faults.fault_plan import Fault
     from jepsen_like.sim.options import draw
     from jepsen_like.sim.world import World
 

@@ -23,12 +23,12 @@ BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 """Files that setuptools reads, beside the source."""
 PASSED_BY = frozenset(
     {
-        "cluster/broker/sends.py",
-        "cluster/broker/tags.py",
+        "cluster/broker/sends/send_service.py",
+        "cluster/replication/message_head.py",
         "cluster/remoting/router.py",
-        "cluster/remoting/send.py",
-        "cluster/remoting/send_header.py",
-        "cluster/remoting/server.py",
+        "cluster/remoting/handlers/send.py",
+        "cluster/remoting/handlers/send_header.py",
+        "cluster/remoting/connection/server.py",
         "cluster/replication/proposals.py",
         "cluster/wire/codec.py",
         "cluster/wire/message_format.py",

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from jepsen_like.sim.clients import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
-from jepsen_like.sim.machine import BROKER_PORT, NAMESRV_PORT, Machine
-from jepsen_like.sim.network import Network
-from jepsen_like.sim.raw_client import Answer, RawConnection, Report
-from jepsen_like.sim.recorder import Recorder
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
+from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.clients.recorder import Recorder
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine
+from jepsen_like.sim.machines.network import Network
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.hostile import Hostile
-    from jepsen_like.sim.loop import SimLoop
-    from jepsen_like.sim.monitor import Monitor
+    from jepsen_like.sim.checks.monitor import Monitor
+    from jepsen_like.sim.hostile.hostile_clients import Hostile
+    from jepsen_like.sim.machines.loop import SimLoop
     from jepsen_like.sim.options import Options
 
 ATTACK_S = 3.0

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from zlib import crc32
 
-from jepsen_like.sim.faults import Fault, plan
-from jepsen_like.sim.monitor import SOMETIMES
+from jepsen_like.sim.checks.monitor import SOMETIMES
+from jepsen_like.sim.faults.fault_plan import Fault, plan
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.world import ACKED_MIN, KINDS_MIN, SimResult, run_seed
 

@@ -10,35 +10,44 @@ from typing import TYPE_CHECKING, Protocol
 from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
-from jepsen_like.sim import delayed, failures, legacies, resets, writers
-from jepsen_like.sim.clients import BRISK_TOPIC, FOREIGN_TOPIC, FULL, TOPIC, Foreign, brisk_level, id_of, read_queue
-from jepsen_like.sim.index_check import not_found
-from jepsen_like.sim.machine import BROKER_PORT
+from jepsen_like.sim.checks.index_check import not_found
+from jepsen_like.sim.checks.trims import above, is_below
+from jepsen_like.sim.clients import delayed, failures, legacies, resets, writers
+from jepsen_like.sim.clients.client_machines import (
+    BRISK_TOPIC,
+    FOREIGN_TOPIC,
+    FULL,
+    TOPIC,
+    Foreign,
+    brisk_level,
+    id_of,
+    read_queue,
+)
+from jepsen_like.sim.clients.readers import REGISTER_GROUP
+from jepsen_like.sim.clients.remakes import GROUP as REMAKES_GROUP
+from jepsen_like.sim.clients.transactors import visible
+from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
-from jepsen_like.sim.readers import REGISTER_GROUP
-from jepsen_like.sim.remakes import GROUP as REMAKES_GROUP
-from jepsen_like.sim.transactors import visible
-from jepsen_like.sim.trims import above, is_below
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
 from raftmq.client.pull import PullStatus
-from statemachine import keys
-from statemachine.kv import LOCKS
+from statemachine.rows import keys
+from statemachine.rows.kv import LOCKS
 
 if TYPE_CHECKING:
-    from jepsen_like.sim.clients import ClientHost
-    from jepsen_like.sim.delayed import Delayed
-    from jepsen_like.sim.failures import Failures
-    from jepsen_like.sim.legacies import Legacies
-    from jepsen_like.sim.machine import Machine
-    from jepsen_like.sim.monitor import Monitor
-    from jepsen_like.sim.readers import Catalogue, GroupReader
-    from jepsen_like.sim.recorder import Recorder
-    from jepsen_like.sim.remakes import Remakes
-    from jepsen_like.sim.resets import Resets
-    from jepsen_like.sim.transactors import Transactors
-    from jepsen_like.sim.trims import Floors
-    from jepsen_like.sim.writers import Writers
+    from jepsen_like.sim.checks.monitor import Monitor
+    from jepsen_like.sim.checks.trims import Floors
+    from jepsen_like.sim.clients.client_machines import ClientHost
+    from jepsen_like.sim.clients.delayed import Delayed
+    from jepsen_like.sim.clients.failures import Failures
+    from jepsen_like.sim.clients.legacies import Legacies
+    from jepsen_like.sim.clients.readers import Catalogue, GroupReader
+    from jepsen_like.sim.clients.recorder import Recorder
+    from jepsen_like.sim.clients.remakes import Remakes
+    from jepsen_like.sim.clients.resets import Resets
+    from jepsen_like.sim.clients.transactors import Transactors
+    from jepsen_like.sim.clients.writers import Writers
+    from jepsen_like.sim.machines.machine import Machine
 
 
 class JudgedWorld(Protocol):

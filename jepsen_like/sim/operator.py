@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from cluster.errors import LocalError
 from cluster.members.addresses import of_peer
-from jepsen_like.sim.machine import Machine, peer_of, uuid_of
-from jepsen_like.sim.monitor import Monitor
+from jepsen_like.sim.checks.monitor import Monitor
+from jepsen_like.sim.machines.machine import Machine, peer_of, uuid_of
 from jepsen_like.sim.options import Options, stream
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import RaftLogError

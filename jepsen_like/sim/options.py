@@ -178,7 +178,7 @@ class Options(NamedTuple):
     """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
     takes from the nodes stays there."""
     tier_read: int = 0
-    """Number of the one of `cluster.broker.read_levels.LEVELS` that all pulls go by."""
+    """Number of the one of `cluster.broker.reads.read_levels.LEVELS` that all pulls go by."""
     tier_page: int = 0
     """Full segments in a page of the manifest; 0: as many as a real one has."""
     tier_seal_ms: int = 0

@@ -11,19 +11,19 @@ from cluster.node.node import Node
 from cluster.tier.scrub.scrubber import Wishes
 from jepsen_like.script import Interpreter, Line, ScriptError, lines_of, node_of
 from jepsen_like.sim.calm import Calm
-from jepsen_like.sim.clients import TOPIC, Foreign
-from jepsen_like.sim.disk import Loss, loss_of
-from jepsen_like.sim.hand import Hand
-from jepsen_like.sim.lock_steps import LockSteps
-from jepsen_like.sim.machine import BROKER_PORT, Machine, host_of
-from jepsen_like.sim.network import Edge, Endpoint
+from jepsen_like.sim.checks.tier_check import FOLDER
+from jepsen_like.sim.clients.client_machines import TOPIC, Foreign
+from jepsen_like.sim.clients.hand import Hand
+from jepsen_like.sim.clients.raw_client import Answer, RawConnection
+from jepsen_like.sim.clients.tides import Tide
+from jepsen_like.sim.hostile.vandal import MALFORMED
+from jepsen_like.sim.locks.lock_steps import LockSteps
+from jepsen_like.sim.machines.disk import Loss, loss_of
+from jepsen_like.sim.machines.machine import BROKER_PORT, Machine, host_of
+from jepsen_like.sim.machines.network import Edge, Endpoint
+from jepsen_like.sim.machines.tier_store import AWAY, STORMY
 from jepsen_like.sim.operator import Task
 from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
-from jepsen_like.sim.raw_client import Answer, RawConnection
-from jepsen_like.sim.tides import Tide
-from jepsen_like.sim.tier_check import FOLDER
-from jepsen_like.sim.tier_store import AWAY, STORMY
-from jepsen_like.sim.vandal import MALFORMED
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
@@ -112,7 +112,8 @@ class Stage(World, Interpreter):
         self.hand.query(self._machine(node).host, anew=bool(anew))
         self._operation(later)
 
-    # --- clients of tides.py, hostile.py and remakes.py --------------------------------------------------------------
+    # --- clients of tides.py, hostile_clients.py and remakes.py
+    # --------------------------------------------------------------
 
     def do_tide(self, name: str, *kinds: str, later: str = "") -> None:
         tide = self._tide()

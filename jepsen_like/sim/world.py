@@ -10,43 +10,43 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from cluster.broker.group_members import EXPIRY_MS, SCAN_MS
+from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.node.node import Node
-from cluster.remoting import reply_path
+from cluster.remoting.connection import reply_path
 from jepsen_like.sim.calm import ANSWERS_S, Calm, Prober
-from jepsen_like.sim.clients import TOPIC, Client, ClientHost, Foreign, ForeignProducer, OwnProducer
-from jepsen_like.sim.delayed import Delayed
-from jepsen_like.sim.failures import Failures
-from jepsen_like.sim.faults import Fault, plan
-from jepsen_like.sim.hostile import Hostile
+from jepsen_like.sim.checks.monitor import Monitor, Violation
+from jepsen_like.sim.checks.tier_check import TierCheck
+from jepsen_like.sim.checks.trims import Floors, floors
+from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost, Foreign, ForeignProducer, OwnProducer
+from jepsen_like.sim.clients.delayed import Delayed
+from jepsen_like.sim.clients.failures import Failures
+from jepsen_like.sim.clients.legacies import Legacies
+from jepsen_like.sim.clients.readers import Catalogue, GroupReader, OffsetRegister
+from jepsen_like.sim.clients.recorder import Recorder
+from jepsen_like.sim.clients.remakes import Remakes
+from jepsen_like.sim.clients.repeats import Repeater
+from jepsen_like.sim.clients.resets import Resets
+from jepsen_like.sim.clients.seekers import Seeker
+from jepsen_like.sim.clients.tides import Tide
+from jepsen_like.sim.clients.transactors import Transactors
+from jepsen_like.sim.clients.waits import SUSPEND_MS, Waits
+from jepsen_like.sim.clients.writers import Writers
+from jepsen_like.sim.faults.fault_plan import Fault, plan
+from jepsen_like.sim.faults.leader_faults import LEADER_FAULTS
+from jepsen_like.sim.faults.link_faults import LINK_FAULTS
+from jepsen_like.sim.faults.nemesis import Nemesis
+from jepsen_like.sim.faults.stall_faults import STALL_FAULTS, Stalls
+from jepsen_like.sim.hostile.hostile_clients import Hostile
+from jepsen_like.sim.hostile.vandal import Vandal
 from jepsen_like.sim.judge import Judge, levels
-from jepsen_like.sim.leader_faults import LEADER_FAULTS
-from jepsen_like.sim.legacies import Legacies
-from jepsen_like.sim.link_faults import LINK_FAULTS
-from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop, StuckError
-from jepsen_like.sim.machine import Machine
-from jepsen_like.sim.monitor import Monitor, Violation
-from jepsen_like.sim.nemesis import Nemesis
-from jepsen_like.sim.network import EdgeConditions, Network
+from jepsen_like.sim.locks.ordered import Ordered
+from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop, StuckError
+from jepsen_like.sim.machines.machine import Machine
+from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.tier_store import CALM, QUICK, STORMY, SimStore
+from jepsen_like.sim.machines.turn_bounds import TURN_BOUND
 from jepsen_like.sim.operator import Operator, Task, tasks
 from jepsen_like.sim.options import Options, draw, stream
-from jepsen_like.sim.ordered import Ordered
-from jepsen_like.sim.readers import Catalogue, GroupReader, OffsetRegister
-from jepsen_like.sim.recorder import Recorder
-from jepsen_like.sim.remakes import Remakes
-from jepsen_like.sim.repeats import Repeater
-from jepsen_like.sim.resets import Resets
-from jepsen_like.sim.seekers import Seeker
-from jepsen_like.sim.stall_faults import STALL_FAULTS, Stalls
-from jepsen_like.sim.tides import Tide
-from jepsen_like.sim.tier_check import TierCheck
-from jepsen_like.sim.tier_store import CALM, QUICK, STORMY, SimStore
-from jepsen_like.sim.transactors import Transactors
-from jepsen_like.sim.trims import Floors, floors
-from jepsen_like.sim.turn_bounds import TURN_BOUND
-from jepsen_like.sim.vandal import Vandal
-from jepsen_like.sim.waits import SUSPEND_MS, Waits
-from jepsen_like.sim.writers import Writers
 from raftlog.types import NodeId
 
 CLOSE_MS = 1_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raftlog.core import commit, membership_change, replication, transfer
-from raftlog.core.progress import Progress
 from raftlog.core.raft import Raft
+from raftlog.core.state.progress import Progress
 from raftlog.errors import DamagedLogError, InvariantViolationError
 from raftlog.messages import AppendEntries, AppendEntriesReply
 from raftlog.types import EntryId, NodeId, Role

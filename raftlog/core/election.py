@@ -11,8 +11,8 @@ always safe, and lasts until the next election timeout.
 from __future__ import annotations
 
 from raftlog.core import fit, reasons, replication
-from raftlog.core.log_time import voter_offset_ms
 from raftlog.core.raft import Raft
+from raftlog.core.state.log_time import voter_offset_ms
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVote, RequestVoteReply
 from raftlog.types import NOBODY, EntryType, NodeId, Role

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from raftlog import membership as memberships
 from raftlog.core import reasons, replication
-from raftlog.core.quorum import majority
 from raftlog.core.raft import Raft
+from raftlog.core.state.quorum import majority
 from raftlog.errors import FrameError, ImplausibleMessageError, InvariantViolationError, MembershipError
 from raftlog.membership import Membership
 from raftlog.messages import TimeoutNow

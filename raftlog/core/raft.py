@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import random
 
-from raftlog.core.config import RaftConfig
-from raftlog.core.log import RaftLog
-from raftlog.core.log_time import LogTime
-from raftlog.core.members import Members
-from raftlog.core.read_queue import ReadQueue
+from raftlog.core.state.config import RaftConfig
+from raftlog.core.state.log import RaftLog
+from raftlog.core.state.log_time import LogTime
+from raftlog.core.state.members import Members
+from raftlog.core.state.read_queue import ReadQueue
 from raftlog.errors import InvariantViolationError
 from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import NOBODY, HardState, NodeId, Role, SoftState

@@ -21,10 +21,10 @@ from raftlog.core import (
     step,
     transfer,
 )
-from raftlog.core.config import RaftConfig
-from raftlog.core.log import LogReader, RaftLog
-from raftlog.core.members import Members
 from raftlog.core.raft import Raft
+from raftlog.core.state.config import RaftConfig
+from raftlog.core.state.log import LogReader, RaftLog
+from raftlog.core.state.members import Members
 from raftlog.errors import (
     DamagedLogError,
     ImplausibleMessageError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftlog.core.progress import Progress, ProgressState
 from raftlog.core.raft import Raft
+from raftlog.core.state.progress import Progress, ProgressState
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.messages import AppendEntries, Heartbeat, InstallSnapshot
 from raftlog.types import EntryId, NodeId

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError, DamagedLogError
-from raftlog.storage import install_file, layout, vote_withheld
-from raftlog.storage.fs import FileSystem, if_readable, read_file
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.install_file import Install
+from raftlog.storage.files import install_file, layout, vote_withheld
+from raftlog.storage.files.fs import FileSystem, if_readable, read_file
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.files.install_file import Install
+from raftlog.storage.files.trash import TrashReport, set_aside
+from raftlog.storage.files.vote_withheld import VoteWithheld
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import discard
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.trash import TrashReport, set_aside
-from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import NOBODY, HardState
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from raftlog.errors import CorruptLogError, FrameError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
-from raftlog.storage import install_file, layout, log_first
-from raftlog.storage.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file
-from raftlog.storage.genesis_copy import keep_copy, read_copy
-from raftlog.storage.install_file import Install
-from raftlog.storage.scan import scan_segment
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files import install_file, layout, log_first
+from raftlog.storage.files.fs import ZERO_CHUNK, File, FileSystem, storage_error, write_file
+from raftlog.storage.files.install_file import Install
+from raftlog.storage.log.genesis_copy import keep_copy, read_copy
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.scan import scan_segment
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, Segment, decode_header, encode_header
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 SYNC_BYTES = 1 << 20

@@ -12,9 +12,9 @@ from pathlib import Path
 from raftlog import membership as memberships
 from raftlog.errors import DamagedLogError, IdentityError
 from raftlog.membership import Membership
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.identity import Identity
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EntryType
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from raftlog.errors import CorruptLogError, IdentityError
-from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import File, FileSystem, storage_error
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import File, FileSystem, storage_error
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.install import Installed, finish_install
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.segmented_log import SegmentedLog
 
 
 class NodeDir(NamedTuple):

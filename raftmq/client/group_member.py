@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.java_hash import java_hash
+from cluster.wire.message_format import java_hash
 from raftmq.client.connection import Reply
 from raftmq.client.errors import Failed
 from raftmq.client.heartbeat import CALL_S, Heartbeats

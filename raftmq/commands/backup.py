@@ -204,7 +204,7 @@ def verify(path: str, as_json: bool) -> int:
 
 
 def _backups_in(target: str) -> tuple[list[Manifest], list[str]]:
-    from cluster.backup.listing import backups_in
+    from cluster.backup.files import backups_in
     from cluster.backup.remote import backups_at, is_url
 
     return backups_at(target) if is_url(target) else backups_in(Path(target))

@@ -259,7 +259,7 @@ class NodeDirectory(click.ParamType[Path]):
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The directory with the IDENTITY; what has none is passed on for the command to refuse."""
-        from raftlog.storage import layout
+        from raftlog.storage.files import layout
 
         path = Path(value)
         within = path / "data"

@@ -11,7 +11,7 @@ import click
 
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import author, data_option, json_option, print_json, print_table
 from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses

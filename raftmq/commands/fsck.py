@@ -12,7 +12,7 @@ from raftmq.commands.common import NodeDirectory, json_option, show
 
 if TYPE_CHECKING:
     from cluster.state.fsck import FsckReport
-    from raftlog.storage.findings import Finding
+    from raftlog.storage.verify.findings import Finding
 
 _SHOWN = 20
 

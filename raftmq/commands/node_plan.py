@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from cluster.errors import ExitCode, LocalError
-from cluster.members.quorum import SAFE_VOTERS, before_and_after, told
+from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.common import console, print_json
 from raftmq.local import may_stop
 from raftmq.local.admin_http import AdminApi, ApiRefusal

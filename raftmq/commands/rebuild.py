@@ -44,7 +44,7 @@ def rebuild(directory: Path, plan_only: bool, yes: bool, back: str, as_json: boo
     from cluster.state.overlay_fs import OverlayFileSystem
     from cluster.state.rebuild import Rebuild, RebuildError
     from raftlog.errors import IdentityError, RaftLogError
-    from raftlog.storage.fs import OsFileSystem
+    from raftlog.storage.files.fs import OsFileSystem
 
     if plan_only and yes:
         raise LocalError(

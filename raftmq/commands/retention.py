@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cluster.retention.settings import differing
+from cluster.retention.views import differing
 from raftmq.commands.common import data_option, json_option, print_json, print_table, size_of
 from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
 

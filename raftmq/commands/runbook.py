@@ -13,7 +13,7 @@ from raftmq.commands.common import json_option, show
 @json_option
 def runbook(code: str | None, as_json: bool) -> None:
     """Show what the finding or alert CODE means, and what to do; without CODE, list the codes."""
-    from cluster.admin.runbooks import runbooks
+    from cluster.admin.handlers.page import runbooks
     from cluster.config.source import nearest
 
     known = runbooks()

@@ -163,7 +163,7 @@ def quorum_lines(view: ClusterView) -> list[str]:
 
 def retention_lines(view: ClusterView) -> list[str]:
     """One line per key of [retention] that is not the same on all nodes that answer."""
-    from cluster.retention.settings import differing
+    from cluster.retention.views import differing
 
     settings = {
         node.record.id: node.status["retention"]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from cluster.replication.ack_levels import ATTRIBUTE, NAMES
+from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show, size_of
 from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses, admin_option
 

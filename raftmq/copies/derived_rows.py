@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from raftlog.types import Entry, EntryType
-from statemachine import keys, payload
+from statemachine import payload
 from statemachine.message_index import RECORD, RECORDS_MAX
 from statemachine.payload import ITEM, RowKind
+from statemachine.rows import keys
 
 BLOCK = 256
 """Offsets per block, as in `statemachine.consume_queue`: part of the format."""

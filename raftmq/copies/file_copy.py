@@ -16,22 +16,22 @@ from cluster.backup import manifest as manifests
 from cluster.backup.manifest import LOG, MANIFEST, STATE
 from cluster.backup.segments import parts_below
 from cluster.errors import LocalError
-from cluster.remoting.route import SYSTEM_TOPICS
+from cluster.remoting.handlers.route import SYSTEM_TOPICS
 from cluster.state.checkpoints import Checkpoints
 from raftlog.errors import RaftLogError
-from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span
 from statemachine import query
 from statemachine.index_file.index_of_rows import queue_items
-from statemachine.keys import INDEX_BUCKET, INDEX_BUCKET_KEY_SIZE, U64, U64_MAX
-from statemachine.kv import INDEX, KV
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows.keys import INDEX_BUCKET, INDEX_BUCKET_KEY_SIZE, U64, U64_MAX
+from statemachine.rows.kv import INDEX, KV
 from statemachine.topics import TopicConfig, Topics
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cluster.broker.stored_bodies import body_of
+from cluster.broker.reads.stored_bodies import body_of
 from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import ENTRY_COLUMNS

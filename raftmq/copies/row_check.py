@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from raftmq.copies.derived_rows import BLOCK, Derived, Piece, Queue, Row, block_rows, blocks_of
-from statemachine import keys
-from statemachine.kv import CQ, INDEX
 from statemachine.message_index import BUCKET_SPAN, RECORD
 from statemachine.payload import ITEM
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, INDEX
 
 UNKNOWN = -1
 

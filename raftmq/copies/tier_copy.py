@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from cluster.errors import LocalError
-from cluster.remoting.route import SYSTEM_TOPICS
+from cluster.remoting.handlers.route import SYSTEM_TOPICS
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
 from cluster.tier.object_names import HEAD
@@ -26,8 +26,7 @@ from cluster.tier.store.errors import NotFound as NoObject
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.opening import open_store
-from cluster.tier.store.request_counts import RequestCounts
-from cluster.tier.store.retries import RetryingStore, RetryPolicy
+from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
 from cluster.wire.message_format import MessageFormatError, decode_message
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo

@@ -20,11 +20,11 @@ from cluster.config.local_layout import NodeRecord
 from cluster.errors import ExitCode, LocalError, directory_error
 from cluster.peer.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
-from raftlog.storage import identity as identities
-from raftlog.storage import layout
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.node_dir import create_node_dir
 
 GROUP_ID = 1

@@ -21,7 +21,7 @@ from cluster.config.node_files import plan_node, write_config_like
 from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes

@@ -16,7 +16,7 @@ from statemachine.index_file.index_format import (
     QueueRun,
 )
 from statemachine.index_file.index_reader import IndexFile, Range, Steps, open_index
-from statemachine.keys import U32
+from statemachine.rows.keys import U32
 
 _PLACE = "QI20x"
 """Position and size of an item (statemachine/payload.py)."""

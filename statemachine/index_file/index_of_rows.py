@@ -14,12 +14,12 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 
 from raftlog.errors import InvariantViolationError
-from statemachine import keys
 from statemachine.index_file.index_format import IndexMeta, pack_keys
 from statemachine.index_file.index_writer import IndexWriter
-from statemachine.kv import CQ, INDEX, KV, TOPICS
 from statemachine.message_index import RECORD
 from statemachine.payload import ITEM
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, INDEX, KV, TOPICS
 
 SORTED_BYTES = 16 << 10
 """Records that are sorted in one step, at least, unless they are the last: 2,048 of them."""

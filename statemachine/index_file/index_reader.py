@@ -41,9 +41,9 @@ from statemachine.index_file.index_format import (
     Section,
     unpack_meta,
 )
-from statemachine.keys import U32, U64
 from statemachine.message_index import key_hash
 from statemachine.payload import ITEM
+from statemachine.rows.keys import U32, U64
 
 TAIL_SIZE = 64 * 1024
 """Bytes of the first read: the footer of a segment of 64 MiB is smaller. Only `check_index` reads the head."""

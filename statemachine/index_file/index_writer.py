@@ -24,8 +24,8 @@ from statemachine.index_file.index_format import (
     QueueRun,
     pack_meta,
 )
-from statemachine.keys import U32, U64
 from statemachine.payload import ITEM
+from statemachine.rows.keys import U32, U64
 
 
 class IndexWriter:

@@ -30,9 +30,9 @@ SPREAD = {
 COUNTED = {"inflight_bytes", "bytes_inflight", "next_queue", "session"}
 # Other assignments from outside, and why they are right.
 ASSIGNED = {
-    "cluster/admin/bad_http.py record": "a logging.LogRecord: filters of the library change it",
+    "cluster/admin/server.py record": "a logging.LogRecord: filters of the library change it",
     "cluster/peer/catch_up.py raw.catch_up_budget": "a property of RawNode with a setter",
-    "cluster/remoting/patience.py connection.finished": "a mark that the watcher takes off",
+    "cluster/remoting/connection/patience.py connection.finished": "a mark that the watcher takes off",
     "pyspark_raftmq/worker_end.py traceback.print_exc": "Spark's daemon has no other place to be told",
 }
 

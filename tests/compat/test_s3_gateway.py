@@ -18,9 +18,8 @@ import pytest
 
 from cluster.config.config import TierSection
 from cluster.tier.store.errors import Denied, NotFound
-from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.opening import open_store
-from cluster.tier.store.probe import probe
 from raftmq.cli import run
 from raftmq.client import connect
 from raftmq.local.admin_http import AdminApi, admin_addresses

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import raftmq
-from cluster.broker.filters.errors import FilterError
+from cluster.broker.filters.java_values import FilterError
 from cluster.broker.filters.sql import SqlFilter
 from raftmq.local.cluster import LocalCluster
 from tests.compat.conftest import COMMANDS, INSTALLED, NEWEST

@@ -17,7 +17,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 
 BEYOND: list[list[Any]] = [
     ["create_topic", {"name": "t" * 256, "read_queues": 65_535, "write_queues": 1, "perm": 15}, False],

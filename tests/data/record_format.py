@@ -21,14 +21,14 @@ from typing import Any
 
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.runtime.versions import versions
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.rocks import RocksKV
+from statemachine.rows.digest import digest
+from statemachine.rows.rocks import RocksKV
 
 SEGMENT_SIZE = 128 * 1024
 SETTINGS = f"""

@@ -9,7 +9,7 @@ import pytest
 
 from jepsen_like.core_sim import campaign as core
 from jepsen_like.sim import campaign as full
-from jepsen_like.sim.monitor import SOMETIMES
+from jepsen_like.sim.checks.monitor import SOMETIMES
 
 
 def full_summary(seeds: int, missing: str | None) -> full.Summary:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_raftmq.jobs.audit import AuditReport, Finding, compare, plan, read_digests, read_segments
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.copies import chunk_sums
 from raftmq.copies.log_copy import CopySource
 from tests.support.left_copies import Left

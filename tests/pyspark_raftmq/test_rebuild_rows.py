@@ -15,10 +15,10 @@ from pyspark_raftmq.jobs.rebuild import RebuildReport, Work, check_edges, derive
 from raftmq.copies.log_copy import CopySource
 from raftmq.copies.opening import opened_rows
 from raftmq.copies.row_check import Checked, Difference
-from statemachine import keys
-from statemachine.kv import CQ, INDEX, Batch
 from statemachine.payload import ITEM
-from statemachine.rocks import RocksKV
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, INDEX, Batch
+from statemachine.rows.rocks import RocksKV
 from tests.support.left_copies import Left
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]

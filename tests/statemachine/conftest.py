@@ -14,8 +14,8 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims
-from statemachine.kv import FAMILIES, KV
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import FAMILIES, KV
+from statemachine.rows.rocks import RocksKV
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
 

@@ -12,7 +12,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import EntryId, EntryType
 from statemachine import payload
 from statemachine.broker_state import AppliedMark, BrokerState
-from statemachine.kv import META, Batch, KVError
+from statemachine.rows.kv import META, Batch, KVError
 
 CREATE = ["create_topic", {"name": "a"}, True]
 

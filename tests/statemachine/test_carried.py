@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
-from statemachine.half_messages import Pending
-from statemachine.kv import TIMER, TRANS
+from statemachine.delivery.half_messages import Pending
+from statemachine.delivery.timers import TimerCounts
 from statemachine.payload import RowKind, Run
-from statemachine.timers import TimerCounts
+from statemachine.rows.kv import TIMER, TRANS
 from tests.support.state_kit import FedState, applied_in_groups
 
 SIZE = 100

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine import keys
 from statemachine.broker_state import BrokerState
-from statemachine.kv import META
+from statemachine.rows import keys
+from statemachine.rows.kv import META
 from statemachine.settings import CHANGES_KEPT, Change, Maintenance, Setting
 from tests.support.state_kit import FedState, applied_in_groups
 

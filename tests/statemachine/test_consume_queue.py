@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
-from statemachine import keys, payload, query
+from statemachine import payload, query
 from statemachine.broker_state import BrokerState
 from statemachine.consume_queue import BLOCK, PIECE_BYTES, TAIL_BYTES, ConsumeQueues
-from statemachine.kv import CQ, KV, Batch
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, KV, Batch
+from statemachine.rows.stage import Stage
 
 
 def chunks(kv: KV, topic_id: int = 1, queue_id: int = 0) -> list[tuple[int, int]]:

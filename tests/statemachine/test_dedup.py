@@ -18,8 +18,8 @@ from statemachine import dedup, payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import BOUNDED_LEVEL
 from statemachine.dedup import SESSION_WINDOW_MAX, Dedup
-from statemachine.digest import digest
-from statemachine.kv import DEDUP, RESETS, TIER, TIMER, TRANS
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import DEDUP, RESETS, TIER, TIMER, TRANS
 
 P = b"\1" * 16
 

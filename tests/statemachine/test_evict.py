@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.broker.old_pulls import evicted_position, first_offset
+from cluster.broker.evicted.evicted_pulls import evicted_position, first_offset
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
-from statemachine import keys, sums, trim
+from statemachine import trim
 from statemachine.broker_state import BrokerState
-from statemachine.kv import CQ, INDEX, META
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, INDEX, META
 from statemachine.tier import TierState
 from statemachine.trim import Kept, Slice, Trim, TrimError, decode, encode
 from tests.support.state_kit import applied_in_groups

@@ -16,9 +16,9 @@ from raftlog.types import Entry
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.half_messages import HalfMessage, Pending
-from statemachine.kv import TRANS
+from statemachine.delivery.half_messages import HalfMessage, Pending
 from statemachine.payload import RowKind, Run
+from statemachine.rows.kv import TRANS
 from tests.support.state_kit import applied_in_groups
 
 TOPIC = 1

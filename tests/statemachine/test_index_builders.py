@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import FLAG_ROLL, Entry, EntryType
-from statemachine import keys, payload
+from statemachine import payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import BOUNDED_LEVEL
 from statemachine.index_file.index_check import check_index
@@ -24,8 +24,9 @@ from statemachine.index_file.index_format import IndexFileError, IndexMeta, key_
 from statemachine.index_file.index_of_log import write_index_of_log
 from statemachine.index_file.index_of_rows import key_partitions, sorted_rows, write_index
 from statemachine.index_file.index_reader import drive
-from statemachine.kv import CQ, INDEX, KV, Batch
 from statemachine.message_index import RECORD, key_hash
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, INDEX, KV, Batch
 from statemachine.trim import Trim, encode
 
 SIZE = 120

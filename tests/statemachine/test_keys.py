@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachine import keys
+from statemachine.rows import keys
 
 PRODUCER = bytes(range(16))
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
-from statemachine.kv import CQ, FAMILIES, KV, META, Batch, KVError
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import CQ, FAMILIES, KV, META, Batch, KVError
+from statemachine.rows.rocks import RocksKV
 
 
 def put(kv: KV, family: str, *rows: tuple[bytes, bytes]) -> None:

@@ -11,7 +11,7 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import membership as memberships
 from raftlog.errors import FrameError
 from raftlog.membership import Membership
-from raftlog.storage.genesis import Voter
+from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import ACKNOWLEDGE

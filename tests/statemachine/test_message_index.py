@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import FLAG_ROLL
-from statemachine import keys, message_index
+from statemachine import message_index
 from statemachine.broker_state import BrokerState
-from statemachine.kv import INDEX, KV
 from statemachine.message_index import RECORD, Bucket, MessageIndex, key_hash
-from statemachine.stage import Stage
+from statemachine.rows import keys
+from statemachine.rows.kv import INDEX, KV
+from statemachine.rows.stage import Stage
 
 MANY = message_index.RECORDS_MAX
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.digest import digest
-from statemachine.offset_resets import OffsetReset
+from statemachine.consuming.offset_resets import OffsetReset
+from statemachine.rows.digest import digest
 from tests.support.state_kit import FedState
 
 

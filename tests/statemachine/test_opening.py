@@ -9,9 +9,9 @@ from typing import Any
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
-from statemachine.kv import CQ, INDEX, META, OFFSETS, TOPICS
 from statemachine.message_index import RECORD
 from statemachine.payload import encode
+from statemachine.rows.kv import CQ, INDEX, META, OFFSETS, TOPICS
 
 TOPICS_MADE, QUEUES = 300, 20
 

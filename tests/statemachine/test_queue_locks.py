@@ -13,7 +13,7 @@ from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.broker_state import BrokerState
 from statemachine.commands import LEVEL
-from statemachine.queue_locks import QueueLock
+from statemachine.consuming.queue_locks import QueueLock
 from tests.support.state_kit import FedState
 
 TTL_MS = 60_000

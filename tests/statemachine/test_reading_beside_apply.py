@@ -13,9 +13,9 @@ import pytest
 from raftlog.types import Entry
 from statemachine import message_index
 from statemachine.broker_state import BrokerState
-from statemachine.keys import U64_MAX
 from statemachine.message_index import RECORD, key_hash
-from statemachine.rocks import RocksKV
+from statemachine.rows.keys import U64_MAX
+from statemachine.rows.rocks import RocksKV
 
 ENTRIES = 1500
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine import keys, payload, sums
+from statemachine import payload
 from statemachine.broker_state import BrokerState
 from statemachine.commands import BOUNDED_LEVEL
-from statemachine.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
-from statemachine.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
+from statemachine.delivery.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
 
 ROWS = 8
 BATCH_MAX = 3 * ROWS + 16

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-from statemachine.kv import CQ, META, Batch, KVCorruptError, KVError
-from statemachine.rocks import STALLS_MAX, RocksKV
+from statemachine.rows.kv import CQ, META, Batch, KVCorruptError, KVError
+from statemachine.rows.rocks import STALLS_MAX, RocksKV
 
 
 def written(path: Path, count: int = 3) -> RocksKV:
@@ -195,7 +195,7 @@ def test_a_write_that_would_hold_the_interpreter_waits_elsewhere(
 
 
 def test_the_manifest_begins_anew_before_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statemachine.rocks.MANIFEST_BYTES_MAX", 4096)
+    monkeypatch.setattr("statemachine.rows.rocks.MANIFEST_BYTES_MAX", 4096)
     kv = written(tmp_path)
     for number in range(100):
         batch = Batch()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from google_crc32c import value as crc32c
 
-from statemachine.kv import CQ, Batch, KVCorruptError
-from statemachine.rocks import RocksKV
-from statemachine.rocks_log import BLOCK_SIZE, bad_records, records
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows.kv import CQ, Batch, KVCorruptError
+from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocks_log import BLOCK_SIZE, bad_records, records
 
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 RECYCLED = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statemachine import keys
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
-from statemachine.kv import META, Batch
-from statemachine.rocks import RocksKV
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import keys
+from statemachine.rows.kv import META, Batch
+from statemachine.rows.rocks import RocksKV
 
 
 def test_the_last_applied_entry_is_told_if_there_is_one(tmp_path: Path) -> None:

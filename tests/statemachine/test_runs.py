@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.kv import KV
-from statemachine.rocks import RocksKV
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import KV
+from statemachine.rows.rocks import RocksKV
 
 DrawLog = Callable[[int, int], list[Entry]]
 RowsOf = Callable[[KV], object]

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from raftlog.work import METER
-from statemachine.sorted_map import PIECE_MAX, SortedMap
+from statemachine.rows.sorted_map import PIECE_MAX, SortedMap
 
 
 @pytest.mark.parametrize("seed", range(3))

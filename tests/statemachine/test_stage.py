@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine.kv import CQ, META, Batch
-from statemachine.stage import Stage
+from statemachine.rows.kv import CQ, META, Batch
+from statemachine.rows.stage import Stage
 
 keys = st.binary(max_size=2)
 steps = st.one_of(

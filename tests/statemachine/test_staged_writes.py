@@ -14,9 +14,9 @@ from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.staged_writes import STAGED_DUE, Attempt, AttemptState
-from statemachine.sums import count as count_sums
-from statemachine.timers import NEVER, TimerCounts
+from statemachine.delivery.staged_writes import STAGED_DUE, Attempt, AttemptState
+from statemachine.delivery.timers import NEVER, TimerCounts
+from statemachine.rows.sums import count as count_sums
 
 
 class Broker:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.types import Entry, EntryType
-from statemachine import keys, sums
 from statemachine.broker_state import BrokerState
-from statemachine.kv import CQ, META, TOPICS, Batch
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, META, TOPICS, Batch
 
 DrawLog = Callable[[int, int], list[Entry]]
 seeds = st.integers(0, 2**32)

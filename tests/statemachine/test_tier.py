@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine import sums, tier
+from statemachine import tier
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.kv import TIER
+from statemachine.rows import sums
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import TIER
 from statemachine.tier import SegmentSpan, TierPart, TierState
 from tests.support.state_kit import FedState, applied_in_groups
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
-from statemachine import keys
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CommandResult
-from statemachine.digest import digest
-from statemachine.kv import META, TIMER, Batch
-from statemachine.sums import count
-from statemachine.timers import NEVER, TimerCounts, Timers
+from statemachine.delivery.timers import NEVER, TimerCounts, Timers
+from statemachine.rows import keys
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import META, TIMER, Batch
+from statemachine.rows.sums import count
 
 
 class Broker:
@@ -150,8 +150,8 @@ def test_the_first_row_is_no_part_of_the_digest(broker: Broker) -> None:
 def test_the_lowest_position_is_found_in_steps(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search never passes more than a step's worth of removed rows at once, nor the end of the log: what is added
     there later would be below."""
-    monkeypatch.setattr("statemachine.timers.EDGE_STEP_BYTES", 100)
-    monkeypatch.setattr("statemachine.timers.EDGE_STEPS_MAX", 3)
+    monkeypatch.setattr("statemachine.delivery.timers.EDGE_STEP_BYTES", 100)
+    monkeypatch.setattr("statemachine.delivery.timers.EDGE_STEPS_MAX", 3)
     names = [(due, broker.schedule(due)) for due in range(10, 30)]
     broker.run(["deliver_timers", [list(name) for name in names[:-1]]])
     end = broker.state.applied_mark.end_position

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import InvariantViolationError
 from raftlog.types import Entry, EntryType
-from statemachine import keys, query, sums, trim
+from statemachine import query, trim
 from statemachine.broker_state import BrokerState
-from statemachine.kv import CQ, INDEX, KV, Batch, Op
 from statemachine.message_index import key_hash
 from statemachine.payload import MESSAGES_AT
 from statemachine.query import QueueItem
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, INDEX, KV, Batch, Op
 
 CREATE = ["create_topic", {"name": "t"}, False]
 

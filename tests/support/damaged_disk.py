@@ -12,13 +12,13 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError
 from raftlog.frame import tail_after
-from raftlog.storage import vote_withheld
-from raftlog.storage.fs import read_file
-from raftlog.storage.recovery_table import BY_NAME
-from raftlog.storage.segment import (
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.fs import read_file
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.recovery.recovery_table import BY_NAME
+from raftlog.storage.segments.segment import (
     LOCAL_HEADER_SIZE,
 )
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 DATA = Path("/data")
@@ -31,7 +31,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def row(*names: str) -> Callable[[Test], Test]:
-    """The test is one of these rows of raftlog/storage/recovery_table.py."""
+    """The test is one of these rows of raftlog/storage/recovery/recovery_table.py."""
     assert set(names) <= set(BY_NAME), names
     return lambda test: test
 

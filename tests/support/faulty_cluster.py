@@ -18,7 +18,7 @@ import pytest
 
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, set_tier, write_configs
-from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.subjects.proxy import Fabric
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port

@@ -12,22 +12,19 @@ from prometheus_client import CollectorRegistry
 
 from cluster.repair.asking import at_once
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
-from cluster.repair.install_metrics import InstallMetrics
-from cluster.repair.log_source import log_source
-from cluster.repair.progress import Progress
-from cluster.repair.segment_source import SEGMENT, segment_source
+from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
+from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
-from cluster.repair.state_source import state_source
 from cluster.runtime.row_count import counted
 from cluster.state.checkpoints import Checkpoints
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.types import HardState, NodeId, Voter
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 from tests.support.node_kit import GROUP, START_MS, entries_after
 
 SEGMENT_SIZE = 4096

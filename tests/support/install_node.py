@@ -8,9 +8,9 @@ from pathlib import Path
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import tail_after
-from raftlog.storage.fs import OsFileSystem, read_file
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.fs import OsFileSystem, read_file
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.log_build import LogBuild
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
 from raftlog.types import EMPTY_TAIL, Entry, HardState, LogTail, NodeId

@@ -8,11 +8,10 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.broker.sends import Sends
+from cluster.broker.sends.send_service import Sends
 from cluster.kernel import TWINS
-from cluster.remoting.frame import Frame
-from cluster.remoting.intake import make_intake
-from cluster.remoting.send import SendHandler
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.replication.identity import ConnectionSession, RetryMemory
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.runtime.framing import FrameBuffer

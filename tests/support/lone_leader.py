@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.core.config import RaftConfig
+from raftlog.core.state.config import RaftConfig
 from raftlog.messages import AppendEntries, AppendEntriesReply, RequestVoteReply
 from raftlog.types import NOBODY, EntryId, HardState, NodeId, Role
 from tests.support.raft_group import Disk, chain, raw_of

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jepsen_like.live.power import NodeDisk, build_shim
+from jepsen_like.live.harm.power import NodeDisk, build_shim
 from raftmq.client import connect
 from raftmq.local.process import stop_nodes
 from tests.support.faulty_cluster import NOT_TO_BE_WRITTEN, FaultyCluster, Key, calm

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import DamagedLogError, OutOfRangeError
 from raftlog.frame import check_follows, genesis_entry, make_entry, tail_after
 from raftlog.membership import Membership, decode

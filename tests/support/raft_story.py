@@ -12,8 +12,8 @@ from typing import Any
 
 from jepsen_like.core_sim.commands import CoreCommands
 from jepsen_like.script import Line, ScriptError, lines_of, link_of, node_of
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership
 from raftlog.messages import (

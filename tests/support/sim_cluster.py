@@ -1,8 +1,8 @@
 """Three whole nodes on the loop of the full-node simulator: the test decides what happens to them, one seed the rest.
 
-A node here is `cluster.node.node.Node` as `jepsen_like.sim.machine` runs it, with its disk, database, network and
-clock. Only clients are shorter: a `ClientPath` hands its frames to the node's router, so that a test can look at what a
-request does in the turn in which it comes.
+A node here is `cluster.node.node.Node` as `jepsen_like.sim.machines.machine` runs it, with its disk, database, network
+and clock. Only clients are shorter: a `ClientPath` hands its frames to the node's router, so that a test can look at
+what a request does in the turn in which it comes.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
 from cluster.peer.transport import PeerTransport
-from cluster.remoting.forward import Forwarder
-from cluster.remoting.frame import Frame
-from cluster.remoting.reply_path import ReplyPath
-from cluster.replication.early_answers import EarlyAnswers
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.reply_path import ReplyPath
+from cluster.remoting.forward.forwarder import Forwarder
+from cluster.replication.acks.early_answers import EarlyAnswers
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
 from cluster.wire.codec import FLAG_ONEWAY, decode_header, encode_frame
 from cluster.wire.message_format import decode_message
-from jepsen_like.sim.disk import Loss
-from jepsen_like.sim.lanes import SimLane
-from jepsen_like.sim.loop import PROCESS, SimLoop
-from jepsen_like.sim.machine import DATA, Machine, config_of
-from jepsen_like.sim.network import EdgeConditions, Network
+from jepsen_like.sim.machines.disk import Loss
+from jepsen_like.sim.machines.lanes import SimLane
+from jepsen_like.sim.machines.loop import PROCESS, SimLoop
+from jepsen_like.sim.machines.machine import DATA, Machine, config_of
+from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.options import Options, calm, stream
 from jepsen_like.sim.world import end_run
 from raftlog.core.raw_node import RawNode
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, Command

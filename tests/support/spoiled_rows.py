@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statemachine import keys, sums
-from statemachine.kv import CQ, META, Batch
-from statemachine.rocks import RocksKV
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import CQ, META, Batch
+from statemachine.rows.rocks import RocksKV
 
 
 def spoil_sums(data: Path) -> None:

@@ -11,8 +11,8 @@ from xxhash import xxh3_128
 
 from cluster.tier.manifest_format import Head, Manifest, decode_page
 from cluster.tier.object_names import HEAD
-from jepsen_like.sim.machine import CLUSTER
-from jepsen_like.sim.tier_store import CALM, SimStore, Weather
+from jepsen_like.sim.machines.machine import CLUSTER
+from jepsen_like.sim.machines.tier_store import CALM, SimStore, Weather
 from statemachine.index_file.index_check import check_index
 from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_of_log import write_index_of_log

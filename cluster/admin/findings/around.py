@@ -18,9 +18,9 @@ import msgspec
 from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, NodeReport, node_object
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 from cluster.runtime.bounded_read import TooLongError, read_at_most
-from raftlog.core.quorum import lower_median
+from raftlog.core.state.quorum import lower_median
 from raftlog.types import NodeId
 
 logger = logging.getLogger(__name__)

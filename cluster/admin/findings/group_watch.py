@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cluster.admin.findings.finding import Condition
-from cluster.broker.group_lag import QueueLag, each_lag
+from cluster.broker.groups.group_lag import QueueLag, each_lag
 from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from cluster.admin.findings.finding import CLUSTER, Condition, link_object, node
 from cluster.admin.port import AdminPort, NodeStatus
 from cluster.config.exposure import open_folder, open_ports
 from cluster.config.ranges import dangers
-from cluster.config.toml_text import toml_value
+from cluster.config.source import toml_value
 from cluster.peer.links import LinkView
 from cluster.runtime.events import rfc3339
 

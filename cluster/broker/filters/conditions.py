@@ -15,11 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from cluster.broker.filters.cost import COMPARES, FREE, READS_NUMBERS, Cost, searches
-from cluster.broker.filters.errors import FilterError
-from cluster.broker.filters.java_values import NUMBERS, Kind, comparison, ordering
-from cluster.broker.filters.judging import Resume, term
-from cluster.broker.filters.text_search import contains
+from cluster.broker.filters.java_values import NUMBERS, FilterError, Kind, comparison, contains, ordering
+from cluster.broker.filters.judging import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
 
 DEPTH_MAX = 100
 """Of operators within operators: evaluation takes one frame of the stack for each."""

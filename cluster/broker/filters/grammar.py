@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.broker.filters import conditions
 from cluster.broker.filters.conditions import Operand
-from cluster.broker.filters.errors import FilterError
-from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, Kind
-from cluster.broker.filters.text_search import contains
+from cluster.broker.filters.java_values import INT32_MAX, INT64_MAX, FilterError, Kind, contains
 from raftlog.work import charge
 
 if TYPE_CHECKING:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from xxhash import xxh3_128
 
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.parts import Part
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.index_file.index_directory import IndexDirectory, Span
 from cluster.tier.index_file.index_lane import (
     Answer,
     Build,
@@ -23,17 +26,22 @@ from cluster.tier.index_file.index_lane import (
     Failed,
     Going,
     Gone,
+    IndexDirectory,
     IndexLane,
     Job,
     Load,
     Loaded,
     Remove,
     Removed,
+    Span,
     Sweep,
     Swept,
 )
-from cluster.tier.index_file.index_metrics import IndexMetrics
+from cluster.tier.object_names import INDEX
+from cluster.tier.uploader import Made
+from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, RaftLogError
+from statemachine.tier import SegmentSpan
 
 logger = logging.getLogger(__name__)
 
@@ -298,3 +306,51 @@ class IndexFiles:
                 waiter.set_result(value)
             else:
                 waiter.set_exception(value)
+
+
+class IndexMetrics:
+    """Fed when something happens, and at each look."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._files = Gauge("raftmq_index_files", "Index files of closed segments on this node", registry=registry)
+        self._bytes = Gauge("raftmq_index_files_bytes", "Size of these files in bytes", registry=registry)
+        self._pending = Gauge(
+            "raftmq_index_files_pending_bytes",
+            "Bytes of closed segments that have no index file yet",
+            registry=registry,
+        )
+        self._built = Counter("raftmq_index_files_built", "Index files built", registry=registry)
+        self._damaged = Counter(
+            "raftmq_index_files_damaged", "Index files that were found damaged and removed", registry=registry
+        )
+        self._failed = Counter("raftmq_index_files_failed", "Attempts to build one that failed", registry=registry)
+
+    def now(self, files: int, size_bytes: int, pending_bytes: int) -> None:
+        """The files as of the last look."""
+        self._files.set(files)
+        self._bytes.set(size_bytes)
+        self._pending.set(pending_bytes)
+
+    def built(self) -> None:
+        """One file more."""
+        self._built.inc()
+
+    def damaged(self) -> None:
+        """One was removed."""
+        self._damaged.inc()
+
+    def failed(self) -> None:
+        """One is to be tried again."""
+        self._failed.inc()
+
+
+class LocalIndexParts:
+    """Implements `cluster.tier.uploader.IndexParts` with this node's own files."""
+
+    def __init__(self, files: IndexFiles) -> None:
+        self._files = files
+
+    async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
+        """See `IndexParts`: one part, built first if the node has no file yet."""
+        data = await self._files.load(base, span.end)
+        yield Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

@@ -12,15 +12,25 @@ empty listing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cluster.tier.scrub.survey import Survey, survey
+from cluster.tier.object_names import part_base
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, READ_BACK_BYTES, ObjectInfo, ObjectStore
 from raftlog.checksums import crc32c
-from statemachine.tier import LOG_PREFIX, TierPart, TierSegment
+from raftlog.errors import FrameError
+from raftlog.frame import decode_entries
+from raftlog.storage.files.genesis import Genesis
+from raftlog.types import Entry
+from statemachine.index_file.index_format import IndexMeta
+from statemachine.index_file.index_of_log import write_index_of_log
+from statemachine.payload import PayloadError
+from statemachine.tier import LOG_PREFIX, TierPart, TierSegment, TierState
 
 logger = logging.getLogger(__name__)
 
@@ -252,3 +262,122 @@ async def log_bytes(
             return bytes(await piece(at, at + part.size))
         at += other.size
     return None
+
+
+# What a listing of the store and the rows of the state say about each other. No I/O.
+
+PROBE_MS = 3_600_000
+"""An object of a probe that is older was left by a node that died."""
+_PROBE = re.compile(r"probe/[0-9a-f]+")
+
+
+class Survey(NamedTuple):
+    """Names are below the cluster's folder."""
+
+    expected: dict[str, TierPart]
+    """Objects of VERIFIED segments by name."""
+    absent: list[str]
+    """Of these: not in the listing. Only asking for each proves that it is gone."""
+    sized_wrongly: dict[str, int]
+    """Of these: in the listing with another size."""
+    orphans: list[ObjectInfo]
+    """Objects that no row names, and that none ever will."""
+    unsettled: list[ObjectInfo]
+    """Objects that no row names yet: of a segment whose upload goes on, or of a probe."""
+    strange: list[str]
+    """Whatever else is there: not this program's, so never removed."""
+
+
+def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> Survey:
+    """`listed`: everything below the cluster's folder but its manifests, with names below that folder. `kept_from`:
+    position where the log begins that is kept anywhere."""
+    named = {part.name for row in rows for part in row.parts}
+    expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
+    sizes: dict[str, int] = {}
+    found = Survey(expected, [], {}, [], [], [])
+    for info in listed:
+        base, probe = part_base(info.name), _PROBE.fullmatch(info.name)
+        if info.name in named:
+            sizes[info.name] = info.size
+        elif base is None and probe is None:
+            found.strange.append(info.name)
+        elif _is_settled(rows, base, kept_from) if base is not None else info.modified_ms + PROBE_MS <= now_ms:
+            found.orphans.append(info)
+        else:
+            found.unsettled.append(info)
+    found.absent.extend(name for name in expected if name not in sizes)
+    found.sized_wrongly.update(
+        {name: sizes[name] for name, part in expected.items() if name in sizes and sizes[name] != part.size}
+    )
+    return found
+
+
+def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
+    """Whether no upload will ever name an object of the segment there: its names are VERIFIED and stay as they are, or
+    it lies below all rows, or below what is kept: uploads go on above both. Not the age of an object decides: a removal
+    that a slow network delays could otherwise hit what an upload has found to be there, and has verified, meanwhile."""
+    number = bisect_right(rows, base, key=lambda row: row.base) - 1
+    if number >= 0 and base < rows[number].end:
+        return rows[number].state >= TierState.VERIFIED
+    return base < kept_from or bool(rows and base < rows[0].base)
+
+
+# The index file of a segment, made again from the segment's own objects in the store.
+#
+# Once a segment is evicted, no node has its rows or its entries. A damaged index file would then hide messages that
+# are intact: the store has their frames.
+
+
+class IndexOfTier:
+    """Event loop only; entries are decoded on a thread. Holds a whole segment in memory meanwhile."""
+
+    def __init__(self, store: ObjectStore, folder: str, genesis: Genesis) -> None:
+        self._store = store
+        self._folder = folder
+        self._genesis = genesis
+
+    async def content_of(self, row: TierSegment, part: TierPart) -> bytes | None:
+        """The index file `part`; None if it is none, if the segment's own objects are not intact, or if it lists
+        something else than the entries do: it lacks what topics had that were deleted before it was made. Raises
+        StoreError if the store does not answer."""
+        if part.name.startswith(LOG_PREFIX):
+            return None
+        frames = bytearray()
+        for each in sorted((each for each in row.parts if each.name.startswith(LOG_PREFIX)), key=lambda one: one.name):
+            try:
+                data = (await self._store.get(f"{self._folder}/{each.name}", each.size)).data
+            except (NotFound, BadAnswer):
+                return None
+            if crc32c(bytes(data)) != each.crc32c:
+                return None
+            frames += data
+        made = await asyncio.get_running_loop().run_in_executor(None, self._make, row, bytes(frames))
+        is_it = made is not None and len(made) == part.size and crc32c(made) == part.crc32c
+        return made if is_it else None
+
+    def _make(self, row: TierSegment, frames: bytes) -> bytes | None:
+        made = bytearray()
+        try:
+            entries = list(decode_entries(frames, self._genesis.group_id))
+            write_index_of_log(entries, self._meta(row, entries), made.extend)
+        except (FrameError, PayloadError):
+            return None  # of a newer release
+        return bytes(made)
+
+    def _meta(self, row: TierSegment, entries: Sequence[Entry]) -> IndexMeta:
+        span, last = row.span, entries[-1]
+        return IndexMeta(
+            cluster_id=self._genesis.cluster_uuid,
+            base=row.base,
+            end=row.end,
+            first_index=span.first_index,
+            last_index=span.last_index,
+            last_term=last.term,
+            first_ms=span.first_ms,
+            last_ms=span.last_ms,
+            messages=0,
+            queues=0,
+            keys=0,
+            group_id=self._genesis.group_id,
+            last_crc=last.header_crc,
+        )

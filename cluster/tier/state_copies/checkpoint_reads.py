@@ -9,17 +9,17 @@ from cluster.runtime.context import NodeContext
 from cluster.state.checkpoints import Checkpoint
 from cluster.state.manifest import CheckpointFile
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.file_set.set_writer import Chunk, FileSource, chunk_of
-from cluster.tier.lane_calls import LaneCalls
+from cluster.tier.segment_reads import LaneCalls
+from cluster.tier.stored_files import Chunk, FileSource, chunk_of
 from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
-from raftlog.storage.fs import FileSystem
-from raftlog.storage.genesis_copy import read_copy
+from raftlog.storage.files.fs import FileSystem
+from raftlog.storage.log.genesis_copy import read_copy
 from raftlog.types import LogTail
 from statemachine.trim import load_mark
 
 if TYPE_CHECKING:
-    from statemachine.kv import KV
+    from statemachine.rows.kv import KV
 
 
 class DamagedCheckpointError(OSError):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cluster.tier.file_set.stored_files import StoredFile
+from cluster.tier.stored_files import StoredFile
 
 STATE = "state"
 KEPT = 8

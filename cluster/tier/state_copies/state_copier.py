@@ -14,13 +14,19 @@ from cluster.runtime.context import NodeContext
 from cluster.runtime.versions import versions
 from cluster.state.checkpoints import Checkpoint
 from cluster.state.node_storage import NodeStorage
-from cluster.tier.file_set.set_reader import check_files
-from cluster.tier.file_set.set_writer import SetWriter
-from cluster.tier.file_set.stored_files import DESCRIPTION_BYTES_MAX, BadDescriptionError, StoredFile, decode, encode
 from cluster.tier.state_copies.checkpoint_reads import CheckpointReads
 from cluster.tier.state_copies.copy_format import STATE, StateCopy, garbage, is_description, kept, part_prefix, pending
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.stored_files import (
+    DESCRIPTION_BYTES_MAX,
+    BadDescriptionError,
+    SetWriter,
+    StoredFile,
+    check_files,
+    decode,
+    encode,
+)
 from raftlog.types import LogTail
 
 logger = logging.getLogger(__name__)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from cluster.runtime.call_threads import CallThreads
-from cluster.tier.store.directory_files import DirectoryFiles
+from cluster.tier.store.errors import (
+    AlreadyExists,
+    BadAnswer,
+    Conflict,
+    Denied,
+    Full,
+    NotFound,
+    StoreError,
+    Throttled,
+    Unreachable,
+    Unsupported,
+)
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
+from cluster.tier.store.synced_file import checksum_from_disk, write_synced
 
 THREADS = 4
 PAGE = 1000
@@ -81,3 +100,276 @@ class DirectoryStore:
     async def close(self) -> None:
         """As `ObjectStore.close`: waits for no thread."""
         self._threads.close()
+
+
+# Objects as files of a directory: the blocking half of the directory store.
+#
+# A write goes to a temporary file on the same file system, is synced, and gets its name in one step; then every
+# directory whose entries changed is synced. A crash at any point leaves the old object or the new one, never a part,
+# and at most a temporary file, which `sweep` removes.
+#
+#     ROOT/.raftmq/tmp/       temporary files
+#     ROOT/.raftmq/lock       flock: one replacement or removal at a time, among all processes
+#     ROOT/<name>             an object
+
+OWN = ".raftmq"
+LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
+"""Another process holds the lock for the length of one rename; one that was stopped holds it until it goes on."""
+READ_BYTES = 4 << 20
+"""Read in one piece: to join smaller ones costs more than to read them."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_SHAPE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+class DirectoryFiles:
+    """All calls block and raise StoreError. Used by several threads and processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tmp = root / OWN / "tmp"
+        self._lock = root / OWN / "lock"
+        self._synced: set[Path] = set()
+        """Folders whose names are known to be durable, up to the root."""
+
+    def create(self, name: str, data: Data) -> None:
+        """See ObjectStore.create. link(2) is the condition: it fails if the name is taken."""
+        path = self.root / name
+        with self._told(name):
+            if path.exists():
+                raise self._exists(path, name)
+            self._make_folders(path.parent)
+            with self._written(data) as temporary:
+                try:
+                    self._name_it(temporary, path)
+                except FileExistsError:
+                    raise self._exists(path, name) from None
+            _sync(path.parent)
+
+    def _exists(self, path: Path, name: str) -> AlreadyExists:
+        """Its writer may have died between the naming and the sync: what exists is made durable before it is said."""
+        _sync(path)
+        _sync(path.parent)
+        return AlreadyExists(f"{name} exists in {self.root}")
+
+    def _name_it(self, temporary: Path, path: Path) -> None:
+        """Raises FileExistsError."""
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with self._locked():  # a file system without hard links
+                if path.exists():
+                    raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
+                temporary.rename(path)
+
+    def replace(self, name: str, data: Data, tag: str) -> None:
+        """See ObjectStore.replace. The lock makes comparison and rename one step among writers that take it."""
+        path = self.root / name
+        with self._told(name), self._written(data) as temporary, self._locked():
+            if _tag(path.read_bytes()) != tag:
+                raise Conflict(f"{name} was replaced meanwhile")
+            temporary.rename(path)
+            _sync(path.parent)
+
+    def get(self, name: str, size_max: int) -> Stored:
+        """See ObjectStore.get."""
+        with self._told(name), (self.root / name).open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > size_max:
+                raise BadAnswer(f"{name} has {size} bytes, at most {size_max} were expected")
+            data = _read(file.fileno(), name, 0, size)
+        return Stored(data, _tag(data))
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        """See ObjectStore.get_range."""
+        with self._told(name), (self.root / name).open("rb", buffering=0) as file:
+            return _read(file.fileno(), name, start, stop)
+
+    def get_ranges(self, name: str, ranges: list[tuple[int, int]]) -> list[bytes]:
+        """See ObjectStore.get_ranges. The file is opened once."""
+        with self._told(name), (self.root / name).open("rb", buffering=0) as file:
+            return [_read(file.fileno(), name, *each) for each in ranges]
+
+    def checksum(self, name: str, start: int, stop: int, crc: int) -> int:
+        """See ObjectStore.checksum."""
+        with self._told(name):
+            found, count = checksum_from_disk(self.root / name, start, stop, crc)
+        if count < stop - start:
+            raise _ends_at(name, start + count, start, stop)
+        return found
+
+    def head(self, name: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        with self._told(name):
+            found = _info(self.root / name, name)
+        if found is None:
+            raise NotFound(f"there is no {name} in {self.root}")
+        return found
+
+    def list(self, folder: str, after: str, count: int) -> list[ObjectInfo]:
+        """The next `count` objects below the folder whose names are above `after`, by name."""
+        found: list[ObjectInfo] = []
+        with self._told(folder):
+            for name in self._names(folder, after):
+                info = _info(self.root / name, name)
+                if info is not None:
+                    found.append(info)
+                if len(found) == count:
+                    break
+        return found
+
+    def _names(self, folder: str, after: str) -> Iterator[str]:
+        """In the order of names as strings: a folder sorts as its name and the slash behind it."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                here = sorted(
+                    entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                )
+        except FileNotFoundError:
+            return
+        start = f"{folder}/" if folder else ""
+        for each in here:
+            name = start + each
+            if not name.endswith("/"):
+                if name > after:
+                    yield name
+            elif name > after or after.startswith(name):
+                yield from self._names(name[:-1], after)
+
+    def delete(self, name: str) -> None:
+        """See ObjectStore.delete. Under the lock: a replacement in progress would bring the object back."""
+        path = self.root / name
+        with self._told(name):
+            if not path.exists():
+                return
+            with self._locked(), suppress(FileNotFoundError):
+                path.unlink()
+                _sync(path.parent)
+
+    def sweep(self, older_than_ms: int) -> int:
+        """See ObjectStore.sweep."""
+        gone = 0
+        before_s = time.time() - older_than_ms / 1000
+        with self._told(OWN), suppress(FileNotFoundError), os.scandir(self._tmp) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_mtime <= before_s:
+                        Path(entry.path).unlink()
+                        gone += 1
+        return gone
+
+    @contextmanager
+    def _written(self, data: Data) -> Iterator[Path]:
+        """A synced temporary file; gone afterwards under that name."""
+        self._make_folders(self._tmp)
+        path = self._tmp / uuid4().hex
+        try:
+            write_synced(path, data)
+            yield path
+        except FileNotFoundError as error:
+            if path.exists():
+                raise
+            raise Unreachable(f"a temporary file vanished from {self._tmp} while it was written") from error
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Raises Throttled if another process does not let the lock go; the kernel lets go that of a dead one."""
+        self._make_folders(self._lock.parent)
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCK_PAUSE_S)
+            else:
+                raise Throttled(
+                    f"another process holds {self._lock} for {LOCK_TRIES * LOCK_PAUSE_S:.0f} s",
+                    f"look for a stopped process: fuser {self._lock}",
+                )
+            yield
+        finally:
+            os.close(fd)
+
+    def _make_folders(self, folder: Path) -> None:
+        """With all that are absent above it. Each name on the way is synced in the directory that holds it, once per
+        process: another process may have made a folder and not have come to syncing it."""
+        if folder in self._synced and folder.is_dir():
+            return
+        way = [folder]
+        while way[-1] != self.root or not way[-1].parent.is_dir():
+            if way[-1].parent == way[-1]:
+                break
+            way.append(way[-1].parent)
+        for each in reversed(way):
+            with suppress(FileExistsError):
+                each.mkdir(mode=0o750)
+            _sync(each.parent)
+        self._synced.add(folder)
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Turns errors of the system into those of a store."""
+        try:
+            yield
+        except OSError as error:
+            raise _store_error(error, name, self.root) from error
+
+
+def _store_error(error: OSError, name: str, root: Path) -> StoreError:
+    why = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"there is no {name} in {root}")
+    if error.errno in _FULL:
+        return Full(f"no room for {name} in {root}: {why}", f"free space: df {root}")
+    if error.errno in _DENIED:
+        return Denied(f"{name} in {root}: {why}", f"make it writable for the node's user: ls -ld {root}")
+    if error.errno in _SHAPE:
+        return Unsupported(f"{name} in {root}: {why}", f"remove the file that is in the way: ls -l {root}")
+    return Unreachable(f"{name} in {root}: {why}", f"look at the disk or mount: df {root}; dmesg | tail")
+
+
+def _info(path: Path, name: str) -> ObjectInfo | None:
+    try:
+        stat = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return ObjectInfo(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _read(fd: int, name: str, start: int, stop: int) -> bytes:
+    """Exactly [start, stop). A short read goes on; the end of the file before `stop` is an error, never padding."""
+    pieces: list[bytes] = []
+    at = start
+    while at < stop:
+        piece = os.pread(fd, min(READ_BYTES, stop - at), at)
+        if not piece:
+            raise _ends_at(name, at, start, stop)
+        pieces.append(piece)
+        at += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _ends_at(name: str, at: int, start: int, stop: int) -> BadAnswer:
+    return BadAnswer(f"{name} ends at {at}, bytes {start} to {stop} were asked for")
+
+
+def _tag(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

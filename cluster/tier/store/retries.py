@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cluster.tier.store.bandwidth import Bandwidth
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, StoreError, Unreachable
 from cluster.tier.store.object_store import Data, ObjectInfo, ObjectStore, Stored
-from cluster.tier.store.request_counts import RequestCounts
 
 T = TypeVar("T")
 
@@ -184,3 +183,54 @@ class RetryingStore:
 
 def _late(operation: str, name: str, after_s: float) -> Unreachable:
     return Unreachable(f"{operation} of {name}: no answer within {after_s:.0f} s", "look at the store, or at the mount")
+
+
+class Bandwidth:
+    """`rate` bytes per second; 0: no limit. A write larger than the bucket is let through and paid for afterwards, so
+    no size is refused."""
+
+    def __init__(self, rate: int, monotonic_s: Callable[[], float]) -> None:
+        self._rate = rate
+        self._monotonic_s = monotonic_s
+        self._free_at_s = monotonic_s()
+
+    def reload(self, rate: int) -> None:
+        """Another rate from now on; what is booked stays booked."""
+        self._rate = rate
+
+    def wait_s(self, size: int) -> float:
+        """Books `size` bytes; the caller waits so many seconds, then writes."""
+        if not self._rate:
+            return 0.0
+        now_s = self._monotonic_s()
+        begin_s = max(now_s, self._free_at_s)
+        self._free_at_s = begin_s + size / self._rate
+        return begin_s - now_s
+
+
+class RequestCounts:
+    """Counts since the process started. Event loop only."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """(operation, outcome): outcome is ok or the name of an error class in `errors.py`, or Timeout."""
+        self.retries = 0
+        self.sent_bytes = 0
+        """Of writes that succeeded."""
+        self.received_bytes = 0
+
+    def record(self, operation: str, outcome: str) -> None:
+        """One request ended."""
+        self.requests[operation, outcome] += 1
+
+    def retried(self) -> None:
+        """A request is sent once more."""
+        self.retries += 1
+
+    def sent(self, size: int) -> None:
+        """So many bytes were written."""
+        self.sent_bytes += size
+
+    def received(self, size: int) -> None:
+        """So many bytes were read."""
+        self.received_bytes += size

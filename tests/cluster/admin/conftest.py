@@ -12,8 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from google_crc32c import value as crc32c
 
-from cluster.admin.client_views import ClientView
-from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
+from cluster.admin.port import ClientView, KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus
 from cluster.admin.samples import Samples
 from cluster.admin.server import build_app
 from cluster.backup.service import Backups
@@ -36,7 +35,7 @@ from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, RAISE_LEVEL, SUBSCRIBE, Command, pack
@@ -90,9 +89,9 @@ class FakeMoves:
 class FakeNode:
     """An AdminPort. `leader`, `fate` and `confirms` decide what happens to requests."""
 
-    old_keys = None
-    old_bounds = None
-    old_pages = None
+    evicted_keys = None
+    evicted_bounds = None
+    evicted_pages = None
 
     def __init__(self, node_id: int = 1, **overrides: Any) -> None:
         self.config = make_config(node_id, **overrides)

@@ -9,12 +9,12 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from cluster.admin.consistency import chunk_crcs
+from cluster.admin.handlers.consistency import chunk_crcs
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EntryType, NodeId
 
 DATA = Path("/data")

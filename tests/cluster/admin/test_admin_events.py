@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin.client_views import ClientGroup, ClientView
+from cluster.admin.port import ClientGroup, ClientView
 from cluster.runtime import logs
 
 
@@ -78,7 +78,7 @@ async def test_a_stream_without_since_begins_now(client: Any, node: Any) -> None
 
 
 async def test_only_so_many_streams(client: Any, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.admin.events.STREAMS_MAX", 1)
+    monkeypatch.setattr("cluster.admin.handlers.events.STREAMS_MAX", 1)
     first = await client.get("/v1/events/stream")
     await first.content.readline()
     answer = await client.get("/v1/events/stream")

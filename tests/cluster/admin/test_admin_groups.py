@@ -10,7 +10,7 @@ import pytest
 
 from cluster.admin.call import Call
 from cluster.admin.findings.watch import FindingsWatch
-from cluster.admin.groups import list_groups
+from cluster.admin.handlers.groups import list_groups
 from cluster.admin.port import MemberView
 from cluster.node.metrics import NodeMetrics
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_TOPIC, PUT_GROUP
@@ -108,7 +108,7 @@ async def test_lag_is_a_metric_of_the_leader(client: Any, node: Any, monkeypatch
         ("raftmq_group_lag_left_out",): 0,
     }
     assert figures(leads=False) == {("raftmq_group_lag_left_out",): 0}
-    monkeypatch.setattr("cluster.broker.group_lag.SERIES_MAX", 2)
+    monkeypatch.setattr("cluster.broker.groups.group_lag.SERIES_MAX", 2)
     assert figures(leads=True) == {
         ("rocketmq_consumer_lag_messages", "billing", "a"): 6,
         ("rocketmq_consumer_lag_messages", "billing", "b"): 0,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.admin.findings.finding import Condition, Finding
-from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
+from cluster.admin.findings.watch import Memory
 from statemachine.settings import Maintenance
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.admin import server
 from cluster.members.changes import Ending
-from cluster.members.quorum import quorum_of
+from cluster.members.checks import quorum_of
 from raftlog.errors import MembershipError, NotLeaderError, ProposalDroppedError
 from tests.support.contexts import run_of
 

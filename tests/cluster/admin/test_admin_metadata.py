@@ -11,18 +11,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cluster.admin.backup import TARGET
+from cluster.admin.handlers.backup import TARGET
 from cluster.backup import metadata as documents
 from cluster.backup.metadata import Metadata, OffsetRecord, export, plan, read
 from cluster.errors import LocalError
-from cluster.members.events import watch_event
+from cluster.members.service import watch_event
 from raftlog import membership as memberships
 from raftlog.membership import Membership
-from raftlog.storage.genesis import Voter
+from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from raftmq.commands.metadata import _parts
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ async def test_transfer_to_nobody(client: Any) -> None:
 async def test_transfer_that_does_not_finish_is_unknown(
     client: Any, node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.admin.member_requests.TRANSFER_WAIT_S_MIN", 0.01)
+    monkeypatch.setattr("cluster.admin.handlers.member_requests.TRANSFER_WAIT_S_MIN", 0.01)
     node.config = msgspec.structs.replace(node.config, raft=msgspec.structs.replace(node.config.raft, tick_ms=1))
     node.transfer = lambda to: None
     answer = await client.post("/v1/leader/transfer", json={"to": 2})

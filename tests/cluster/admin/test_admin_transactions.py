@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin import open_transactions
+from cluster.admin.handlers import open_transactions
 from statemachine.commands import CHECK_HALVES, DELETE_TOPIC, END_HALVES
 
 

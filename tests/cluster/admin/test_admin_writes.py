@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.admin import staged
+from cluster.admin.handlers import staged
 from statemachine.commands import COMMIT_WRITE, OPEN_ATTEMPT
 
 

@@ -13,11 +13,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cluster.admin import cost, forward
-from cluster.admin.cost import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX
+from cluster.admin import forward
 from cluster.admin.guard import ANSWERS_BYTES_MAX
 from cluster.admin.pieces import SENT_BYTES, Pieces
-from cluster.admin.route import Route
+from cluster.admin.route import CONSTANT, CONSTANT_BYTES_MAX, PAGE_BYTES_MAX, Route, whole_message
 from cluster.admin.routes import ROUTES
 from cluster.config.config import LimitsSection
 from cluster.runtime import room
@@ -135,7 +134,7 @@ async def test_room_is_held_before_the_handler_and_until_the_answer_is_sent(
 ) -> None:
     position = orders.add_message("orders", b"x" * 100, "k")
     taken = []
-    hold = cost.whole_message(orders.config.limits)
+    hold = whole_message(orders.config.limits)
     move = room.Room._move
 
     def moved(self: Any, delta: int) -> None:

@@ -123,7 +123,7 @@ async def test_a_dry_backup_names_the_older_ones_that_would_go(
 ) -> None:
     """The new one counts, those of another cluster do not."""
     known = [SimpleNamespace(name=name, cluster_uuid=uuid) for name, uuid in (("a", ""), ("x", "other"), ("b", ""))]
-    monkeypatch.setattr("cluster.admin.backup.backups_in", lambda target: (known, []))
+    monkeypatch.setattr("cluster.admin.handlers.backup.backups_in", lambda target: (known, []))
     node = make_node(1, backup__roots=str(tmp_path))
     begun: list[str] = []
     node.backups.begin = lambda to, **_: begun.append(to)

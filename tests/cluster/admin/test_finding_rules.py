@@ -15,13 +15,13 @@ from cluster.admin.findings.around import clock_conditions, setting_conditions
 from cluster.admin.findings.catalogue import CODES, code_of_alarm
 from cluster.admin.findings.finding import Condition
 from cluster.admin.findings.group_watch import GroupWatch
-from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions
+from cluster.admin.findings.watch import Memory
 from cluster.admin.port import MemberView
 from cluster.config.exposure import open_folder
 from cluster.config.ranges import Held
-from cluster.members.quorum import quorum_of
+from cluster.members.checks import quorum_of
 from cluster.peer.links import LinkView
 from cluster.repair.progress import InstallView
 from cluster.state.recovery_views import PreviousRun, RecoveryStatus

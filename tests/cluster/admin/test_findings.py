@@ -19,9 +19,9 @@ from cluster.admin.findings.around import (
 )
 from cluster.admin.findings.catalogue import BECAUSE_OF, CODES, code_of_alarm, command_of
 from cluster.admin.findings.finding import CLUSTER, Cause, Condition, Finding, link_object
-from cluster.admin.findings.memory import Memory
 from cluster.admin.findings.merge import merged
 from cluster.admin.findings.rules import own_conditions, suspicion
+from cluster.admin.findings.watch import Memory
 from cluster.config.local_layout import is_local
 from cluster.peer.connections import OTHER_SECRET
 from cluster.peer.links import LinkView

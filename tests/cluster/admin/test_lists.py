@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster.admin import groups as group_lists
-from cluster.admin.cost import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from cluster.admin.handlers import groups as group_lists
 from cluster.admin.port import MemberView
+from cluster.admin.route import PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from raftlog.work import METER
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP
 

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from cluster.admin.findings.catalogue import CODES, runbook_of
-from cluster.admin.page import static_files
-from cluster.admin.runbooks import NAME, runbooks
+from cluster.admin.handlers.page import NAME, runbooks, static_files
 
 PAGE = Path(__file__).parents[3] / "docs" / "runbooks.md"
 

@@ -13,11 +13,11 @@ import pytest
 
 from cluster.backup.create import Request, create
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
-from statemachine.rocks import RocksKV
+from statemachine.rows.rocks import RocksKV
 
 RECORDED = Path(__file__).parents[2] / "data" / "format-1.tar.xz"
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.backup import create as creating
-from cluster.backup import files, listing, manifest
+from cluster.backup import files, manifest
 from cluster.backup.create import create
 from cluster.backup.segments import walk
 from cluster.backup.verify import verify
@@ -20,8 +20,8 @@ from cluster.errors import LocalError
 from raftlog.errors import CorruptLogError
 from raftlog.frame import make_entry
 from raftlog.types import EntryType
-from statemachine.kv import OFFSETS, Batch
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import OFFSETS, Batch
+from statemachine.rows.rocks import RocksKV
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -55,7 +55,7 @@ def test_a_backup_holds_the_log_up_to_the_cut_and_the_rows_of_the_cut(stopped: A
     assert len(told.segments) > 3
     found = verify(Path(made.path))
     assert (found.problems, found.manifest) == ([], told)
-    assert [each.name for each in listing.backups_in(tmp_path / "to")[0]] == [told.name]
+    assert [each.name for each in files.backups_in(tmp_path / "to")[0]] == [told.name]
     assert manifest.load(Path(made.path)) == told
 
 
@@ -312,7 +312,7 @@ def test_what_an_earlier_attempt_left_is_removed_and_told(stopped: Any, tmp_path
     other = target / "20200101T000000Z-aaaaaaaa-n2-i5.partial"
     (mine / "log").mkdir(parents=True)
     other.mkdir()
-    assert len(listing.backups_in(target)[1]) == 2
+    assert len(files.backups_in(target)[1]) == 2
     create(stopped.request(target))
     assert (mine.exists(), other.exists()) == (False, True)
 

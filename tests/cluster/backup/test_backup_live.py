@@ -21,14 +21,14 @@ from cluster.config.config import dump
 from cluster.config.loading import load
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import decode_entries
-from raftlog.storage.layout import segment_name
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.files.layout import segment_name
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.local.status import ClusterView
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 
 pytestmark = pytest.mark.live
 

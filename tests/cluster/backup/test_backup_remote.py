@@ -16,7 +16,7 @@ from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.sources import Source, found
 from cluster.errors import LocalError
-from cluster.tier.file_set import stored_files
+from cluster.tier import stored_files
 from cluster.tier.store import retries
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Stored
@@ -61,7 +61,7 @@ def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_pa
 
 
 def test_the_next_backup_writes_what_is_new(stopped: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.tier.file_set.set_writer.PART_BYTES", 4096)
+    monkeypatch.setattr("cluster.tier.stored_files.PART_BYTES", 4096)
     first = made(stopped, url)
     before = objects(url)
     again = made(stopped, url, 1)

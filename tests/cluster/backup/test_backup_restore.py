@@ -15,14 +15,14 @@ from cluster.backup.restore import restore
 from cluster.config.loading import load
 from cluster.errors import LocalError
 from raftlog.membership import RESTORE
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from raftmq.local.init import check_data_dirs
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.rocks import RocksKV
+from statemachine.rows.digest import digest
+from statemachine.rows.rocks import RocksKV
 
 NOW_MS = 1_800_000_000_000
 

@@ -24,11 +24,11 @@ from cluster.errors import LocalError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.helper_process import background
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.storage import identity as identities
-from raftlog.storage.identity import Identity
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
-from statemachine.kv import KVError
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import KVError
+from statemachine.rows.rocks import RocksKV
 from tests.support.patience import PATIENCE_S
 
 

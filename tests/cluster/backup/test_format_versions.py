@@ -21,43 +21,34 @@ from cluster.errors import LocalError
 from cluster.peer import wire
 from cluster.peer.secret import MARK_HEAD
 from cluster.peer.wire import Kind, WireError
-from cluster.replication import early_ledger as ledger
+from cluster.replication.acks import early_ledger as ledger
 from cluster.state import manifest as checkpoint_manifest
 from cluster.state import tables
-from cluster.tier import manifest_format
-from cluster.tier.file_set import stored_files
+from cluster.tier import manifest_format, stored_files
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
 from raftlog.membership import Membership
-from raftlog.storage import (
-    genesis,
-    hard_state,
-    identity,
-    install_file,
-    log_first,
-    run_file,
-    segment,
-    segment_index,
-    vote_withheld,
-)
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
-from raftlog.storage.install_file import Install
-from raftlog.storage.run_file import Run, RunState
-from raftlog.storage.sealed_map import seal, unseal
-from raftlog.storage.segment_index import SegmentIndex
-from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.storage.files import genesis, hard_state, identity, install_file, log_first, run_file, vote_withheld
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.files.install_file import Install
+from raftlog.storage.files.run_file import Run, RunState
+from raftlog.storage.files.sealed_map import seal, unseal
+from raftlog.storage.files.vote_withheld import VoteWithheld
+from raftlog.storage.segments import segment, segment_index
+from raftlog.storage.segments.segment_index import SegmentIndex
 from raftlog.types import EMPTY_TAIL, NOBODY, EntryId, EntryType, HardState, LogTail, NodeId
-from statemachine import keys, payload, sums, trim
+from statemachine import payload, trim
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
 from statemachine.index_file import index_format
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.index_file.index_writer import IndexWriter
-from statemachine.kv import META, Batch
+from statemachine.rows import keys, sums
+from statemachine.rows.kv import META, Batch
 from statemachine.trim import Trim
 
 ROOT = Path(__file__).parents[3]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.rocks import RocksKV
+from statemachine.rows.digest import digest
+from statemachine.rows.rocks import RocksKV
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])

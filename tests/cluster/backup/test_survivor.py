@@ -13,12 +13,12 @@ from cluster.backup.survivor import look_at, recover
 from cluster.errors import LocalError
 from raftlog.errors import IdentityError
 from raftlog.membership import UNSAFE_RECOVER, Membership
-from raftlog.storage import identity as identities
-from raftlog.storage import vote_withheld
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
-from raftlog.storage.vote_withheld import VoteWithheld
 from raftlog.types import NOBODY, HardState
 
 NOW_MS = 1_800_000_000_000

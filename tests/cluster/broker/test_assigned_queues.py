@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.assignment import averagely, by_circle
+from cluster.broker.groups.assignment import averagely, by_circle
 
 
 @pytest.mark.parametrize("strategy", [averagely, by_circle])

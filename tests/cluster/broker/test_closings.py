@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cluster.broker.closings import Closings
+from cluster.broker.sends.closings import Closings
 
 
 class Path:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.broker.entry_reads import WAITING_MAX, EntryReads
+from cluster.broker.reads.entry_reads import WAITING_MAX, EntryReads
 from cluster.broker.refusal import Refused
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from raftlog.errors import OutOfRangeError, RaftLogError
-from raftlog.storage.log_reader import EntrySpan
+from raftlog.storage.log.log_reader import EntrySpan
 from tests.support.contexts import context_of
 
 

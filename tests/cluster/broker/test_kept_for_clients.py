@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.broker import group_members, subscription, tags
+from cluster.broker.filters import subscription
+from cluster.broker.groups import group_members
 from cluster.broker.refusal import Refused
 from cluster.config.config import LimitsSection
+from cluster.replication import message_head
 from cluster.replication.identity import Identity, RetryMemory
 from cluster.replication.names import NameLimits
 from cluster.replication.outcome import Outcome, ProposeResult
@@ -37,12 +39,12 @@ def beat(client_id: str, groups: list[str], text: str = "*") -> bytes:
 
 def test_long_subscriptions_and_tags_are_not_remembered() -> None:
     subscription._cached_hashes.cache_clear()
-    tags.cached_tag_hash.cache_clear()
+    message_head.cached_tag_hash.cache_clear()
     for number in range(60):
         subscription.tag_hashes(f"tag{number}" + "x" * (subscription.TEXT_MAX - 10))
-        tags.tag_hash(b"%d" % number + b"x" * 30_000)
+        message_head.tag_hash(b"%d" % number + b"x" * 30_000)
     assert subscription._cached_hashes.cache_info().currsize == 0
-    assert tags.cached_tag_hash.cache_info().currsize == 0
+    assert message_head.cached_tag_hash.cache_info().currsize == 0
     assert subscription.tag_hashes("a || b") == subscription.tag_hashes("a||b")
     assert subscription._cached_hashes.cache_info().currsize == 2
     with pytest.raises(Refused, match="too long"):

@@ -6,7 +6,7 @@ from itertools import accumulate, chain
 
 import pytest
 
-from cluster.broker.log_reads import GAP_BYTES, WHOLE_BYTES, read_body
+from cluster.broker.reads.log_reads import GAP_BYTES, WHOLE_BYTES, read_body
 from raftlog.checksums import crc32c
 from statemachine.payload import ITEM
 

@@ -7,8 +7,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.assignment import averagely, owner
-from cluster.broker.group_lag import QUEUE_UNITS, QueueLag, each_lag, queue_lags
+from cluster.broker.groups.assignment import averagely, owner
+from cluster.broker.groups.group_lag import QUEUE_UNITS, QueueLag, each_lag, queue_lags
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, EntryType

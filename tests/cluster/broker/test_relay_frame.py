@@ -7,9 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from cluster.broker.client_request import ClientAnswer, ClientRequest
-from cluster.broker.group_members import Role
-from cluster.broker.relay_frame import (
+from cluster.broker.groups.group_members import Role
+from cluster.broker.groups.relay_frame import (
     Relayed,
     RelayStatus,
     decode_relay,
@@ -17,6 +16,7 @@ from cluster.broker.relay_frame import (
     encode_relay,
     encode_reply,
 )
+from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.peer.wire import Kind, WireError, pack
 
 REQUEST = ClientRequest(326, {"properties": "\u00e9" * 70_000}, b"\xff\x00", oneway=False)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.closings import Closings
 from cluster.broker.refusal import Reason
-from cluster.broker.send_fates import SendFates
+from cluster.broker.sends.closings import Closings
+from cluster.broker.sends.send_fates import SendFates
 from cluster.replication.identity import ConnectionSession, RetryMemory
 
 OURS, FOREIGN, LATER = b"thisnode" + b"1" * 8, b"a client" + b"1" * 8, b"thisnode" + b"2" * 8

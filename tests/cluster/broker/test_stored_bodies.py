@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.stored_bodies import body_of
+from cluster.broker.reads.stored_bodies import body_of
 from statemachine.payload import ITEM
 
 FIRST = 1 << 33

@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from cluster.broker.timer_metrics import TimerMetrics
-from statemachine.timers import NEVER, TimerCounts
+from cluster.broker.timers.timer_delivery import TimerMetrics
+from statemachine.delivery.timers import NEVER, TimerCounts
 
 
 def test_gauges_and_counters() -> None:

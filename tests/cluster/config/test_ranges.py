@@ -24,7 +24,7 @@ from cluster.peer.wire import FRAME_MAX
 from cluster.runtime.environment import Environment
 from cluster.runtime.layered_config import LayeredConfig
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.core.config import RaftConfig
+from raftlog.core.state.config import RaftConfig
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.types import NodeId
 from statemachine.settings import Settings

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster import kernel
-from cluster.broker.closings import Closings
-from cluster.broker.send_fates import SendFates
+from cluster.broker.sends.closings import Closings
+from cluster.broker.sends.send_fates import SendFates
 from cluster.kernel import TWINS
-from cluster.remoting.frame import Frame
-from cluster.remoting.send_reply import SendReplyWriter
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, Send

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster import kernel
-from jepsen_like.sim.lone import LoneNode, lone_options
+from jepsen_like.sim.machines.lone import LoneNode, lone_options
 
 CONNECTED_S, SETTLED_S = 0.01, 0.2
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cluster.members import http_probe
-from cluster.members.http_probe import ANSWER_BYTES_MAX, probe_http
+from cluster.members import addresses
+from cluster.members.addresses import ANSWER_BYTES_MAX, probe_http
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.plain_server import Listen
@@ -49,6 +49,6 @@ async def test_who_answers(listens: Listen, parts: list[bytes], why: str) -> Non
 async def test_nobody_listens_or_nobody_answers(listens: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = f"127.0.0.1:{free_base_port(1)}"
     assert await probe_http(THREE, "uuid-3", "c", nobody) == "Connection refused"
-    monkeypatch.setattr(http_probe, "PROBE_S", 0.05)
+    monkeypatch.setattr(addresses, "PROBE_S", 0.05)
     host, port = await listens(after=ASKED, hangs_up=False)
     assert await probe_http(THREE, "uuid-3", "c", f"{host}:{port}") == "no answer within 0.05 s"

@@ -14,9 +14,9 @@ from cluster.config.loading import load
 from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import clear_half_made, make_directory, peer_tables
 from cluster.members.new_node import prepare
-from raftlog.storage import identity as identities
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter, encode
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter, encode
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NodeId
 

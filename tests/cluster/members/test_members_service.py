@@ -9,13 +9,12 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 
 from cluster.config.loading import load
-from cluster.members.membership_metrics import MembersMetrics
-from cluster.members.service import MembersService
+from cluster.members.service import MembersMetrics, MembersService
 from cluster.peer.roster import REMOVED, Addresses, Refusal, Removed
 from cluster.peer.roster import Membership as Handshake
 from cluster.runtime.alarms import Alarms
 from raftlog.membership import Address, Membership, promoted, with_learner, without
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId, Voter
 from tests.support.contexts import context_of
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.members.preferred import AFTER_ELECTION_MS, BETWEEN_MS, STEADY_MS, Preference
-from cluster.members.promotion import Rounds
+from cluster.members.changes import AFTER_ELECTION_MS, BETWEEN_MS, STEADY_MS, Preference, Rounds
 from raftlog.core.status import PeerStatus
 from raftlog.types import NOBODY, NodeId
 

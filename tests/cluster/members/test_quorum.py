@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.config.local_layout import NodeRecord
-from cluster.members.quorum import before_and_after, quorum_of, told
+from cluster.members.checks import before_and_after, quorum_of, told
 from raftmq.commands.status import quorum_lines
 from raftmq.local.status import ClusterView, NodeView
 

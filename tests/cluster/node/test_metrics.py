@@ -14,20 +14,18 @@ import pytest
 
 from cluster.broker import broker_metrics
 from cluster.broker.broker_metrics import BrokerLook, BrokerMetrics, ConnectionCounts, consumers_of, producers_of
-from cluster.broker.group_lag import QueueLag
+from cluster.broker.groups.group_lag import QueueLag
 from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
-from cluster.peer.link_metrics import LinkFigures
-from cluster.peer.link_state import LinkState
+from cluster.peer.link_state import LinkFigures, LinkState
 from cluster.replication.outcome import Outcome
 from cluster.runtime.loop_lag import LoopLagSampler
 from cluster.runtime.turn_watch import LongTurn
 from cluster.runtime.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
-from cluster.tier.fetch.read_metrics import ReadMetrics
-from cluster.tier.fetch.tier_reading import TierReading
+from cluster.tier.fetch.tier_reading import ReadMetrics, TierReading
 from cluster.tier.store.memory import MemoryStore
-from cluster.tier.store.request_counts import RequestCounts
+from cluster.tier.store.retries import RequestCounts
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Role
 from statemachine.tier import TierState

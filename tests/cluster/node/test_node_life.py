@@ -21,10 +21,10 @@ from cluster.retention import disk_space
 from cluster.runtime.environment import Environment
 from cluster.state.opening import StateLostError
 from raftlog.errors import DiskFullError
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
-from statemachine.kv import KVFullError
+from statemachine.rows.kv import KVFullError
 from tests.support.patience import PATIENCE_S, until
 from tests.support.small_segments import LOG
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.storage.page_cache import STEP_BYTES
+from raftlog.storage.log.page_cache import STEP_BYTES
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.peer.bandwidth import BURST_S, IDLE_MS
-from cluster.peer.catch_up import IDLE_FACTOR, CatchUp
+from cluster.peer.catch_up import BURST_S, IDLE_FACTOR, IDLE_MS, CatchUp
 
 RATE = 1_000_000
 

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.peer.implausible import ALARM, Implausible
+from cluster.peer.admission import ALARM, Implausible
 from cluster.replication.raft_driver import DriverInbox, RaftDriver
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock

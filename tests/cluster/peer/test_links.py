@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.config.config import HaSection
 from cluster.peer.connections import BULK, CONTROL
-from cluster.peer.link_metrics import LinkMetrics
-from cluster.peer.link_state import Evidence, LinkState, judge
+from cluster.peer.link_state import Evidence, LinkMetrics, LinkState, judge
 from cluster.peer.links import LOOK_EVERY_MS, Links
 from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.wire import Kind, WireError

@@ -14,7 +14,7 @@ from cluster.peer.keyring import OPEN, KeyFileError, Keyring, encode, key_id, pa
 from cluster.peer.secret import ALARM, MARK, SECRET, SecretKeeper, load, mark_of
 from cluster.runtime.alarms import Alarms
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
-from raftlog.storage.fs import FileSystem, write_file
+from raftlog.storage.files.fs import FileSystem, write_file
 from raftlog.types import NodeId
 
 OLD, NEW = b"o" * 32, b"n" * 40

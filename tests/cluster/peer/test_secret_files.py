@@ -12,7 +12,7 @@ from cluster.errors import LocalError
 from cluster.peer.keyring import key_id
 from cluster.peer.secret import MARK, SECRET, load, path_of
 from cluster.peer.secret_files import add_key, complete, copy, give, has, keys_of_new, read_keys, take, write_keys
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 
 
 def give_new_cluster(configs: list[Config], cluster: str) -> None:

@@ -11,41 +11,37 @@ import google_crc32c
 import msgspec
 import pytest
 
-from cluster.broker.client_relay import ClientRelay
-from cluster.broker.client_request import ClientAnswer, ClientRequest
-from cluster.broker.early_routes import EarlyRoutes
-from cluster.broker.entry_reads import runs_of
-from cluster.broker.group_members import Members
-from cluster.broker.groups import Groups
-from cluster.broker.offset_resets import OffsetResets
-from cluster.broker.pulls import Pulls
-from cluster.broker.queue_locks import QueueLocks
+from cluster.broker.groups.client_relay import ClientRelay
+from cluster.broker.groups.early_routes import EarlyRoutes
+from cluster.broker.groups.group_admin import Groups
+from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.reads.entry_reads import runs_of
+from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.config.config import Config
 from cluster.config.loading import load
-from cluster.remoting import heartbeat, offsets, route
-from cluster.remoting.assignment import Assignments
-from cluster.remoting.broker_figures import BrokerFigures
-from cluster.remoting.consumer_requests import ConsumerRequests
-from cluster.remoting.entries import EntryRequests
-from cluster.remoting.group_stats import GroupStats
-from cluster.remoting.order_conf import OrderConf
-from cluster.remoting.pull import PullRequests
-from cluster.remoting.query import QueryRequests
-from cluster.remoting.queue_locks import QueueLockRequests
-from cluster.remoting.recall import RecallRequests
-from cluster.remoting.replies import Replies
-from cluster.remoting.shared_answer import SharedAnswer
-from cluster.remoting.staging import StagedWriteHandlers
-from cluster.remoting.topics_admin import TopicsAdmin
+from cluster.remoting.handlers import heartbeat, offsets, route
+from cluster.remoting.handlers.assignment import Assignments
+from cluster.remoting.handlers.broker_figures import BrokerFigures
+from cluster.remoting.handlers.consumer_requests import ConsumerRequests
+from cluster.remoting.handlers.group_stats import GroupStats
+from cluster.remoting.handlers.message_requests import EntryRequests, QueryRequests, RecallRequests
+from cluster.remoting.handlers.pull import PullRequests
+from cluster.remoting.handlers.queue_locks import QueueLockRequests
+from cluster.remoting.handlers.replies import Replies
+from cluster.remoting.handlers.staging import StagedWriteHandlers
+from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
+from cluster.remoting.request import SharedAnswer
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.work import TURN_SHARE, Turns
 from cluster.wire.codec import FLAG_ONEWAY
-from cluster.wire.java_hash import java_hash
-from cluster.wire.message_format import Message, encode_message
+from cluster.wire.message_format import Message, encode_message, java_hash
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
-from raftlog.storage.log_reader import EntrySpan
+from raftlog.storage.log.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from raftlog.work import METER
 from statemachine import commands, payload

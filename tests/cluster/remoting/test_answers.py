@@ -6,7 +6,7 @@ import pytest
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import CODES, answer_of
-from cluster.remoting.reply_path import ReplyPath
+from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.room import Room
 from cluster.wire.codec import FLAG_ONEWAY, decode_header, ext_of
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from cluster.remoting import broker_figures
-from cluster.remoting.broker_settings import ROCKETMQ_NAMES
+from cluster.remoting.handlers import broker_figures
+from cluster.remoting.handlers.broker_figures import ROCKETMQ_NAMES
 from raftlog.types import NodeId
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.group_members import FIRST_HEARTBEAT_MS
-from cluster.remoting.commit_origin import CLIENTS, CLIENTS_MAX, name_committers
-from cluster.remoting.frame import Frame
+from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.forward.origins import CLIENTS, CLIENTS_MAX, name_committers
 from cluster.runtime.environment import LOCK_TTL_MS
 from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.client_request import ClientAnswer, ClientRequest
+from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.outcome import Outcome
 from cluster.wire.message_format import decode_message, encode_message_id
 from raftlog.types import NodeId
-from statemachine.offset_resets import OffsetReset
+from statemachine.consuming.offset_resets import OffsetReset
 
 HOST = ("10.0.0.1", 10911)
 FLAG_SUSPEND, FLAG_SUBSCRIPTION = 2, 4

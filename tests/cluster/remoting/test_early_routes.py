@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.early_routes import ASKS_MAX, CALLS_MS, FRESH_MS, PAUSE_MS
+from cluster.broker.groups.early_routes import ASKS_MAX, CALLS_MS, FRESH_MS, PAUSE_MS
 from raftlog.types import NOBODY, NodeId
 from statemachine import commands
 

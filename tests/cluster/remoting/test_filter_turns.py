@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import known_filters
-from cluster.broker.known_filters import KnownFilters, Unknown
+from cluster.broker.filters import known_filters
+from cluster.broker.filters.known_filters import KnownFilters, Unknown
 from cluster.broker.refusal import Refused
 from raftlog.work import METER
 from statemachine import commands

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.forward import Forwarder
+from cluster.remoting.forward.forwarder import Forwarder
 
 
 @pytest.mark.parametrize(

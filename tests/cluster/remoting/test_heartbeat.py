@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.subscription import tag_hashes
+from cluster.broker.filters.subscription import tag_hashes
 from cluster.replication.outcome import Outcome
-from cluster.wire.java_hash import java_hash
+from cluster.wire.message_format import java_hash
 from raftlog.types import NodeId
 
 JAVA = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.large_answers import sizes
+from cluster.remoting.connection.rooms import sizes
 from cluster.wire.codes import RequestCode as Code
 from cluster.wire.codes import ResponseCode
 

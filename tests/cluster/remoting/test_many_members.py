@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import group_members
-from cluster.broker.group_members import Role
-from cluster.broker.group_notices import NOTICE_UNITS, PER_SECOND
+from cluster.broker.groups import group_members
+from cluster.broker.groups.group_members import Role
+from cluster.broker.groups.group_notices import NOTICE_UNITS, PER_SECOND
 from cluster.runtime.work import TURN_SHARE
 from raftlog.work import METER
 

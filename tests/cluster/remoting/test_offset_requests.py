@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.group_offsets import YOUNG_MS
+from cluster.broker.groups.group_offsets import YOUNG_MS
 from cluster.replication.outcome import Outcome
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.forward import Forwarder
-from cluster.remoting.order_line import OrderLine
+from cluster.remoting.connection.reply_path import OrderLine
+from cluster.remoting.forward.forwarder import Forwarder
 from cluster.wire.codes import RequestCode
 from jepsen_like.sim.world import run_seed
 

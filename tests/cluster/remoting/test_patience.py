@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from cluster.config.config import LimitsSection
-from cluster.remoting.patience import LOOK_MS, Patience
-from cluster.remoting.rooms import PRESSED_MS, PROGRESS_BYTES, Rooms
+from cluster.remoting.connection.patience import LOOK_MS, Patience
+from cluster.remoting.connection.rooms import PRESSED_MS, PROGRESS_BYTES, Rooms
 
 STALLED_MS = 1_400
 BEGAN_MS = 10_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.pulls import REPAIR_RETRY_MS, REPAIR_TRIES, TRIM_RETRY_MS
+from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, TRIM_RETRY_MS
 from raftlog.errors import OutOfRangeError
 from raftlog.types import NOBODY, NodeId
 

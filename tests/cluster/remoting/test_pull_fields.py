@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cluster.broker.refusal import Refused
-from cluster.remoting import pull as pulls
-from cluster.remoting.pull import decode_pull, read_one_by_one
+from cluster.remoting.handlers import pull as pulls
+from cluster.remoting.handlers.pull import decode_pull, read_one_by_one
 from tests.cluster.remoting.conftest import FakeConnection, FakeRequest
 
 FIELDS = {"consumerGroup": "g", "topic": "t", "queueId": "3", "queueOffset": "40", "maxMsgNums": "32", "sysFlag": "2"}

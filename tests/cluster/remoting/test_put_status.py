@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cluster.remoting import send_reply
+from cluster.remoting.handlers import send_reply
 from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()

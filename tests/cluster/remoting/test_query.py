@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import message_lookup
+from cluster.broker.reads import message_lookup
 from cluster.wire.message_format import decode_messages
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
 from statemachine import message_index

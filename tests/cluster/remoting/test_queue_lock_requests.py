@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.frame import Frame
-from cluster.remoting.lock_origin import STANDING, name_standing
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.forward.origins import STANDING, name_standing
 from cluster.replication.outcome import Outcome
 from cluster.runtime.environment import LOCK_TTL_MS
 from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 from cluster.wire.codes import ResponseCode
 from raftlog.types import NodeId
 from statemachine.commands import LOCKS_LEVEL
-from statemachine.queue_locks import QUEUES_MAX
+from statemachine.consuming.queue_locks import QUEUES_MAX
 
 FRESH_MS = 50_000
 

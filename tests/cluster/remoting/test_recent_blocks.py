@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import recent_blocks
-from cluster.broker.recent_blocks import RecentBlocks
+from cluster.broker.reads import row_scan
+from cluster.broker.reads.row_scan import RecentBlocks
 from statemachine.consume_queue import BLOCK
 
 
@@ -19,7 +19,7 @@ def topic(node: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_range_is_that_of_the_store(node: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(recent_blocks, "BLOCKS_MAX", 2)
+    monkeypatch.setattr(row_scan, "BLOCKS_MAX", 2)
     rng = random.Random(seed)
     rows, state = RecentBlocks(node.state), node.state
     for _ in range(12):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.node.metrics import NodeMetrics
-from cluster.remoting.refused import (
+from cluster.remoting.handlers.refused import (
     CONNECTION_WAITING_MAX,
     DELAY_MAX_MS,
     FREE,

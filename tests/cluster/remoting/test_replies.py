@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.client_request import ClientAnswer
+from cluster.broker.services import ClientAnswer
 from cluster.wire.message_format import parse_properties
 
 LONG = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.config.config import LimitsSection
-from cluster.remoting.rooms import COUNTED_BYTES, Rooms
-from cluster.remoting.server import Dispatch, RemotingConnection
+from cluster.remoting.connection.rooms import COUNTED_BYTES, Rooms
+from cluster.remoting.connection.server import Dispatch, RemotingConnection
 from cluster.runtime.work import Turns
 
 LARGE = bytes(COUNTED_BYTES + 1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.forward import SENDS
-from cluster.remoting.route import HOLD_MS
+from cluster.remoting.forward.forwarder import SENDS
+from cluster.remoting.handlers.route import HOLD_MS
 from cluster.remoting.router import COME_BACK, LEADER_ONLY
 from cluster.wire.codes import RequestCode
 from raftlog.types import NOBODY, NodeId

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import pull_scan, pull_search
+from cluster.broker.pulls import filter_search
+from cluster.broker.reads import row_scan
 from raftlog.work import METER
 from statemachine import commands
 
@@ -111,9 +112,9 @@ def test_the_last_term_counts_like_the_first(node: Any, connect: Callable[[], An
 def test_wherever_it_is_cut_a_pull_gets_the_same(
     node: Any, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, kind: str, rotten: int | None
 ) -> None:
-    monkeypatch.setattr(pull_scan, "SCAN_WINDOW", 2)
-    monkeypatch.setattr(pull_scan, "WINDOW_UNITS", 1)
-    monkeypatch.setattr(pull_search, "SEARCH_WINDOW", 4)
+    monkeypatch.setattr(row_scan, "SCAN_WINDOW", 2)
+    monkeypatch.setattr(row_scan, "WINDOW_UNITS", 1)
+    monkeypatch.setattr(filter_search, "SEARCH_WINDOW", 4)
     for number in range(12):
         node.store("T", bytes(100 * number), tag="ab"[number % 2], user={"price": str(number % 5), "long": "x" * 5000})
     if rotten is not None:
@@ -129,9 +130,9 @@ def test_wherever_it_is_cut_a_pull_gets_the_same(
     whole = answers()
     for steps in (1, 30, 100, 5000):
         for kept in (0, 1 << 20):
-            monkeypatch.setattr(pull_scan, "STEP_UNITS", steps)
-            monkeypatch.setattr(pull_search, "STEP_UNITS", steps)
-            monkeypatch.setattr(pull_search, "KEPT_BYTES", kept)
+            monkeypatch.setattr(row_scan, "STEP_UNITS", steps)
+            monkeypatch.setattr(filter_search, "STEP_UNITS", steps)
+            monkeypatch.setattr(filter_search, "KEPT_BYTES", kept)
             node.pulls._filtered._verdicts._known.clear()
             assert answers() == whole, (steps, kept)
 
@@ -244,7 +245,7 @@ def test_what_was_trimmed_meanwhile_is_not_sent(node: Any, connect: Callable[[],
 
 
 def test_few_verdicts_are_remembered(node: Any, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_search, "VERDICTS_MAX", 10)
+    monkeypatch.setattr(filter_search, "VERDICTS_MAX", 10)
     node.store("T", *[b"m"] * 100, user={"price": "5"})
     assert numbers(pull(node, connect(), 0, "price > 10")) == (20, 100)
     assert len(node.pulls._filtered._verdicts._known) == 10

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.remoting.frame import Frame
-from cluster.remoting.remoting_request import RemotingRequest
-from cluster.remoting.shared_answer import SharedAnswer
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.request import SharedAnswer
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_frame
 from raftlog.types import NodeId
 from statemachine import commands

@@ -16,7 +16,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.ranges import ranges_of
 from cluster.node.node import Node
-from cluster.remoting import server
+from cluster.remoting.connection import server
 from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
 from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs

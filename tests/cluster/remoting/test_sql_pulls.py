@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import pull_search
 from cluster.broker.filters import sql
-from cluster.broker.offset_resets import OffsetResets
-from cluster.broker.pulls import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
-from cluster.remoting.pull import PullRequests
+from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.pulls import filter_search
+from cluster.broker.pulls.pull_service import REPAIR_RETRY_MS, REPAIR_TRIES, Pulls
+from cluster.remoting.handlers.pull import PullRequests
 from raftlog.types import NodeId
 
 
@@ -80,11 +80,11 @@ def test_one_pull_looks_at_a_bounded_number_of_messages(node: Any, pull: Any) ->
 
 def test_one_pull_reads_a_bounded_number_of_bytes(node: Any, pull: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     priced(node, 5, *[b"m" * 100_000] * 10)
-    monkeypatch.setattr(pull_search, "SEARCH_BYTES_MAX", 350_000)
-    monkeypatch.setattr(pull_search, "SEARCH_WINDOW_BYTES", 256 << 10)
+    monkeypatch.setattr(filter_search, "SEARCH_BYTES_MAX", 350_000)
+    monkeypatch.setattr(filter_search, "SEARCH_WINDOW_BYTES", 256 << 10)
     assert numbers(pull(0)) == (20, 4), "in reads of two"
-    monkeypatch.setattr(pull_search, "SEARCH_WINDOW_BYTES", 10)
-    monkeypatch.setattr(pull_search, "SEARCH_BYTES_MAX", 1)
+    monkeypatch.setattr(filter_search, "SEARCH_WINDOW_BYTES", 10)
+    monkeypatch.setattr(filter_search, "SEARCH_BYTES_MAX", 1)
     assert numbers(pull(4)) == (20, 5), "at least one, however large"
 
 
@@ -94,7 +94,7 @@ def test_one_pull_does_a_bounded_amount_of_work(node: Any, pull: Any, monkeypatc
     request = pull(0, text)
     node.advance(0)
     assert numbers(request) == (20, 3), "each costs some 8,000 units"
-    monkeypatch.setattr(pull_search, "SEARCH_UNITS_MAX", 1)
+    monkeypatch.setattr(filter_search, "SEARCH_UNITS_MAX", 1)
     for at in range(3, 6):
         request = pull(at, text)
         node.advance(0)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from cluster.repair import asking, backfill
 from cluster.repair.backfill import ALARM, HOLD, LOST, Backfill
 from cluster.repair.fetch import LOG, Fetched
-from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.progress import InstallMetrics
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from raftlog.storage.node_dir import NodeDir
@@ -27,7 +27,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "LOOK_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MIN_S", 0.0)
     monkeypatch.setattr(backfill, "RETRY_MAX_S", 0.0)
-    monkeypatch.setattr("cluster.repair.frames.PIECE", 900)
+    monkeypatch.setattr("cluster.repair.asking.PIECE", 900)
 
 
 class Core:

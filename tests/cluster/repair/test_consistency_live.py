@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.cli import cli
 from raftmq.client import connect
 from tests.support.spoiled_rows import spoil_sums

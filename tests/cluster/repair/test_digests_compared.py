@@ -10,15 +10,14 @@ import pytest
 
 from cluster.config.config import Config, ConsistencySection, NodeSection
 from cluster.repair import consistency as service
-from cluster.repair.consistency import FENCED, MISMATCH, Consistency, sums_source
-from cluster.repair.digest_entry import Digest, decode, differing, encode
+from cluster.repair.consistency import FENCED, MISMATCH, Consistency, Digest, decode, differing, encode, sums_source
 from cluster.repair.fetch import Fetched, FetchError, Refused
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.signal import Signal
 from raftlog.errors import NotLeaderError
 from raftlog.frame import make_entry
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, NodeId, Role
-from statemachine.sums import VERSION, Sums
+from statemachine.rows.sums import VERSION, Sums
 from tests.support.contexts import context_of, run_of
 
 GOOD, BAD, WORSE = {"cq": 1, "topics": 5}, {"cq": 2, "topics": 5}, {"cq": 3, "topics": 5}

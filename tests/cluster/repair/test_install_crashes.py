@@ -21,7 +21,7 @@ LIFE_CALLS = 400
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
     monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 20_000)
-    monkeypatch.setattr("cluster.repair.frames.PIECE", 1500)
+    monkeypatch.setattr("cluster.repair.asking.PIECE", 1500)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from cluster.repair import asking
 from cluster.repair import install as service
 from cluster.repair.install import ALARM, InstallService
-from cluster.repair.install_metrics import InstallMetrics
+from cluster.repair.progress import InstallMetrics
 from cluster.repair.snapshot import Snapshot
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
@@ -177,7 +177,7 @@ async def test_a_disk_that_takes_no_snapshot_does_not_stop_the_node(
 
 async def test_a_node_that_stops_resumes_later(giver: Giver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.repair.checkpoint_copy.PIECE", 2000)
-    monkeypatch.setattr("cluster.repair.frames.PIECE", 500)
+    monkeypatch.setattr("cluster.repair.asking.PIECE", 500)
     node = Running(giver)
     node.offer()
     while len(node.peers.asked) < 8:

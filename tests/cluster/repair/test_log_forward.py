@@ -18,12 +18,12 @@ from cluster.repair.log_source import log_source
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import FrameError, StorageError
 from raftlog.frame import make_entry
-from raftlog.storage import vote_withheld
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import NOBODY, Entry, EntryType, HardState, NodeId
 from statemachine.broker_state import AppliedMark
 

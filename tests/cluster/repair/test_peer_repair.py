@@ -19,9 +19,9 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.sim.world import run_seed
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry, EntryType, NodeId
 from tests.support.patience import until
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.repair import asking
 from cluster.repair.fetch import LOG, STATE, Fetched, Refused, Status
-from cluster.repair.segment_source import SEGMENT
+from cluster.repair.log_source import SEGMENT
 from cluster.repair.snapshot import Needless
 from cluster.state import manifest as manifests
 from cluster.state.checkpoints import INSTALLING
@@ -21,7 +21,7 @@ from tests.support.install_kit import Giver, Peers, Taker
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "BUSY_PAUSE_S", 0)
-    for module in ("cluster.repair.checkpoint_copy", "cluster.repair.frames"):
+    for module in ("cluster.repair.checkpoint_copy", "cluster.repair.asking"):
         monkeypatch.setattr(f"{module}.PIECE", 700)
 
 

@@ -15,10 +15,11 @@ from cluster.replication.append_runner import (
     SCORE_INLINE,
     SCORE_MAX,
     SLOW_S,
+    STALL_BURST_S,
+    STALL_SHARE,
     AppendRunner,
     DiskPace,
 )
-from cluster.replication.stall_budget import STALL_BURST_S, STALL_SHARE
 from raftlog.types import FLAG_ROLL, Entry, HardState, NodeId
 from tests.support.node_kit import WINDOW_BYTES, no_ops
 from tests.support.patience import until

@@ -6,8 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, ApplyLane, pieces, size_of
-from cluster.replication.apply_runner import is_small
+from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, ApplyLane, is_small, pieces, size_of
 from cluster.runtime.lanes import ThreadLaneRunner
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after

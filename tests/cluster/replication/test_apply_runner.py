@@ -6,10 +6,9 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from cluster.replication import apply_runner
-from cluster.replication.apply_lane import Applied
-from cluster.replication.apply_runner import ApplyRunner
-from cluster.replication.stall_budget import STALL_BURST_S, STALL_SHARE
+from cluster.replication import apply_lane
+from cluster.replication.append_runner import STALL_BURST_S, STALL_SHARE
+from cluster.replication.apply_lane import Applied, ApplyRunner
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
 from tests.support.node_kit import WINDOW_BYTES, no_ops
@@ -89,7 +88,7 @@ async def test_a_large_run_and_what_follows_it_go_to_the_lane_in_order() -> None
 
 async def test_a_run_that_waited_a_little_keeps_the_next_ones_on_the_loop() -> None:
     lane = Lane()
-    lane.seconds = apply_runner.SLOW_S + STALL_BURST_S / 2
+    lane.seconds = apply_lane.SLOW_S + STALL_BURST_S / 2
     runner, done, _ = runner_of(lane)
     made = no_ops(2)
     runner.submit(made[:1])
@@ -102,14 +101,14 @@ async def test_a_run_that_waited_a_little_keeps_the_next_ones_on_the_loop() -> N
 async def test_a_stall_sends_the_next_runs_to_the_lane_until_it_is_paid() -> None:
     lane = Lane()
     owed_s = 0.2
-    lane.seconds = apply_runner.SLOW_S + STALL_BURST_S + owed_s * STALL_SHARE
+    lane.seconds = apply_lane.SLOW_S + STALL_BURST_S + owed_s * STALL_SHARE
     runner, done, _ = runner_of(lane)
     made = no_ops(3)
     runner.submit(made[:1])
     lane.seconds = 0.0
     runner.submit(made[1:2])
     await until(lambda: done == [1, 2])
-    await asyncio.sleep(owed_s + apply_runner.SLOW_S + STALL_BURST_S + owed_s * STALL_SHARE)  # from the stall's end on
+    await asyncio.sleep(owed_s + apply_lane.SLOW_S + STALL_BURST_S + owed_s * STALL_SHARE)  # from the stall's end on
     runner.submit(made[2:])
     assert lane.seen == [(1, True), (2, False), (3, True)]
     runner.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.replication.effects import Effects
+from cluster.replication.offset_order import Effects
 from statemachine.commands import COMMIT_OFFSETS, END_SESSIONS, unpack
 
 P = b"\1" * 16

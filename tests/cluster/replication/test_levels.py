@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.config.config import ModesSection
-from cluster.replication.ack_levels import Ack, LevelError, ack_of, default_level, level_named, name_of
+from cluster.replication.acks.ack_levels import Ack, LevelError, ack_of, default_level, level_named, name_of
 
 
 @pytest.mark.parametrize(

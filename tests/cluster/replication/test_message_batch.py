@@ -18,8 +18,15 @@ from cluster.replication.message_batch import (
     message_size,
     normal_kind,
 )
-from cluster.replication.message_head import SCHEDULE_TOPIC, MessageHead, Schedule, topic_field
-from cluster.replication.message_keys import KEYS_MARK, key_words, property_of
+from cluster.replication.message_head import (
+    KEYS_MARK,
+    SCHEDULE_TOPIC,
+    MessageHead,
+    Schedule,
+    key_words,
+    property_of,
+    topic_field,
+)
 from cluster.wire import message_format
 from statemachine import commands, payload
 from statemachine.message_index import RECORD, key_hash

@@ -15,9 +15,9 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DiskFullError
 from raftlog.frame import make_entry, tail_after
 from raftlog.messages import AppendEntriesReply, Message, RequestVoteReply
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, HardState, LogTail, NodeId
 
 DATA = Path("/data")

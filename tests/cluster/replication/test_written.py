@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.replication.written import ASK_MS, LEASE_MS, WrittenRelay
+from cluster.replication.acks.written import ASK_MS, LEASE_MS, WrittenRelay
 from cluster.runtime.signal import Signal
 from raftlog.types import EntryId, NodeId, Role
 

@@ -8,14 +8,23 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from cluster.retention.pin_alarm import LOG_PINNED, PATIENCE_MS, PinAlarm
-from cluster.retention.pinned import SLICE_BYTES, SLICE_ROWS, Gather, Pin, Slice, gather
+from cluster.retention.pinned import (
+    LOG_PINNED,
+    PATIENCE_MS,
+    SLICE_BYTES,
+    SLICE_ROWS,
+    Gather,
+    Pin,
+    PinAlarm,
+    Slice,
+    gather,
+)
 from cluster.runtime.alarms import Alarms
 from raftlog.errors import OutOfRangeError
 from statemachine.commands import DROP_TIMERS, END_HALVES
-from statemachine.half_messages import HalfMessage
+from statemachine.delivery.half_messages import HalfMessage
+from statemachine.delivery.timers import TimerRow
 from statemachine.payload import ITEM, RowKind
-from statemachine.timers import TimerRow
 
 ALL = 1 << 62
 

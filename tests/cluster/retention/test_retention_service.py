@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import Config, NodeSection, PeerNode, RetentionSection
-from cluster.retention import topic_ages
+from cluster.retention import policy
 from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
@@ -25,8 +25,8 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV
 from raftlog.errors import NotLeaderError, StorageError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, LogTail, NodeId, Role
 from statemachine import commands, payload
@@ -206,7 +206,7 @@ async def test_topics_with_a_time_of_their_own_take_turns(
     make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a look that ended early, the next one goes on with the next topic."""
-    monkeypatch.setattr(topic_ages, "LOOKS_MAX", 1)
+    monkeypatch.setattr(policy, "LOOKS_MAX", 1)
     node = make(ms=10**9)
     own = {"read_queues": 1, "write_queues": 1, "attributes": {"retention.ms": "1000"}}
     node.add(EntryType.COMMAND, commands.pack([["create_topic", {"name": name} | own, False] for name in "tu"]))
@@ -222,7 +222,7 @@ async def test_topics_that_keep_longer_are_asked_only_where_age_takes_something(
     make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(topic_ages.KeptLonger, "floor", lambda self, *window: asked.append(window[-1]))
+    monkeypatch.setattr(policy.KeptLonger, "floor", lambda self, *window: asked.append(window[-1]))
     node = make()
     node.store(300)
     node.checkpoint()

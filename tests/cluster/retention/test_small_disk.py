@@ -36,8 +36,8 @@ ballast = Ballast()
 ROCKS = (
     FILL
     + """
-from statemachine.kv import FAMILIES, Batch, KVFullError
-from statemachine.rocks import RocksKV
+from statemachine.rows.kv import FAMILIES, Batch, KVFullError
+from statemachine.rows.rocks import RocksKV
 
 def write(kv, number):
     batch = Batch()
@@ -91,10 +91,10 @@ LOG = (
 from uuid import UUID
 from cluster.replication.append_lane import RETRY, AppendLane, PersistJob, PrepareLane
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EntryType, HardState, NodeId
 
 fs, size = OsFileSystem(), 4 << 20

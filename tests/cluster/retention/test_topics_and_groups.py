@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.config.config import RetentionSection
-from cluster.retention import consumers, topic_ages
+from cluster.retention import consumers, policy
 from cluster.retention.consumers import Behind
-from cluster.retention.policy import Floor
-from cluster.retention.topic_ages import LEAST_OFFSETS, STEP_OFFSETS, KeptLonger, Place, gone_earlier
+from cluster.retention.policy import LEAST_OFFSETS, STEP_OFFSETS, Floor, KeptLonger, Place, gone_earlier
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, EntryType
@@ -136,8 +135,8 @@ def test_what_a_topic_keeps_shorter_goes_when_it_is_worth_an_entry() -> None:
 
 def test_a_look_names_so_many_queues_and_the_next_one_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A TRIM with all queues of a hundred thousand topics would be an entry without a bound."""
-    monkeypatch.setattr(topic_ages, "LOOKS_MAX", 2)
-    monkeypatch.setattr(topic_ages, "PAGE_TOPICS", 2)
+    monkeypatch.setattr(policy, "LOOKS_MAX", 2)
+    monkeypatch.setattr(policy, "PAGE_TOPICS", 2)
     leader = Leader(**dict.fromkeys("abcde", str(HOUR)), f="0")
     many = {"name": "d", "read_queues": 7, "write_queues": 7, "attributes": {"retention.ms": str(HOUR)}}
     leader.run(["create_topic", many, False])

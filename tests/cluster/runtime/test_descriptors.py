@@ -12,7 +12,7 @@ import pytest
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.source import ConfigError
-from cluster.remoting.acceptor import Acceptor
+from cluster.remoting.connection.acceptor import Acceptor
 from cluster.runtime import descriptors
 
 

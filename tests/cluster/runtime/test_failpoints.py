@@ -15,7 +15,7 @@ from cluster.runtime.failpoint_fs import FailpointFileSystem
 from cluster.runtime.failpoint_seams import FailpointLane, FailpointTransport
 from cluster.runtime.failpoints import ACTIONS, POINTS, FailpointError, FailpointSet, parse_action
 from raftlog.messages import Heartbeat, Message
-from raftlog.storage.fs import FileSystem, OsFileSystem
+from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from raftlog.types import NodeId
 
 WAIT_S = 20.0

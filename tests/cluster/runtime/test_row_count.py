@@ -11,10 +11,10 @@ import pytest
 from cluster.runtime.environment import Environment
 from cluster.runtime.row_count import count_apart, counted
 from raftlog.types import EMPTY_TAIL
-from statemachine import sums
 from statemachine.broker_state import BrokerState
-from statemachine.kv import OFFSETS, Batch, KVError
-from statemachine.rocks import RocksKV
+from statemachine.rows import sums
+from statemachine.rows.kv import OFFSETS, Batch, KVError
+from statemachine.rows.rocks import RocksKV
 from tests.support.node_kit import entries_after
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.broker.message_lookup import message_at
-from cluster.broker.send_back import REPEATED_MS
+from cluster.broker.reads.message_lookup import message_at
+from cluster.broker.sends.redelivery import REPEATED_MS
 from cluster.retention.pinned import Slice
 from cluster.wire.codec import encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.client_relay import ANSWER_MS, IN_HAND_MAX, SILENCE_MS
-from cluster.broker.client_request import HANDED_OVER, ClientAnswer, ClientRequest
-from cluster.broker.group_members import CLIENT_ID_MAX, Role
+from cluster.broker.groups.client_relay import ANSWER_MS, IN_HAND_MAX, SILENCE_MS
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, Role
+from cluster.broker.groups.relay_frame import GROUP_MAX
 from cluster.broker.refusal import Reason, Refused
-from cluster.broker.relay_frame import GROUP_MAX
+from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.peer.wire import Kind
-from cluster.remoting.forward import WORKS_MAX
+from cluster.remoting.forward.forwarder import WORKS_MAX
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from cluster.wire.codes import ResponseCode
 from jepsen_like.sim.world import run_seed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachine.dedup import READ_PARTS, Dedup
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 from tests.cluster.sim.test_sim_proposals import OK, UNKNOWN, answered, ask, stored
 from tests.support.sim_cluster import ClientPath, SimCluster
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.broker.message_lookup import KeyLookup, KeyQuery, QueryResult, message_at
+from cluster.broker.reads.message_lookup import KeyLookup, KeyQuery, QueryResult, message_at
 from cluster.wire.message_format import decode_message_id
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 

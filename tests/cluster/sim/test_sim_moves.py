@@ -10,7 +10,7 @@ import pytest
 
 from cluster.members.moving import UNREACHED, Place, Proof
 from cluster.repair.fetch import FetchError, Status
-from jepsen_like.sim.machine import BROKER_PORT, PEER_PORT, host_of, uuid_of
+from jepsen_like.sim.machines.machine import BROKER_PORT, PEER_PORT, host_of, uuid_of
 from raftlog.types import NodeId
 from tests.support.sim_cluster import SimCluster, SimNode
 

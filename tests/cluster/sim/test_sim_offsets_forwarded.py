@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.remoting.frame import Frame
+from cluster.remoting.connection.frame import Frame
 from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import NOBODY, NodeId
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture

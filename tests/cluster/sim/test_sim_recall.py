@@ -9,9 +9,8 @@ import pytest
 
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import decode_message
-from cluster.wire.recall_handle import RecallHandle, decode_recall_handle
-from statemachine.timers import TimerCounts
+from cluster.wire.message_format import RecallHandle, decode_message, decode_recall_handle
+from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode, send_frame
 
 DELAYED = "TIMER_DELAY_MS\x015000\x02"

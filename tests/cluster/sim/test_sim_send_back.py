@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.send_back import copied_properties
+from cluster.broker.sends.redelivery import copied_properties
 from cluster.replication.outcome import Outcome
 from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import staged_delivery, staged_writes
 from cluster.broker.copies import copies_of
-from cluster.broker.staged_delivery import WRITE_LEFT
+from cluster.broker.transactions import staged_delivery, staged_writes
+from cluster.broker.transactions.staged_delivery import WRITE_LEFT
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem, build_batch
 from raftlog.errors import StorageError
-from statemachine.staged_writes import WINNERS_MAX, AttemptState
-from statemachine.timers import TimerCounts
+from statemachine.delivery.staged_writes import WINNERS_MAX, AttemptState
+from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode
 
 SEED = 17

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.group_members import EXPIRY_MS, SCAN_MS
+from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.peer import connections
 from cluster.peer.keyring import Keyring
 from cluster.wire.codec import encode_frame

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.broker.delays import TIMER_TOPIC, Delayed, Delays
-from cluster.broker.message_lookup import message_at
-from cluster.broker.timers import ROWS_MAX
-from cluster.replication.message_head import Schedule, topic_field
-from cluster.replication.message_keys import property_of
+from cluster.broker.reads.message_lookup import message_at
+from cluster.broker.timers.timer_delivery import ROWS_MAX
+from cluster.replication.message_head import Schedule, property_of, topic_field
 from cluster.wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from raftlog.errors import StorageError
 from statemachine import commands
-from statemachine.timers import TimerCounts
+from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 
 SMALL = {"limits.message_bytes_max": 4096, "limits.batch_bytes_max": 8192, "limits.frame_bytes_max": 1 << 17}

@@ -13,7 +13,7 @@ from cluster.wire.codec import encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
 from statemachine import commands
-from statemachine.half_messages import Pending
+from statemachine.delivery.half_messages import Pending
 from statemachine.payload import decode
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, HALF, ROLLBACK, UNKNOWN, Half, Producer

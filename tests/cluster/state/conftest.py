@@ -18,14 +18,14 @@ from cluster.runtime.failpoints import FailpointSet
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_kv import MemoryKV
-from raftlog.storage.fs import FileSystem, OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.fs import FileSystem, OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.node_dir import create_node_dir
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, HardState, NodeId
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 from tests.support.node_kit import GROUP, START_MS, Clock, entries_after
 
 SEGMENT_SIZE = 64 * 1024

@@ -12,9 +12,9 @@ from cluster.state import tables
 from cluster.state.checkpointer import ALARM
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.run_file import RunFile, RunState, load_run
-from statemachine.kv import KVCorruptError
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.run_file import RunFile, RunState, load_run
+from statemachine.rows.kv import KVCorruptError
 
 Place = Any
 

@@ -16,12 +16,12 @@ from cluster.state.live_copy import CheckpointBusyError, copy_database
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import CorruptLogError
-from raftlog.storage.fs import OsFileSystem
-from statemachine import keys
+from raftlog.storage.files.fs import OsFileSystem
 from statemachine.broker_state import AppliedMark
-from statemachine.kv import CQ, META, OFFSETS, Batch
-from statemachine.rocks import RocksKV
 from statemachine.rocks_reader import CheckpointReader
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, META, OFFSETS, Batch
+from statemachine.rows.rocks import RocksKV
 
 Place = Any
 
@@ -138,7 +138,7 @@ def test_a_manifest_is_its_own_proof(place: Place) -> None:
     for at in range(len(data)):
         if at not in (8, 9):
             assert manifests.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], 1, Path("x")) is None
-    from raftlog.storage.sealed_map import seal
+    from raftlog.storage.files.sealed_map import seal
 
     assert manifests.decode(seal(manifests.MAGIC, 1, 1, {"index": 1}), 1, Path("x")) is None
     with pytest.raises(CorruptLogError, match="start a newer RaftMQ"):

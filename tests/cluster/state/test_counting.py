@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from cluster.state.counting import Counting
+from cluster.state.node_storage import Counting
 from cluster.state.recovery_status import Stages
 from jepsen_like.fakes.memory_kv import MemoryKV
-from statemachine import sums
 from statemachine.broker_state import BrokerState
-from statemachine.kv import CQ, INDEX, Batch
+from statemachine.rows import sums
+from statemachine.rows.kv import CQ, INDEX, Batch
 
 ROWS = 30
 
@@ -31,7 +31,7 @@ def test_counting_is_a_stage_and_tells_how_far_it_is(
     monkeypatch.setattr(sums, "PROGRESS_ROWS", 4)
     now = iter(range(0, 1000, 3))
     stages = Stages(lambda: 0.0)
-    with caplog.at_level(logging.INFO, "cluster.state.counting"):
+    with caplog.at_level(logging.INFO, "cluster.state.node_storage"):
         counted = Counting(stages, lambda: float(next(now)))(kv)
     assert counted == sums.count(kv)
     assert "sums" in stages.milliseconds

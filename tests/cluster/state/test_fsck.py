@@ -14,7 +14,7 @@ import pytest
 
 from cluster.state import suspect
 from cluster.state.fsck import Fsck
-from raftlog.storage.verify import Severity
+from raftlog.storage.verify.verify_directory import Severity
 from raftmq.cli import run as raftmq
 
 Place = Any

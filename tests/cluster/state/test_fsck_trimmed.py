@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.state.fsck import Fsck
-from raftlog.storage.fs import OsFileSystem
+from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.log_build import LogBuild
-from raftlog.storage.verify import Severity
+from raftlog.storage.verify.verify_directory import Severity
 
 Place = Any
 

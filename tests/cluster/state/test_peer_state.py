@@ -11,16 +11,15 @@ import pytest
 
 from cluster.repair import asking
 from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused, Status
-from cluster.repair.log_source import log_source
+from cluster.repair.log_source import log_source, state_source
 from cluster.repair.peer_state import StateFetch, note_answer
-from cluster.repair.state_source import state_source
 from cluster.state import manifest as manifests
 from cluster.state import suspect
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.opening import StateLostError
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NOBODY, HardState, NodeId
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 
 Place = Any
 

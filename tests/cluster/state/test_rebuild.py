@@ -12,9 +12,9 @@ import pytest
 from cluster.state import suspect
 from cluster.state.overlay_fs import OverlayFileSystem
 from cluster.state.rebuild import SEGMENT, START, Rebuild, RebuildPlan
-from raftlog.storage import vote_withheld
+from raftlog.storage.files import vote_withheld
 from raftmq.cli import run as raftmq
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 
 Place = Any
 

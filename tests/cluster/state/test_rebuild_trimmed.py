@@ -11,7 +11,7 @@ from cluster.state.rebuild import CHECKPOINT, SEGMENT, START, Rebuild, RebuildEr
 from raftlog.frame import make_entry
 from raftlog.types import EntryType
 from statemachine import commands
-from statemachine.digest import digest
+from statemachine.rows.digest import digest
 from statemachine.trim import Trim, encode
 
 Place = Any

@@ -20,17 +20,17 @@ from cluster.state.checkpoints import Checkpoints
 from cluster.state.scrub import FIRST_AFTER_MS, Scrubber
 from cluster.state.suspect import give_up
 from raftlog.frame import make_entry
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EntryType, HardState, NodeId
-from statemachine import keys
 from statemachine.broker_state import BrokerState
 from statemachine.commands import pack
-from statemachine.kv import TOPICS, Batch
-from statemachine.rocks import RocksKV
+from statemachine.rows import keys
+from statemachine.rows.kv import TOPICS, Batch
+from statemachine.rows.rocks import RocksKV
 from tests.support.patience import PATIENCE_S, until
 
 GROUP = 1

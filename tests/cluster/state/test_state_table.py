@@ -14,11 +14,11 @@ from cluster.state import suspect
 from cluster.state.opening import StateLostError
 from cluster.state.state_case import Done, Facts, StateCase, classify
 from raftlog.errors import CorruptLogError
-from raftlog.storage import vote_withheld
-from raftlog.storage.run_file import RunFile
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.run_file import RunFile
 from statemachine.broker_state import AppliedMark
-from statemachine.digest import digest
-from statemachine.kv import KVCorruptError, KVError
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import KVCorruptError, KVError
 
 Place = Any
 Replay = Callable[..., None]
@@ -315,9 +315,9 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
     storage = place.open()
     place_mark = storage.state.applied_mark
     storage.close(clean=False)
-    from statemachine import keys
-    from statemachine.kv import META, Batch
-    from statemachine.rocks import RocksKV
+    from statemachine.rows import keys
+    from statemachine.rows.kv import META, Batch
+    from statemachine.rows.rocks import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     batch = Batch()
@@ -330,7 +330,7 @@ def test_a_state_of_another_log_is_refused(place: Place, tmp_path: Any, new_plac
 
 def test_a_state_in_use_or_of_a_newer_version_is_no_damage(place: Place) -> None:
     place.run(10, checkpoint=True)
-    from statemachine.rocks import RocksKV
+    from statemachine.rows.rocks import RocksKV
 
     kv = RocksKV(str(place.path / "state"))
     with pytest.raises(KVError, match="stop that one"):

@@ -11,8 +11,8 @@ import pytest
 
 from cluster.config.config import Config, NodeSection, TierSection
 from cluster.config.ranges import dangers
-from cluster.tier import age_seals, segment_reads
-from jepsen_like.sim.tier_store import CALM, Weather
+from cluster.tier import segment_reads, uploader
+from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType
 from statemachine.commands import COMMIT_OFFSETS
 from tests.support.tiered_cluster import Tiered
@@ -126,7 +126,7 @@ def test_a_segment_that_an_entry_closes_which_is_not_written_yet_is_not_closed_a
     """The leader of the moment when it became full has proposed that entry already."""
     log: Any = SimpleNamespace(first_position=0, tail=SimpleNamespace(segment_base=0, index=7))
     state: Any = SimpleNamespace(tier=SimpleNamespace(verified_to=lambda _: 0), trim_position=0)
-    ages = age_seals.AgeSeals(state, log, cast(Any, None))
+    ages = uploader.AgeSeals(state, log, cast(Any, None))
     ages._looked = segment_reads.Looked(100, 1000)
     for base, due in ((0, True), (100, True), (101, False)):
         tail: Any = SimpleNamespace(segment_base=base, index=8)
@@ -137,7 +137,7 @@ def test_a_message_behind_many_other_entries_is_found_in_steps(
     tiered: Callable[..., Tiered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_reads, "READ_BYTES", 256)
-    monkeypatch.setattr(age_seals, "LOOK_BYTES_MAX", 1024)
+    monkeypatch.setattr(uploader, "LOOK_BYTES_MAX", 1024)
     made = tiered(35, **SOON)
     for queue in range(40):
         made.sim.propose(made.sim.leader(), [COMMIT_OFFSETS, [["g" * 100, 1, queue % 2, 1]]])

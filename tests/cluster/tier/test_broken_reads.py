@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.tier.fetch.broken import PAUSE_MAX_S
+from cluster.tier.fetch.errors import PAUSE_MAX_S
 from cluster.tier.scrub.scrubber import Wishes
 from raftmq.client.errors import Refused, error_of
 from statemachine.tier import LOG_PREFIX

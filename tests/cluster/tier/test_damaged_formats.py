@@ -11,12 +11,12 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cluster.tier.file_set.stored_files import BadDescriptionError, StoredFile, StoredPart, decode, encode
 from cluster.tier.manifest_format import Head, Page, Segment, decode_head, decode_page, segment_of
 from cluster.tier.object_names import HEAD, manifest_version, page_base, page_name, parse
 from cluster.tier.state_copies.copy_format import index_of
 from cluster.tier.store.errors import BadAnswer
 from cluster.tier.store.object_store import check_name
+from cluster.tier.stored_files import BadDescriptionError, StoredFile, StoredPart, decode, encode
 from jepsen_like.fuzz import mutate
 from statemachine.tier import SegmentSpan, TierPart, TierSegment, TierState
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from cluster.broker.read_levels import FORCE, LEVELS, NOT_IN_DISK, NOT_IN_MEM, PAUSE_MS
-from jepsen_like.sim.tier_store import AWAY, CALM
+from cluster.broker.reads.read_levels import FORCE, LEVELS, NOT_IN_DISK, NOT_IN_MEM, PAUSE_MS
+from jepsen_like.sim.machines.tier_store import AWAY, CALM
 from tests.support.sim_cluster import SimNode
 from tests.support.tier_pulls import FOUND, NOT_MATCHED, pull, queues
 from tests.support.tiered_cluster import Tiered

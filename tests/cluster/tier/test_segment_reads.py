@@ -13,7 +13,7 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
 from cluster.tier import segment_reads
 from cluster.tier.segment_reads import READ_BYTES, Piece, SegmentReads
-from raftlog.storage.log_reader import EntrySpan
+from raftlog.storage.log.log_reader import EntrySpan
 from tests.support.contexts import context_of
 from tests.support.lanes_in_line import InLine
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from google_crc32c import value as crc32c
 
-from cluster.tier.file_set import stored_files
+from cluster.tier import stored_files
 from cluster.tier.state_copies import copy_format
 from cluster.tier.state_copies.copy_format import StateCopy, garbage, is_description, kept, pending
-from jepsen_like.sim.tier_store import CALM, Weather
+from jepsen_like.sim.machines.tier_store import CALM, Weather
 from tests.support.sim_cluster import SELDOM_S
 from tests.support.tiered_cluster import FOLDER, Tiered
 
@@ -116,7 +116,7 @@ def test_a_bad_store_and_new_leaders_leave_whole_copies(
 ) -> None:
     """Also while removals of a leader that was killed arrive late."""
     monkeypatch.setattr(copy_format, "KEPT", 1)
-    monkeypatch.setattr("cluster.tier.file_set.set_writer.PART_BYTES", 2048)  # so that some do not change
+    monkeypatch.setattr("cluster.tier.stored_files.PART_BYTES", 2048)  # so that some do not change
     made = tiered(seed, Weather(refused=0.05, lost=0.1, late=0.15, torn=0.05, late_s=(0.5, 90.0)))
     for _ in range(5):
         made.send(30)

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.tier.object_names import parse
 from cluster.tier.store.errors import Denied
-from jepsen_like.sim.tier_store import CALM, Weather
+from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType
 from tests.support.sim_cluster import SimNode
 from tests.support.tiered_cluster import FOLDER, Tiered

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.broker.pull_scan import Found
+from cluster.broker.reads.row_scan import Found
 from cluster.tier.fetch.errors import DamagedError
+from cluster.tier.fetch.evicted_messages import OldReads
 from cluster.tier.fetch.object_reads import ObjectReads
-from cluster.tier.fetch.old_messages import OldReads
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
-from cluster.tier.scrub.index_of_tier import IndexOfTier
-from cluster.tier.scrub.scrubber import Report, Scrubber, Source, Wishes, log_bytes
-from raftlog.storage.genesis import Genesis
+from cluster.tier.scrub.scrubber import IndexOfTier, Report, Scrubber, Source, Wishes, log_bytes
+from raftlog.storage.files.genesis import Genesis
 from statemachine.tier import TierPart, TierSegment
 from tests.support.tier_kit import CountingStore
 from tests.support.tiered_cluster import FOLDER, Tiered

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from cluster.broker.group_lag import queue_lags
-from cluster.broker.old_pulls import first_offset
-from cluster.tier.fetch.broken import RETRY_MAX_S
-from jepsen_like.sim.tier_store import CALM, Weather
-from statemachine.groups import GroupConfig
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.groups.group_lag import queue_lags
+from cluster.tier.fetch.errors import RETRY_MAX_S
+from jepsen_like.sim.machines.tier_store import CALM, Weather
+from statemachine.consuming.groups import GroupConfig
 from tests.support.tier_pulls import BUSY, MOVED, NOT_MATCHED, pull, queues, read_all
 from tests.support.tiered_cluster import EVICTING, FOLDER, Tiered
 

@@ -10,8 +10,7 @@ import pytest
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
-from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes
-from cluster.tier.scrub.survey import survey
+from cluster.tier.scrub.scrubber import LeaderChangedError, Report, Scrubber, Source, Wishes, log_bytes, survey
 from cluster.tier.store.errors import Unreachable
 from cluster.tier.store.lineage import LineageStore
 from cluster.tier.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from cluster.wire.codec import (
     ext_of,
     is_true,
 )
-from cluster.wire.java_hash import java_hash
+from cluster.wire.message_format import java_hash
 
 VECTOR = bytes.fromhex(
     "000000250100002100690001df0000000100000000000000000000000c0005746f7069630000000154"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.java_hash import java_hash
 from cluster.wire.message_format import (
     MAGIC_V2,
     SYS_FLAG_BORN_IPV6,
@@ -26,6 +25,7 @@ from cluster.wire.message_format import (
     encode_host,
     encode_message,
     encode_message_id,
+    java_hash,
     parse_properties,
     stored_properties,
 )

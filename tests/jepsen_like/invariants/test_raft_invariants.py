@@ -9,8 +9,8 @@ import pytest
 
 from jepsen_like.invariants.membership import MemberInvariants, check_own
 from raftlog import membership as memberships
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry
 from raftlog.messages import RequestVoteReply

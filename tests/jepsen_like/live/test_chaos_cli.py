@@ -9,12 +9,12 @@ import pytest
 
 from cluster.errors import LocalError
 from jepsen_like.live.conclusion import Conclusion
-from jepsen_like.live.owned import FOLDER_VARIABLE
+from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
-from jepsen_like.live.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.session import Wish, check_space, run_folder, space_needed
-from jepsen_like.live.stories import STORIES
-from jepsen_like.live.subject import Capability
+from jepsen_like.live.stories.story_table import STORIES
+from jepsen_like.live.subjects.owned import FOLDER_VARIABLE
+from jepsen_like.live.subjects.subject import Capability
 from raftmq.cli import run
 
 WAITING = ("report-004-surge",)
@@ -143,7 +143,7 @@ def test_each_fault_comes_before_any_comes_again() -> None:
 
 
 def test_the_state_folder_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jepsen_like.live.owned import state_folder
+    from jepsen_like.live.subjects.owned import state_folder
 
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "s"))
     assert state_folder() == tmp_path / "s"

@@ -14,16 +14,16 @@ from jepsen_like.history import HistoryWriter
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.explain import explain, find_losses
 from jepsen_like.live.judge import judge
-from jepsen_like.live.monitor import Monitor
-from jepsen_like.live.nemesis_seam import Counts, Effect, Stage
+from jepsen_like.live.nemeses.nemesis_seam import Counts, Effect, Stage
+from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
-from jepsen_like.live.owned import Owned
-from jepsen_like.live.payload import SIZES, body_of, id_of
 from jepsen_like.live.plan import Plan
-from jepsen_like.live.processes import Processes
-from jepsen_like.live.proxy import Pair, Traffic
-from jepsen_like.live.scenarios import NEMESES
-from jepsen_like.live.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
+from jepsen_like.live.probes.monitor import Monitor
+from jepsen_like.live.subjects.owned import Owned
+from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
+from jepsen_like.live.subjects.processes import Processes
+from jepsen_like.live.subjects.proxy import Pair, Traffic
+from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
 
 
 def state(term: int, leads: bool, leader: int | None = 1, applied: int = 5, committed: int = 5) -> NodeState:

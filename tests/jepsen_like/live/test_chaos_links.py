@@ -9,14 +9,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from cluster.config.config import HaSection
-from cluster.peer.link_metrics import LinkMetrics
+from cluster.peer.link_state import LinkMetrics
 from cluster.peer.links import Links
 from cluster.peer.roster import Membership
 from cluster.peer.slow_turns import SlowTurns
 from cluster.peer.transport import Handlers, HeartbeatNet, PeerTransport
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import SystemClock
-from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.subjects.proxy import Fabric
 from raftlog.types import NodeId, Role
 from raftmq.local.process import free_base_port
 from tests.support.patience import until

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.errors import LocalError
-from jepsen_like.live.owned import FOLDER_VARIABLE, Owned, state_folder, sweep
+from jepsen_like.live.subjects.owned import FOLDER_VARIABLE, Owned, state_folder, sweep
 
 
 @pytest.fixture

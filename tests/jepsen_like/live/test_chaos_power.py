@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.live.power import NodeDisk, ShimError, build_shim, read_journal
+from jepsen_like.live.harm.power import NodeDisk, ShimError, build_shim, read_journal
 from tests.support.tools import needs
 
 pytestmark = needs("gcc")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.peer.wire import Kind, pack
-from jepsen_like.live.proxy import Fabric
+from jepsen_like.live.subjects.proxy import Fabric
 
 WAIT_S = 10.0
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from xxhash import xxh3_128
 
-from jepsen_like.live.keyed_messages import KeyedMessages
-from jepsen_like.live.tier_probe import TierProbe
+from jepsen_like.live.probes.keyed_messages import KeyedMessages
+from jepsen_like.live.probes.tier_probe import TierProbe
 
 SEGMENT = 100
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.runtime.turn_metrics import TurnMetrics
 from cluster.runtime.turn_watch import LongTurn
-from jepsen_like.live.long_turns import turns_of
+from jepsen_like.live.probes.long_turns import turns_of
 
 
 def test_the_longest_turn_and_what_the_meter_does_not_explain() -> None:

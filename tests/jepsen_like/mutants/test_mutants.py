@@ -20,7 +20,7 @@ from jepsen_like.mutants import __main__ as mutants
 from jepsen_like.mutants.__main__ import CONFIG, HARMLESS, draw, judge_here, main, requests_of, summary, verdict
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, make_copy
 
-FILE = "raftlog/core/quorum.py"
+FILE = "raftlog/core/state/quorum.py"
 TEXT = """def f(xs: list[int]) -> int:
     total = 0
     for x in xs:
@@ -68,9 +68,9 @@ def test_a_seed_draws_the_same_places_again_each_once_and_another_seed_others(tm
     ("file", "first", "engines"),
     [
         ("cluster/peer/links.py", "tests/cluster/peer", ["full"]),
-        ("cluster/replication/early_answers.py", "tests/cluster/replication", ["full"]),
-        ("raftlog/core/quorum.py", "tests/raftlog/core", ["core", "full"]),
-        ("statemachine/kv.py", "tests/statemachine", ["full"]),
+        ("cluster/replication/acks/early_answers.py", "tests/cluster/replication", ["full"]),
+        ("raftlog/core/state/quorum.py", "tests/raftlog/core", ["core", "full"]),
+        ("statemachine/rows/kv.py", "tests/statemachine", ["full"]),
     ],
 )
 def test_a_mutant_is_judged_by_the_tests_of_its_folder_then_by_the_simulator(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import raftlog
 from raftlog.errors import RaftLogError
-from statemachine.kv import KVError
+from statemachine.rows.kv import KVError
 
 
 def main(root: str, file: str, name: str) -> int:

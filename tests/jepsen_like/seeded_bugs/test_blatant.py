@@ -25,7 +25,7 @@ BLATANT = replace(
     BUGS["C11b"],
     id="C00",
     title="one vote less than a majority commits",
-    edits=(Edit("raftlog/core/quorum.py", _AGREED.format("-"), _AGREED.format("+")),),
+    edits=(Edit("raftlog/core/state/quorum.py", _AGREED.format("-"), _AGREED.format("+")),),
 )
 """Not in the catalogue, which holds what unit tests pass."""
 
@@ -62,7 +62,9 @@ def test_unit_tests_notice_a_blatant_bug_and_pass_a_subtle_one() -> None:
 
 
 def test_a_copy_whose_tests_cannot_be_collected_does_not_pass() -> None:
-    broken = Bug("X", "", "", "core", ("x",), "", "", (Edit("raftlog/core/quorum.py", "def majority(", "def other("),))
+    broken = Bug(
+        "X", "", "", "core", ("x",), "", "", (Edit("raftlog/core/state/quorum.py", "def majority(", "def other("),)
+    )
     assert not outcome(broken).unnoticed
 
 
@@ -80,13 +82,13 @@ def test_the_layers_of_a_bug_decide_which_tests_run() -> None:
     def touches(*files: str) -> tuple[str, ...]:
         return folders(files)
 
-    assert touches("raftlog/core/log.py") == ("tests/raftlog/core",)
-    assert touches("raftlog/storage/fs.py", "raftmq/client/connection.py") == (
+    assert touches("raftlog/core/state/log.py") == ("tests/raftlog/core",)
+    assert touches("raftlog/storage/files/fs.py", "raftmq/client/connection.py") == (
         "tests/raftlog/storage",
         "tests/raftmq/client",
     )
     assert "tests/cluster/sim" in touches("cluster/node/node.py")
-    assert touches("statemachine/kv.py", "statemachine/apply.py") == ("tests/statemachine",)
+    assert touches("statemachine/rows/kv.py", "statemachine/apply.py") == ("tests/statemachine",)
 
 
 def test_one_measure_at_a_time() -> None:

@@ -177,7 +177,7 @@ def test_a_copy_that_cannot_run_catches_nothing() -> None:
         ("election-safety",),
         "",
         "nodes 3\ncampaign 1\nrun\n",
-        (Edit("raftlog/core/quorum.py", "    return voters // 2 + 1", "    return voters[0]"),),
+        (Edit("raftlog/core/state/quorum.py", "    return voters // 2 + 1", "    return voters[0]"),),
     )
     row = matrix.row(broken, 1)
     assert not row.caught

@@ -8,9 +8,9 @@ from __future__ import annotations
 from jepsen_like.core_sim.scripted import Stage
 from jepsen_like.seeded_bugs.catalogue import load_all
 from raftlog.core import read_index
-from raftlog.core.progress import Inflights, Progress
 from raftlog.core.raft import Raft
-from raftlog.core.read_queue import ReadQueue
+from raftlog.core.state.progress import Inflights, Progress
+from raftlog.core.state.read_queue import ReadQueue
 from raftlog.core.step import step
 from raftlog.errors import ProposalDroppedError
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat, RequestVote, RequestVoteReply, TimeoutNow

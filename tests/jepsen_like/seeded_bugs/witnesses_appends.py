@@ -9,11 +9,11 @@ from uuid import UUID
 
 from cluster.replication.append_lane import AppendLane, Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
-from jepsen_like.sim.disk import FaultyFileSystem
+from jepsen_like.sim.machines.disk import FaultyFileSystem
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 
 DATA = Path("/data")

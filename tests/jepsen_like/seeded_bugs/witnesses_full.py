@@ -11,29 +11,29 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
-from cluster.broker.log_reads import read_intact
+from cluster.broker.reads.log_reads import read_intact
 from cluster.node.node import Node
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from cluster.wire.codec import FLAG_RESPONSE, encode_frame
 from cluster.wire.codes import ResponseCode
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.fakes.memory_kv import MemoryKV
-from jepsen_like.sim.disk import FaultyFileSystem, Left
+from jepsen_like.sim.machines.disk import FaultyFileSystem, Left
 from jepsen_like.sim.scripted import Stage
 from raftlog.errors import StorageError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 from raftmq.client.connection import Connection
 from raftmq.client.errors import Unknown
 from raftmq.client.send_window import Pending, SendWindow, out_of_time
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
-from statemachine.digest import digest
 from statemachine.message_index import RECORD, MessageIndex, key_hash
 from statemachine.query import QueueItem
-from statemachine.stage import Stage as StagedRows
+from statemachine.rows.digest import digest
+from statemachine.rows.stage import Stage as StagedRows
 
 T = TypeVar("T")
 DATA = Path("/data")

@@ -9,9 +9,9 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from cluster.broker.closings import Closings
-from cluster.broker.send_fates import SendFates
-from cluster.remoting.send_reply import SendReplyWriter
+from cluster.broker.sends.closings import Closings
+from cluster.broker.sends.send_fates import SendFates
+from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot

@@ -8,7 +8,7 @@ from uuid import UUID
 from jepsen_like.core_sim.member import members_of
 from jepsen_like.core_sim.scripted import Stage
 from raftlog.core import replication
-from raftlog.core.members import Members
+from raftlog.core.state.members import Members
 from raftlog.errors import MembershipError
 from raftlog.membership import Address, Membership, with_learner, without
 from raftlog.messages import AppendEntries, InstallSnapshot

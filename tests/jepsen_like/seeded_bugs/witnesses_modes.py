@@ -9,14 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from cluster.config.config import ModesSection
+from cluster.replication.acks.early_answers import EarlyAnswers, Stage
 from cluster.replication.append_lane import RETRY, AppendLane, PersistJob
-from cluster.replication.early_answers import EarlyAnswers, Stage
-from jepsen_like.sim.disk import FaultyFileSystem
+from jepsen_like.sim.machines.disk import FaultyFileSystem
 from raftlog.frame import make_entry
 from raftlog.messages import TimeoutNow
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryId, EntryType, NodeId
 
 DATA = Path("/data")

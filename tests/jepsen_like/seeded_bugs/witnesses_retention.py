@@ -5,12 +5,13 @@ from __future__ import annotations
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import EMPTY_TAIL, Entry, EntryType
-from statemachine import commands, keys, payload, trim
+from statemachine import commands, payload, trim
 from statemachine.broker_state import BrokerState
-from statemachine.digest import digest
-from statemachine.kv import CQ
+from statemachine.delivery.staged_writes import AttemptState
 from statemachine.message_index import key_hash
-from statemachine.staged_writes import AttemptState
+from statemachine.rows import keys
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import CQ
 from tests.support.bug_schedules import holds
 
 

@@ -9,8 +9,8 @@ from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog import membership
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.log_build import LogBuild, SegmentBuild
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, create_node_dir, open_node_dir

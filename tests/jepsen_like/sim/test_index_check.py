@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.index_check import not_found
+from jepsen_like.sim.checks.index_check import not_found
 from tests.support.sim_cluster import SimCluster, send_frame
 
 

@@ -10,8 +10,8 @@ import pytest
 from cluster.retention import pinned
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
-from statemachine.half_messages import HalfMessages
-from statemachine.timers import Timers
+from statemachine.delivery.half_messages import HalfMessages
+from statemachine.delivery.timers import Timers
 
 NODES = "nodes 3 segment_size=8192 checkpoint_every_ms=300 retained_bytes=8192 carried=1 delayed=1 transactions=1"
 SHORT = f"{NODES} producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 4\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.broker.pulls import Pulls
-from cluster.remoting.server import RemotingConnection
-from cluster.replication.effects import Effects
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.remoting.connection.server import RemotingConnection
+from cluster.replication.offset_order import Effects
 from cluster.replication.pending import TopicBarriers
 from cluster.wire.codes import RequestCode
-from jepsen_like.sim.odd import CODES, draw_odd
+from jepsen_like.sim.hostile.odd import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play
 from statemachine.commands import DELETE_GROUP
@@ -60,7 +60,7 @@ def test_messages_for_what_a_topic_was_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_topic_that_takes_nothing_and_is_told_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.broker.sends.PERM_WRITE", 4)
+    monkeypatch.setattr("cluster.broker.sends.send_service.PERM_WRITE", 4)
     assert found("nodes 3 remakes=1\nlead 1\nremake 4\nsettle\n")[0][0] == "topics"
 
 
@@ -96,7 +96,7 @@ def test_strangers_that_are_believed_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bytes_that_are_never_given_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.replication.twins.Twins.take", lambda twins, sends: [])
+    monkeypatch.setattr("cluster.replication.acks.early_answers.Twins.take", lambda twins, sends: [])
     assert found(HARM.format("twice"))[0][0] in ("answers", "memory")
 
 

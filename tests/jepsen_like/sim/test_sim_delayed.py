@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import timers as delivery
-from jepsen_like.sim.delayed import Sent, found_wrong
+from cluster.broker.timers import timer_delivery as delivery
+from jepsen_like.sim.clients.delayed import Sent, found_wrong
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
 from raftmq.client.message import Message
-from statemachine import timers
+from statemachine.delivery import timers
 
 SCRIPT = "nodes 3 queues=2 delayed=1\nlead 1\ndemand 4\nkill 1\nwait 3\nstart 1\nsettle\n"
 

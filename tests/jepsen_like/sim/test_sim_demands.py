@@ -6,9 +6,9 @@ from collections.abc import Generator
 
 import pytest
 
-from cluster.broker.group_offsets import Offsets
-from cluster.broker.message_lookup import KeyLookup, QueryResult
-from cluster.broker.pulls import Pulls
+from cluster.broker.groups.group_offsets import Offsets
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.reads.message_lookup import KeyLookup, QueryResult
 from jepsen_like.sim.options import LATER_KINDS, draw
 from jepsen_like.sim.scripted import play
 from statemachine.dedup import ProducerSession

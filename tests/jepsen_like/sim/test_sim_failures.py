@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.broker import send_back
-from cluster.broker.send_back import SendBacks
-from jepsen_like.sim.failures import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
+from cluster.broker.sends import redelivery
+from cluster.broker.sends.redelivery import SendBacks
+from jepsen_like.sim.clients.failures import DEAD, RETRY, Copy, Failure, FailureJudge, outcome_of
+from jepsen_like.sim.clients.raw_client import Answer
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.raw_client import Answer
 from jepsen_like.sim.scripted import play
 
 SCRIPT = "nodes 3 failures=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
@@ -37,7 +37,7 @@ def recognises_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(send_back, "is_dead", lambda wanted, group, message: wanted.delay_level < 0)
+    patch.setattr(redelivery, "is_dead", lambda wanted, group, message: wanted.delay_level < 0)
 
 
 @pytest.mark.parametrize("breaks", [swallows, recognises_nothing, never_dead])

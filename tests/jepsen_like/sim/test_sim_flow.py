@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.network import EdgeConditions, Endpoint, Network
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.network import EdgeConditions, Endpoint, Network
 
 
 class Side(asyncio.Protocol):

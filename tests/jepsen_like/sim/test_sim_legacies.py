@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.broker.timers import TimerDelivery
-from cluster.broker.transactions import Transactions
+from cluster.broker.timers.timer_delivery import TimerDelivery
+from cluster.broker.transactions.half_messages import Transactions
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
-from statemachine.offset_resets import OffsetResets
+from statemachine.consuming.offset_resets import OffsetResets
 from statemachine.removals import Done
 
 SCRIPT = "nodes 3 legacies=1\nlead 1\ndemand 4\nkill 1\nwait 2\nstart 1\nsettle\n"

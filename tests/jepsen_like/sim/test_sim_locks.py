@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.group_offsets import Offsets
-from cluster.broker.queue_locks import QueueLocks
-from jepsen_like.sim.lock_judge import READS_S, SLACK_S, TTL_S, LockJudge
+from cluster.broker.groups.group_offsets import Offsets
+from cluster.broker.groups.queue_locks import QueueLocks
+from jepsen_like.sim.locks.lock_judge import READS_S, SLACK_S, TTL_S, LockJudge
+from jepsen_like.sim.locks.ordered import GROUP, ReadInOrder
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.ordered import GROUP, ReadInOrder
 from jepsen_like.sim.scripted import play
 from jepsen_like.sim.world import CLOSE_MS, World, run_seed
-from statemachine import queue_locks
 from statemachine.commands import done
+from statemachine.consuming import queue_locks
 from statemachine.removals import Done
 
 KILLED = "kill 1\nwait 5\nstart 1\nsettle\n"

@@ -16,13 +16,13 @@ import pytest
 
 from cluster.wire.message_format import decode_message
 from jepsen_like.commit_seed import commit_seed
-from jepsen_like.sim.asking import dial
-from jepsen_like.sim.clients import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
-from jepsen_like.sim.clock import START_WALL_MS
-from jepsen_like.sim.delayed import LATER_TOPIC, QUEUES
-from jepsen_like.sim.failures import outcome_of
-from jepsen_like.sim.machine import Machine
-from jepsen_like.sim.raw_client import Answer, RawConnection
+from jepsen_like.sim.clients.asking import dial
+from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
+from jepsen_like.sim.clients.delayed import LATER_TOPIC, QUEUES
+from jepsen_like.sim.clients.failures import outcome_of
+from jepsen_like.sim.clients.raw_client import Answer, RawConnection
+from jepsen_like.sim.machines.clock import START_WALL_MS
+from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.scripted import Stage
 
 CHUNK = 250

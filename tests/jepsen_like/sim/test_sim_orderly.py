@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cluster.state.checkpointer import Checkpointer
-from jepsen_like.sim.reigns import Reigns
+from jepsen_like.sim.checks.reigns import Reigns
 from jepsen_like.sim.scripted import play
 from raftlog.core import transfer
 from raftlog.core.raft import Raft
 from raftlog.messages import TimeoutNow
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import NOBODY, EntryId, NodeId, Role
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.sim.clients import Attempt, Foreign
-from jepsen_like.sim.disk import DigestKV, FaultyFileSystem, lost_rows
-from jepsen_like.sim.faults import plan
+from jepsen_like.sim.clients.client_machines import Attempt, Foreign
+from jepsen_like.sim.faults.fault_plan import plan
 from jepsen_like.sim.judge import bounds
-from jepsen_like.sim.loop import EventBudgetError, Process, SimLoop
-from jepsen_like.sim.network import EdgeConditions, Network
+from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, lost_rows
+from jepsen_like.sim.machines.loop import EventBudgetError, Process, SimLoop
+from jepsen_like.sim.machines.network import EdgeConditions, Network
 from jepsen_like.sim.options import ADDED_KINDS, FAULT_KINDS, LATER_KINDS, STALL_KINDS, STALLS_FROM, draw
-from statemachine.kv import CQ, META, Batch
+from statemachine.rows.kv import CQ, META, Batch
 
 
 class Machines:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cluster.state.suspect import why_suspect
-from jepsen_like.sim.machine import DATA
+from jepsen_like.sim.machines.machine import DATA
 from jepsen_like.sim.scripted import Stage
 from raftlog.types import NodeId
-from statemachine.kv import KVCorruptError
+from statemachine.rows.kv import KVCorruptError
 
 TWO = NodeId(2)
 

@@ -1,6 +1,6 @@
 """Whole nodes with short retention: queues begin alike everywhere, disks shrink, restarts and failures change nothing.
 
-Every run is also held to jepsen_like.sim.trim_check, and what is above the first offsets to the log checker."""
+Every run is also held to jepsen_like.sim.checks.trim_check, and what is above the first offsets to the log checker."""
 
 from __future__ import annotations
 

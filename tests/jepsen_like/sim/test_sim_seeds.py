@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.broker.sends import Sends
+from cluster.broker.sends.send_service import Sends
 from cluster.node.services import NodeServices
 from cluster.replication.raft_driver import RaftDriver
 from jepsen_like.fakes.memory_fs import MemoryFile
 from jepsen_like.sim.campaign import Summary, run_range, shrink
-from jepsen_like.sim.faults import plan
+from jepsen_like.sim.faults.fault_plan import plan
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.world import SimResult, run_seed
 from raftlog.core.raw_node import Ready

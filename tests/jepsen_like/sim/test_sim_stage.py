@@ -12,8 +12,8 @@ import pytest
 from cluster.runtime import framing
 from jepsen_like.fakes.memory_fs import SECTOR, MemoryFile
 from jepsen_like.script import ScriptError
-from jepsen_like.sim.disk import FaultyFileSystem, Left
-from jepsen_like.sim.monitor import SEEN_BY_CLIENTS
+from jepsen_like.sim.checks.monitor import SEEN_BY_CLIENTS
+from jepsen_like.sim.machines.disk import FaultyFileSystem, Left
 from jepsen_like.sim.scripted import Stage, play
 from raftlog.types import NodeId
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from jepsen_like.sim.machines.steps import AbandonedError, Steps, may_stop
 from jepsen_like.sim.scripted import play
-from jepsen_like.sim.steps import AbandonedError, Steps, may_stop
 
 
 def test_work_stops_where_it_may_and_goes_on() -> None:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from cluster.broker.read_levels import FORCE, LEVELS
-from jepsen_like.sim.lanes import DiskSpeed, SimLane
-from jepsen_like.sim.loop import Process, SimLoop
-from jepsen_like.sim.machine import DATA, Machine
-from jepsen_like.sim.network import EdgeConditions, Network
+from cluster.broker.reads.read_levels import FORCE, LEVELS
+from jepsen_like.sim.checks.tier_check import FOLDER, TierCheck
+from jepsen_like.sim.machines.lanes import DiskSpeed, SimLane
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.machine import DATA, Machine
+from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.steps import may_stop
 from jepsen_like.sim.options import TIER_READS_FROM, draw, stream
 from jepsen_like.sim.scripted import Stage
-from jepsen_like.sim.steps import may_stop
-from jepsen_like.sim.tier_check import FOLDER, TierCheck
-from raftlog.storage import layout
+from raftlog.storage.files import layout
 from raftlog.types import NodeId
-from statemachine.kv import META, Batch
+from statemachine.rows.kv import META, Batch
 from statemachine.tier import TierState
 
 ONE, TWO = NodeId(1), NodeId(2)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.broker import transactions
-from cluster.broker.transactions import End, Transactions
+from cluster.broker.transactions import half_messages
+from cluster.broker.transactions.half_messages import End, Transactions
+from jepsen_like.sim.clients.transactors import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
 from jepsen_like.sim.options import draw
 from jepsen_like.sim.scripted import play
-from jepsen_like.sim.transactors import ASKED_LATE_S, COMMIT, ROLLBACK, TransactionJudge
 from statemachine.commands import done
-from statemachine.half_messages import HalfMessages
+from statemachine.delivery.half_messages import HalfMessages
 
 KILLED = "kill 1\nwait 5\nstart 1\nsettle\n"
 SHORT = "nodes 3 transactions=1 producers=1 foreign=1 window=1 think_s=0.05\nlead 1\nload 1\ndemand 3\n"
@@ -36,7 +36,7 @@ def ends_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactions, "mismatch", lambda asked, message: "")
+    patch.setattr(half_messages, "mismatch", lambda asked, message: "")
 
 
 def rolls_nothing_back(patch: pytest.MonkeyPatch) -> None:

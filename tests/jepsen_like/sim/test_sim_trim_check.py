@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from jepsen_like.sim.machine import Machine
-from jepsen_like.sim.pin_check import PinCheck
-from jepsen_like.sim.trim_check import TrimCheck
+from jepsen_like.sim.checks.pin_check import PinCheck
+from jepsen_like.sim.checks.trim_check import TrimCheck
+from jepsen_like.sim.machines.machine import Machine
 from raftlog.types import Entry, EntryType
 from statemachine import commands, payload
 from statemachine import trim as trims

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.sim.clients import FULL, TOPIC, WAIT_FALSE, Wishes, promise_of
-from jepsen_like.sim.excuses import Excuses
+from jepsen_like.sim.checks.excuses import Excuses
+from jepsen_like.sim.checks.reigns import Reign, Reigns
+from jepsen_like.sim.clients.client_machines import FULL, TOPIC, WAIT_FALSE, Wishes, promise_of
 from jepsen_like.sim.options import Options, draw, stream
-from jepsen_like.sim.reigns import Reign, Reigns
 from jepsen_like.sim.scripted import play
 from raftlog.types import NodeId
 

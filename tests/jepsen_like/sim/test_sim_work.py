@@ -12,9 +12,17 @@ import pytest
 from cluster.replication.apply_lane import ApplyLane
 from cluster.runtime import environment
 from cluster.runtime.chores import DiskLag
-from jepsen_like.sim.loop import Process, SimLoop
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.turn_bounds import (
+    DRAIN_BOUND,
+    SEND_BYTES,
+    TURN_BOUND,
+    drain_bound,
+    name_of,
+    turn_bound,
+    unmetered,
+)
 from jepsen_like.sim.options import draw
-from jepsen_like.sim.turn_bounds import DRAIN_BOUND, SEND_BYTES, TURN_BOUND, drain_bound, name_of, turn_bound, unmetered
 from jepsen_like.sim.world import World
 from raftlog.work import METER, charge
 from tests.support.sim_cluster import SimCluster

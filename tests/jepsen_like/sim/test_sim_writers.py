@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import staged_delivery
+from cluster.broker.transactions import staged_delivery
+from jepsen_like.sim.clients.writers import WriteJudge
 from jepsen_like.sim.options import WRITES_FROM, draw
 from jepsen_like.sim.scripted import play
-from jepsen_like.sim.writers import WriteJudge
 from statemachine.commands import CommandResult
-from statemachine.staged_writes import STAGED_DUE, AttemptState, StagedWrites
-from statemachine.timers import Timers
+from statemachine.delivery.staged_writes import STAGED_DUE, AttemptState, StagedWrites
+from statemachine.delivery.timers import Timers
 
 SCRIPT = "nodes 3 writes=1\nlead 1\ndemand 3\nkill 1\nwait 2\nstart 1\nsettle\n"
 

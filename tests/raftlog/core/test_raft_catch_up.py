@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.core.config import RaftConfig
+from raftlog.core.state.config import RaftConfig
 from raftlog.messages import AppendEntries
 from raftlog.types import EntryType, NodeId
 from tests.support.lone_leader import ONE, THREE, TWO, LoneLeader

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import FrameError, InvariantViolationError
 from raftlog.frame import FRAME_LENGTH_MAX
 from raftlog.messages import AppendEntries, AppendEntriesReply, Heartbeat

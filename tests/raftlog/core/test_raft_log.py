@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.core.config import RaftConfig
-from raftlog.core.entry_cache import EntryCache
-from raftlog.core.log import READ_BYTES, READ_ENTRIES, RaftLog
-from raftlog.core.terms import TermRanges
+from raftlog.core.state.config import RaftConfig
+from raftlog.core.state.entry_cache import EntryCache
+from raftlog.core.state.log import READ_BYTES, READ_ENTRIES, RaftLog
+from raftlog.core.state.terms import TermRanges
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import make_entry, tail_after
 from raftlog.types import FLAG_ROLL, NOBODY, HardState, LogTail, NodeId

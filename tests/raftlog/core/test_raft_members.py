@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from raftlog.core.config import RaftConfig
-from raftlog.core.progress import Inflights, Progress
 from raftlog.core.raw_node import RawNode
+from raftlog.core.state.config import RaftConfig
+from raftlog.core.state.progress import Inflights, Progress
 from raftlog.errors import ImplausibleMessageError, InvariantViolationError, MembershipError, NotLeaderError
 from raftlog.frame import make_entry
 from raftlog.membership import Address, Membership, encode, with_learner, without

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.plausible import TERM_STEP_MAX
 from raftlog.core.raw_node import RawNode
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import ImplausibleMessageError
 from raftlog.messages import (
     AppendEntries,

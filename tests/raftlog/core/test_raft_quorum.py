@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from raftlog.core.quorum import agreed_value, lower_median, majority
+from raftlog.core.state.quorum import agreed_value, lower_median, majority
 
 
 @pytest.mark.parametrize("voters", range(1, 10))

@@ -17,8 +17,8 @@ from uuid import UUID
 
 import pytest
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode, Ready
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import MembershipError, ProposalDroppedError
 from raftlog.membership import Address, Membership, promoted, with_learner, without
 from raftlog.messages import InstallSnapshot

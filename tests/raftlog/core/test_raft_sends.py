@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raftlog.core.config import RaftConfig
 from raftlog.core.replication import ENTRY_BYTES
+from raftlog.core.state.config import RaftConfig
 from raftlog.messages import AppendEntries, Heartbeat, HeartbeatReply
 from raftlog.types import EntryType, NodeId
 from tests.support.lone_leader import ONE, THREE, TWO, LoneLeader

@@ -10,8 +10,8 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 from tests.support.install_node import Giver, Node
 

@@ -13,9 +13,9 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, DiskFullError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import genesis_entry, make_entry
-from raftlog.storage.fs import storage_error
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import storage_error
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType
 
 DATA = Path("/data")

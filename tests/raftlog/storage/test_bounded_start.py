@@ -9,11 +9,13 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry
-from raftlog.storage import active_index, layout, recovery_active, scan
-from raftlog.storage.fs import read_file
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segment_index import SegmentIndex, decode_index
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import read_file
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.recovery import recovery_active
+from raftlog.storage.segments import active_index, scan
+from raftlog.storage.segments.segment_index import SegmentIndex, decode_index
 from raftlog.types import LogTail, NodeId
 
 DATA = Path("/data")

@@ -6,9 +6,9 @@ from pathlib import Path
 from uuid import UUID
 
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail, NodeId
 
 SEGMENT = 64 * 1024

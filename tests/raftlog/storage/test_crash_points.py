@@ -12,8 +12,8 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry
 from tests.support.failing_calls import DATA, KINDS, failed_lives, seeds_of
 

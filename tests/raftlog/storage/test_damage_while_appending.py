@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
-from raftlog.core.config import RaftConfig
 from raftlog.core.raw_node import RawNode
+from raftlog.core.state.config import RaftConfig
 from raftlog.errors import DamagedLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.membership import Membership
 from raftlog.messages import AppendEntries, AppendEntriesReply
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, Voter
 
 ONE, TWO = NodeId(1), NodeId(2)

@@ -10,17 +10,24 @@ import pytest
 
 from raftlog.errors import CorruptLogError, FrameError, IdentityError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry, tail_after
-from raftlog.storage import genesis as genesis_format
-from raftlog.storage import identity as identities
-from raftlog.storage import install_file, log_first, run_file, vote_withheld
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import decode_slot, encode_slot
-from raftlog.storage.identity import Identity
-from raftlog.storage.install_file import Install
-from raftlog.storage.run_file import Run, RunState
-from raftlog.storage.segment import decode_header, decode_mark, encode_header, encode_mark, mark_of, newest_mark
-from raftlog.storage.segment_index import SegmentIndex, decode_index, encode_index
-from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.storage.files import genesis as genesis_format
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files import install_file, log_first, run_file, vote_withheld
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import decode_slot, encode_slot
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.files.install_file import Install
+from raftlog.storage.files.run_file import Run, RunState
+from raftlog.storage.files.vote_withheld import VoteWithheld
+from raftlog.storage.segments.segment import (
+    decode_header,
+    decode_mark,
+    encode_header,
+    encode_mark,
+    mark_of,
+    newest_mark,
+)
+from raftlog.storage.segments.segment_index import SegmentIndex, decode_index, encode_index
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, HardState, LogTail, NodeId
 
 CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -14,11 +14,11 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem, PowerCut
 from raftlog.errors import DiskFullError, OutOfSpaceError, StorageError
-from raftlog.storage.fs import Buffers
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.run_file import Run, RunFile, RunState
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, newest_mark
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import Buffers
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.files.run_file import Run, RunFile, RunState
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, newest_mark
 from raftlog.types import Entry, HardState, NodeId
 
 DATA = Path("/data")

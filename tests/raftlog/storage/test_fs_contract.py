@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
-from raftlog.storage.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
-from raftlog.storage.trash import TrashReport, set_aside
+from raftlog.storage.files.fs import IOV_MAX, FileSystem, OsFileSystem, read_file, write_file, zero_fill
+from raftlog.storage.files.trash import TrashReport, set_aside
 from raftlog.work import CALL_UNITS, ITEM_UNITS, METER
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, InvariantViolationError, StorageError
-from raftlog.storage.hard_state import SLOT_OFFSETS, HardStateStore
+from raftlog.storage.files.hard_state import SLOT_OFFSETS, HardStateStore
 from raftlog.types import HardState, NodeId
 
 PATH = Path("/data/hard_state")

@@ -8,8 +8,8 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import IdentityError
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NOBODY, HardState, NodeId
 from tests.support.install_node import DATA, GROUP, Giver, Node

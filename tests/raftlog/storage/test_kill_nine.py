@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from random import Random
 
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.segmented_log import SegmentedLog
 
 GROUP = 7
 WRITER = """
@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from random import Random
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.log.segmented_log import SegmentedLog
 rng = Random(int(sys.argv[2]))
 log = SegmentedLog.open(OsFileSystem(), Path(sys.argv[1]), group_id=7)
 while True:

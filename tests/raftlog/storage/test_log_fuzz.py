@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import CorruptLogError, DamagedLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, decode_entries
-from raftlog.storage import genesis as genesis_format
-from raftlog.storage import layout
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.hard_state import decode_slot
-from raftlog.storage.segment import decode_mark, newest_mark
-from raftlog.storage.segment_index import decode_index
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.verify import irrelevant_ranges, verify_log
+from raftlog.storage.files import genesis as genesis_format
+from raftlog.storage.files import layout
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.files.hard_state import decode_slot
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import decode_mark, newest_mark
+from raftlog.storage.segments.segment_index import decode_index
+from raftlog.storage.verify.verify_directory import irrelevant_ranges, verify_log
 from raftlog.types import EMPTY_TAIL, Entry
 
 DATA = Path("/data")

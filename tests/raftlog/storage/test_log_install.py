@@ -10,9 +10,9 @@ from google_crc32c import value as crc32c
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, StorageError
-from raftlog.storage import install_file, vote_withheld
-from raftlog.storage.fs import OsFileSystem, read_file
-from raftlog.storage.hard_state import HardStateStore
+from raftlog.storage.files import install_file, vote_withheld
+from raftlog.storage.files.fs import OsFileSystem, read_file
+from raftlog.storage.files.hard_state import HardStateStore
 from raftlog.types import NOBODY, HardState
 from tests.support.damaged_disk import row
 from tests.support.install_node import CHECKPOINT, DATA, GROUP, LAST, Giver, Node

@@ -10,9 +10,9 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import DamagedLogError, FrameError, OutOfRangeError, StorageError
 from raftlog.frame import make_entry
-from raftlog.storage.damage import DamagedRange
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.damage import DamagedRange
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 
 DATA = Path("/data")

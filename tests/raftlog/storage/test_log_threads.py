@@ -13,9 +13,9 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, OutOfRangeError
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry
 from tests.support.beside import beside
 
@@ -85,7 +85,7 @@ def test_close_waits_for_a_preparation(
         go_on.wait(30)
         events.append("zeroed")
 
-    monkeypatch.setattr("raftlog.storage.log_preparer.zero_fill", slow_fill)
+    monkeypatch.setattr("raftlog.storage.log.log_preparer.zero_fill", slow_fill)
     preparer = threading.Thread(target=log.prepare_next)
     preparer.start()
     assert zeroing.wait(30)

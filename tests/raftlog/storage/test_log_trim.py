@@ -18,9 +18,9 @@ from raftlog.errors import (
     OutOfSpaceError,
     StorageError,
 )
-from raftlog.storage import log_first
+from raftlog.storage.files import log_first
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry
 from tests.support.damaged_disk import row
 

@@ -13,12 +13,12 @@ from raftlog import membership as memberships
 from raftlog.errors import FrameError, IdentityError
 from raftlog.frame import make_entry
 from raftlog.membership import Address, Membership
-from raftlog.storage import identity as identities
-from raftlog.storage.genesis import Voter
-from raftlog.storage.identity import Ancestor, Identity
+from raftlog.storage.files import identity as identities
+from raftlog.storage.files.genesis import Voter
+from raftlog.storage.files.identity import Ancestor, Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import all_above, members_at_opening, newest_above
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry, EntryType, NodeId
 
 CLUSTER = UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -11,8 +11,8 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, FrameError
 from raftlog.frame import FrameHeader
-from raftlog.storage import layout, log_first
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.files import layout, log_first
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 from tests.support.damaged_disk import Disk
 

@@ -15,10 +15,10 @@ from google_crc32c import value as crc32c
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, IdentityError, StorageError
 from raftlog.frame import make_entry
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.hard_state import HardStateStore
-from raftlog.storage.identity import Expected, Identity
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.hard_state import HardStateStore
+from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftlog.types import EntryType, HardState, NodeId
 
@@ -67,7 +67,7 @@ def test_another_cluster_node_or_group(directory: Path) -> None:
 def test_in_use_names_the_process(directory: Path) -> None:
     """The holder is another process: flock excludes across processes, and goes with its holder."""
     script = (
-        "import sys; from pathlib import Path; from raftlog.storage.fs import OsFileSystem;"
+        "import sys; from pathlib import Path; from raftlog.storage.files.fs import OsFileSystem;"
         "from raftlog.storage.node_dir import open_node_dir;"
         "node = open_node_dir(OsFileSystem(), Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )

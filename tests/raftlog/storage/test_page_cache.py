@@ -10,11 +10,11 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
 from raftlog.frame import make_entry
-from raftlog.storage import page_cache
-from raftlog.storage.fs import FileSystem, OsFileSystem
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.fs import FileSystem, OsFileSystem
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log import page_cache
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EntryType, NodeId
 from tests.support.cached_pages import cached_share
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from jepsen_like.fakes.memory_fs import MemoryFile, MemoryFileSystem
 from raftlog.frame import make_entry
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EntryType, NodeId
 
 SEGMENT = 64 * 1024

@@ -1,4 +1,5 @@
-"""Rows of raftlog/storage/recovery_table.py about damaged and missing frames: kept back, fetched, never cut."""
+"""Rows of raftlog/storage/recovery/recovery_table.py about damaged and missing frames: kept back, fetched, never
+cut."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFile
 from raftlog.errors import CorruptLogError, DamagedLogError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.damage import DamagedRange
-from raftlog.storage.fs import read_file, write_file
-from raftlog.storage.log_reader import LogReader
-from raftlog.storage.run_file import Run, RunFile, RunState
-from raftlog.storage.segment import (
+from raftlog.storage.files.fs import read_file, write_file
+from raftlog.storage.files.run_file import Run, RunFile, RunState
+from raftlog.storage.log.log_reader import LogReader
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.damage import DamagedRange
+from raftlog.storage.segments.segment import (
     LOCAL_HEADER_SIZE,
 )
-from raftlog.storage.segment_index import decode_index, encode_index
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.verify import verify_log
+from raftlog.storage.segments.segment_index import decode_index, encode_index
+from raftlog.storage.verify.verify_directory import verify_log
 from raftlog.types import EntryType
 from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 

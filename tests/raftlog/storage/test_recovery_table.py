@@ -1,4 +1,4 @@
-"""One test per row of raftlog/storage/recovery_table.py: how the last stop went, and what is local.
+"""One test per row of raftlog/storage/recovery/recovery_table.py: how the last stop went, and what is local.
 
 The rows about damaged and missing frames are in test_recovery_damage.py.
 """
@@ -13,18 +13,19 @@ from google_crc32c import value as crc32c
 
 from jepsen_like.fakes.memory_fs import PowerCut
 from raftlog.errors import CorruptLogError, DiskFullError, LogGoneError, OutOfRangeError
-from raftlog.storage import active_index, vote_withheld
-from raftlog.storage.fs import read_file
-from raftlog.storage.recovery_table import BY_NAME, markdown
-from raftlog.storage.run_file import Run, RunFile, RunState, load_run
-from raftlog.storage.segment import (
+from raftlog.storage.files import vote_withheld
+from raftlog.storage.files.fs import read_file
+from raftlog.storage.files.run_file import Run, RunFile, RunState, load_run
+from raftlog.storage.files.vote_withheld import VoteWithheld
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.recovery.recovery_table import BY_NAME, markdown
+from raftlog.storage.segments import active_index
+from raftlog.storage.segments.segment import (
     LOCAL_HEADER_SIZE,
     MARK_OFFSETS,
     decode_header,
     encode_header,
 )
-from raftlog.storage.segmented_log import SegmentedLog
-from raftlog.storage.vote_withheld import VoteWithheld
 from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog, row
 
 
@@ -297,7 +298,7 @@ def test_every_row_has_a_test_and_is_on_the_page() -> None:
         assert f"def {test}(" in text, name
     assert named | set(elsewhere) == set(BY_NAME)
     page = (folder.parents[2] / "docs" / "disk-format.md").read_text()
-    assert markdown() in page, "docs/disk-format.md shows another table than raftlog/storage/recovery_table.py"
+    assert markdown() in page, "docs/disk-format.md shows another table than raftlog/storage/recovery/recovery_table.py"
 
 
 @row("no segment file")

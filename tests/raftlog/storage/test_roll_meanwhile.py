@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
-from raftlog.storage.log_reader import LogReader
-from raftlog.storage.log_state import LogState
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
-from raftlog.storage.segmented_log import SegmentedLog
+from raftlog.storage.log.log_reader import LogReader
+from raftlog.storage.log.log_state import LogState
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import Entry
 
 Frames = Callable[..., list[Entry]]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem, PowerCut
 from raftlog.errors import CorruptLogError, DiskFullError, StorageError
-from raftlog.storage import run_file, vote_withheld
-from raftlog.storage.run_file import Run, RunFile, RunState, load_run, stopped_in_order
-from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.storage.files import run_file, vote_withheld
+from raftlog.storage.files.run_file import Run, RunFile, RunState, load_run, stopped_in_order
+from raftlog.storage.files.vote_withheld import VoteWithheld
 
 DATA = Path("/data")
 GROUP = 7

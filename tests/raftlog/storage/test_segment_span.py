@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import OutOfRangeError
-from raftlog.storage.log_reader import EntrySpan
+from raftlog.storage.log.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL
 
 Build = Callable[..., Any]

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import OutOfRangeError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage.genesis import Genesis, Voter
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail, NodeId
 
 DATA = Path("/data")

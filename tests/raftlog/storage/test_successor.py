@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.errors import FrameError
 from raftlog.frame import FrameHeader, make_entry, tail_after
-from raftlog.storage.scan import check_successor
+from raftlog.storage.segments.scan import check_successor
 from raftlog.types import EMPTY_TAIL, Entry, EntryType, LogTail
 
 SEGMENT = 4096

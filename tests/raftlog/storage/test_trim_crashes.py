@@ -14,10 +14,10 @@ import pytest
 
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import StorageError
-from raftlog.storage.genesis import Genesis
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.log_trimmer import LogTrimmer
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.log_trimmer import LogTrimmer
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
 from tests.support.failing_calls import DATA, KINDS, failed_lives, seeds_of
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 from raftlog.errors import OutOfRangeError
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.genesis import Genesis
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.genesis import Genesis
+from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
-from raftlog.storage.segmented_log import SegmentedLog
 from raftlog.types import Entry, LogTail
 from tests.support.beside import beside
 

@@ -17,16 +17,17 @@ import pytest
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.errors import DamagedLogError, RaftLogError
 from raftlog.frame import make_entry, tail_after
-from raftlog.storage import active_index, layout, vote_withheld
-from raftlog.storage.fs import read_file
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files import layout, vote_withheld
+from raftlog.storage.files.fs import read_file
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.files.run_file import Run, RunFile, RunState
+from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
-from raftlog.storage.run_file import Run, RunFile, RunState
-from raftlog.storage.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
-from raftlog.storage.segment_index import decode_index, encode_index
-from raftlog.storage.verify import Severity, irrelevant_ranges, verify_log
-from raftlog.storage.vote_withheld import VoteWithheld
+from raftlog.storage.segments import active_index
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, MARK_OFFSETS
+from raftlog.storage.segments.segment_index import decode_index, encode_index
+from raftlog.storage.verify.verify_directory import Severity, irrelevant_ranges, verify_log
 from raftlog.types import Entry, HardState, NodeId
 
 DATA = Path("/data")

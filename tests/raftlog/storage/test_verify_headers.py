@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage import layout
-from raftlog.storage.findings import Finding, Severity
-from raftlog.storage.segment import (
+from raftlog.storage.files import layout
+from raftlog.storage.segments.segment import (
     LOCAL_HEADER_SIZE,
     MARK_OFFSETS,
     decode_header,
@@ -15,7 +14,8 @@ from raftlog.storage.segment import (
     encode_mark,
     newest_mark,
 )
-from raftlog.storage.verify import verify_log
+from raftlog.storage.verify.findings import Finding, Severity
+from raftlog.storage.verify.verify_directory import verify_log
 from tests.support.damaged_disk import DATA, GROUP, LOG, Disk, Frames, NewLog
 
 

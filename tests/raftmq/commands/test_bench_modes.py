@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.config.config import ModesSection
-from cluster.replication.ack_levels import NAMES
+from cluster.replication.acks.ack_levels import NAMES
 from raftmq.commands import bench_modes as modes
 from raftmq.commands.bench import bench
 from raftmq.commands.bench_load import Result, request_frame

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.storage import layout
+from raftlog.storage.files import layout
 from raftmq.commands.common import NodeDirectory
 
 

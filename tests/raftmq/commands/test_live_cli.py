@@ -187,8 +187,8 @@ def test_a_port_in_use_stops_up_before_anything_is_made(shell: Shell) -> None:
 def test_a_data_directory_in_use_by_another_node(shell: Shell) -> None:
     """A node that refuses to start says why through `up`, and `up` leaves nothing running."""
     from cluster.config.node_files import plan_nodes, write_configs
-    from raftlog.storage.fs import OsFileSystem
-    from raftlog.storage.layout import lock_directory
+    from raftlog.storage.files.fs import OsFileSystem
+    from raftlog.storage.files.layout import lock_directory
     from raftmq.local.init import create_data_dirs
 
     data = shell.folder / ".raftmq"

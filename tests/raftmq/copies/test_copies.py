@@ -14,7 +14,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from cluster.tier.object_names import HEAD
-from raftlog.storage.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.ranges import EARLIEST, LATEST, AtTime, Bounds, QueueRange, plan_topic
 from raftmq.client.errors import NotFound

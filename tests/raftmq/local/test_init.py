@@ -18,8 +18,8 @@ from cluster.config.config import ConfigError
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
 from cluster.errors import ExitCode, LocalError
-from raftlog.storage.fs import OsFileSystem
-from raftlog.storage.layout import lock_directory
+from raftlog.storage.files.fs import OsFileSystem
+from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
 from raftmq.local import init as local_init

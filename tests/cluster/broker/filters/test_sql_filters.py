@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.broker.filters import sql
-from cluster.broker.filters.errors import FilterError
+from cluster.broker.filters.java_values import FilterError
 from cluster.broker.filters.sql import SqlFilter
 from tests.support import sql_reference
 from tests.support.sql_cases import PROPERTIES, TREES, WORDS

@@ -11,14 +11,14 @@ from typing import cast
 
 import pytest
 
+from cluster.broker.evicted.evicted_pulls import Gone
 from cluster.broker.filters.sql import SqlFilter
-from cluster.broker.old_pulls import Gone
-from cluster.broker.pull import Pull
-from cluster.broker.pull_scan import Found
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.reads.row_scan import Found
 from cluster.runtime.work import Turns
 from cluster.tier.fetch.errors import DamagedError
+from cluster.tier.fetch.evicted_messages import OldReads
 from cluster.tier.fetch.object_reads import ObjectReads
-from cluster.tier.fetch.old_messages import OldReads
 from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.tier.fetch.spans import AMPLIFICATION, DENSE, GAP_BYTES_MAX, SPAN_BYTES_MAX, Span, is_dense, spans_of
+from cluster.tier.fetch.tier_log import AMPLIFICATION, DENSE, GAP_BYTES_MAX, SPAN_BYTES_MAX, Span, is_dense, spans_of
 from statemachine.payload import ITEM
 
 # Gaps before, and sizes of, messages.

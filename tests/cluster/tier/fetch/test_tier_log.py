@@ -11,8 +11,7 @@ import pytest
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.range_cache import RangeCache
-from cluster.tier.fetch.spans import AMPLIFICATION
-from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_log import AMPLIFICATION, TierLog
 from cluster.tier.store.errors import Unreachable
 from statemachine.tier import TierState
 from tests.support.tier_kit import FOLDER, Message, TierKit

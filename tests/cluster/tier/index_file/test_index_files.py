@@ -17,15 +17,13 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file import index_lane
-from cluster.tier.index_file.index_directory import IndexDirectory, Span
-from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexUnavailableError
-from cluster.tier.index_file.index_lane import Swept, meta_of
-from cluster.tier.index_file.index_metrics import IndexMetrics
+from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexMetrics, IndexUnavailableError
+from cluster.tier.index_file.index_lane import IndexDirectory, Span, Swept, meta_of
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.frame import make_entry
-from raftlog.storage.genesis import Genesis, Voter
-from raftlog.storage.identity import Identity
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
 from raftlog.storage.node_dir import create_node_dir
 from raftlog.types import Entry, EntryType, HardState, NodeId
 from statemachine import commands, payload

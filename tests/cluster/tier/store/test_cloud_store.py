@@ -28,9 +28,8 @@ from cluster.tier.store.errors import (
     Unreachable,
     Unsupported,
 )
-from cluster.tier.store.object_store import ObjectStore
+from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.opening import check_url, keys_of, open_store
-from cluster.tier.store.probe import probe
 from tests.support import s3_server
 from tests.support.s3_server import BUCKET, BreakingProxy
 
@@ -39,7 +38,7 @@ import asyncio, random, sys
 from cluster.config.config import TierSection
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.errors import Conflict
-from cluster.tier.store.request_counts import RequestCounts
+from cluster.tier.store.retries import RequestCounts
 from cluster.tier.store.retries import RetryingStore, RetryPolicy
 
 async def main(url, endpoint, keys, increments):

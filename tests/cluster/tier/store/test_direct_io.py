@@ -11,7 +11,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from cluster.tier.store.direct_io import PIECE_BYTES, READ_BYTES, checksum_from_disk
+from cluster.tier.store.synced_file import READ_BYTES, READ_PIECE_BYTES, checksum_from_disk
 
 SIZES = [0, 1, 4095, 4096, READ_BYTES, READ_BYTES + 1, 3 * READ_BYTES + 5000]
 
@@ -32,9 +32,9 @@ def test_all_of_a_file(tmp_path: Path, size: int) -> None:
 
 
 def test_a_checksum_goes_on_from_another(tmp_path: Path) -> None:
-    path, data = file_of(tmp_path, 2 * PIECE_BYTES)
-    begun, _ = checksum_from_disk(path, 0, PIECE_BYTES)
-    assert checksum_from_disk(path, PIECE_BYTES, len(data), begun) == (google_crc32c.value(data), PIECE_BYTES)
+    path, data = file_of(tmp_path, 2 * READ_PIECE_BYTES)
+    begun, _ = checksum_from_disk(path, 0, READ_PIECE_BYTES)
+    assert checksum_from_disk(path, READ_PIECE_BYTES, len(data), begun) == (google_crc32c.value(data), READ_PIECE_BYTES)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (4096, 4097), (3, 700), (READ_BYTES, 2 * READ_BYTES + 7)])

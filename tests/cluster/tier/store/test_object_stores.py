@@ -12,9 +12,8 @@ import pytest
 
 from cluster.tier.store import directory
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
-from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore
+from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, probe
 from cluster.tier.store.opening import open_store
-from cluster.tier.store.probe import probe
 from tests.support import s3_server
 
 NAME = "cluster-1/log/00000000000000000000-00000000000000004096.0123456789abcdef.seg"

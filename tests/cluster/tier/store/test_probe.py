@@ -6,8 +6,7 @@ import pytest
 
 from cluster.tier.store.errors import AlreadyExists, Conflict, Denied, NotFound, StoreError, Unsupported
 from cluster.tier.store.memory import MemoryStore
-from cluster.tier.store.object_store import Data, ObjectInfo
-from cluster.tier.store.probe import probe
+from cluster.tier.store.object_store import Data, ObjectInfo, probe
 
 
 class NoCreateOnly(MemoryStore):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.tier.store.bandwidth import Bandwidth
 from cluster.tier.store.errors import (
     AlreadyExists,
     BadAnswer,
@@ -21,8 +20,7 @@ from cluster.tier.store.errors import (
 )
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data
-from cluster.tier.store.request_counts import RequestCounts
-from cluster.tier.store.retries import RetryingStore, RetryPolicy
+from cluster.tier.store.retries import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
 
 
 class Shaky(MemoryStore):

@@ -1,0 +1,145 @@
+"""/v1/backup: starts a backup on this node, and shows the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from cluster.admin.call import Answer, Call
+from cluster.admin.errors import ApiError
+from cluster.admin.port import AdminPort
+from cluster.backup.files import backups_in
+from cluster.backup.manifest import Manifest
+from cluster.backup.remote import is_url, opened, stored
+from cluster.backup.service import Attempt, Schedule
+from cluster.config.config import BackupSection, Config
+from cluster.errors import LocalError
+from cluster.tier.store.errors import StoreError
+from cluster.tier.store.opening import check_url, directory_of
+
+TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
+"""Where a backup may go, as the document says it; a refusal says it in words."""
+
+
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/backup`."""
+
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": TARGET})]
+    """A directory of the node's machine, which is made if only its last part is missing; or the URL of a store."""
+    keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    """How many backups of the cluster stay there."""
+    copy_all: bool = False
+    """Hard-link nothing to the node's own files."""
+    every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """The caller's backup interval; an alarm is raised when no good backup is younger than twice that."""
+    dry_run: bool = False
+    """Make none: only answer which older backups `keep` would remove."""
+
+
+class BackupView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /v1/backup`."""
+
+    node: int
+    attempt: Attempt | None
+    """Being made, or made last since the node started."""
+    last_good_ms: int | None
+    age_s: float | None
+    schedule: Schedule | None
+    would_remove: list[str] | None = None
+    """Of a dry run: the older backups that would go, oldest first."""
+
+
+async def get_backup(call: Call) -> BackupView:
+    """The result of the last backup of this node, and the age of the newest good one."""
+    return _view(call)
+
+
+async def start_backup(call: Call) -> Answer:
+    """Starts a backup of this node; 202, then GET shows the progress."""
+    wanted: BackupRequest = call.body
+    if is_url(wanted.to):
+        _check_url(wanted.to, call.port.config)
+    elif not wanted.to.startswith("/"):
+        raise ApiError("bad_field", f"to is {wanted.to}", "give the absolute path of a directory on the node's machine")
+    else:
+        _check_root(wanted.to, call.port.config.backup)
+    if wanted.dry_run:
+        return Answer(200, msgspec.structs.replace(_view(call), would_remove=await _would_remove(call.port, wanted)))
+    try:
+        call.port.backups.begin(wanted.to, keep=wanted.keep, copy_all=wanted.copy_all, every_s=wanted.every_s)
+    except LocalError as error:
+        raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
+    return Answer(202, _view(call))
+
+
+async def _would_remove(port: AdminPort, wanted: BackupRequest) -> list[str]:
+    """Names of the backups that would be too many beside a new one."""
+    if wanted.keep is None:
+        return []
+    try:
+        if is_url(wanted.to):
+            async with opened(wanted.to, port.config.tier) as store:
+                described, problems = await stored(store)
+            found = [] if problems else [each.backup for each in described]
+        else:
+            found = await asyncio.get_running_loop().run_in_executor(None, _backups_below, Path(wanted.to))
+    except (StoreError, OSError) as error:
+        raise ApiError("failed", f"{wanted.to} cannot be listed: {error}", "try again; nothing was changed") from None
+    except LocalError as error:
+        raise ApiError("failed", f"{error.what}: {error.why}", error.fix) from None
+    mine = [each.name for each in found if each.cluster_uuid == port.status().cluster_id]
+    return mine[: max(0, len(mine) + 1 - wanted.keep)]
+
+
+def _backups_below(target: Path) -> list[Manifest]:
+    """Those in a directory, which the first backup there makes."""
+    return backups_in(target)[0] if target.is_dir() else []
+
+
+def _check_root(to: str, section: BackupSection) -> None:
+    """Without this check, any client of this port could make the node write, and remove old backups, anywhere."""
+    if "\0" in to:
+        raise ApiError("bad_field", "to holds a zero byte", "give the absolute path of a directory")
+    target = Path(os.path.realpath(to))
+    roots = [root for root in section.allowed if not is_url(root)]
+    if not any(target.is_relative_to(os.path.realpath(root)) for root in roots):
+        raise ApiError(
+            "path_not_allowed",
+            f"{to} is not below a directory where this node may put backups ({', '.join(section.allowed) or 'none'})",
+            "list one above it in backup.roots of the node's raftmq.toml, then run raftmq reload",
+        )
+
+
+def _check_url(to: str, config: Config) -> None:
+    """Likewise for stores. The node's own tier may always have its backups too."""
+    try:
+        check_url(to)
+    except LocalError as error:
+        raise ApiError("bad_field", f"{error.what}: {error.why}", error.fix) from None
+    path, tier = directory_of(to), directory_of(config.tier.url)
+    if path:
+        if not tier or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(tier)):
+            _check_root(path, config.backup)
+        return
+    roots = [root.rstrip("/") for root in (*config.backup.allowed, config.tier.url) if is_url(root)]
+    if ".." in to.split("/") or not any(f"{to}/".startswith(f"{root}/") for root in roots):
+        raise ApiError(
+            "path_not_allowed",
+            f"{to} is not below a URL where this node may put backups ({', '.join(roots) or 'none'})",
+            "list it in backup.roots of the node's raftmq.toml, then run raftmq reload",
+        )
+
+
+def _view(call: Call) -> BackupView:
+    backups = call.port.backups
+    return BackupView(
+        node=call.port.config.node.id,
+        attempt=backups.attempt,
+        last_good_ms=backups.last_good_ms,
+        age_s=backups.age_s,
+        schedule=backups.schedule,
+    )

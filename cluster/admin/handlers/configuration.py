@@ -1,0 +1,335 @@
+"""/v1/config: the configuration of the cluster, its changes, and the configuration of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from cluster.admin.body import number_of
+from cluster.admin.call import Call, ReadView, decided
+from cluster.admin.errors import ApiError
+from cluster.admin.port import AdminPort
+from cluster.broker.command_levels import raising
+from cluster.broker.refusal import Refused
+from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, changed, cluster_values
+from cluster.config.config import Config, ConfigError
+from cluster.config.ranges import dangers
+from cluster.config.reload import ReloadView
+from cluster.config.source import toml_value
+from cluster.replication.acks.ack_levels import Ack, default_level
+from cluster.runtime.request_limits import Unsigned63
+from raftlog.types import EntryId
+from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
+from statemachine.settings import TEXT_LENGTH_MAX, Change, Settings
+
+if TYPE_CHECKING:
+    from cluster.admin.findings.finding import FindingsView
+
+
+CHANGES_MAX: Final = 100
+"""Of one answer."""
+BEFORE: Final = "before"
+LIMIT: Final = "limit"
+Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
+ConfigValues = msgspec.defstruct(
+    "ConfigValues",
+    [(key.replace(".", "__"), kind | msgspec.UnsetType, msgspec.UNSET) for key, kind in FIELDS.items()],
+    rename={key.replace(".", "__"): key for key in FIELDS},
+    namespace={"__doc__": "Keys of the cluster -> value, as in raftmq.toml."},
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+
+
+class SettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of the cluster."""
+
+    key: str
+    value: Value
+    default: Value
+    version: int
+    """Of the change that set it; 0: the cluster has no value yet, and this one is from the file of the node that
+    answers."""
+    set_ms: int | None
+    """Log time of that change; null if it is forgotten."""
+    author: str | None
+
+
+class ConfigView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/config`: what is equal on every node."""
+
+    version: int
+    """Rises by one with each change; 0: each node goes by its file."""
+    settings: list[SettingView]
+    overruled: list[str]
+    """Keys to which the file or a variable of the node that answers gives another value; it does not count."""
+
+
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`PUT /v1/config`."""
+
+    values: ConfigValues  # type: ignore[valid-type]  # made from the table of keys
+    """All of them take effect with one entry, or none does."""
+    author: Note = ""
+    """Who changes it, for the history."""
+    reason: Note = ""
+    version: Unsigned63 | None = None
+    """The version that it is meant for; another one is refused. null: whichever it is."""
+    dry_run: bool = False
+    """Only answer what would change."""
+    force: bool = False
+    """Also if a value is dangerous: the warnings of a dry run say what it does."""
+
+
+class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A key whose value is another one now."""
+
+    key: str
+    before: Value | None
+    """null: it had none."""
+    after: Value
+
+
+class ConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration was changed, or would be."""
+
+    node: int
+    dry_run: bool
+    """Nothing was changed."""
+    version: int
+    """Since then, or now."""
+    term: int | None
+    index: int | None
+    """The entry; null if nothing was written."""
+    changes: list[ValueChange]
+    warnings: list[str]
+    """What the change takes away."""
+
+
+class VersionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One change."""
+
+    version: int
+    time_ms: int
+    """Log time."""
+    author: str
+    reason: str
+    changes: list[ValueChange]
+
+
+class HistoryOfConfig(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/config/history`: the changes that are remembered, the newest first."""
+
+    version: int
+    changes: list[VersionView]
+    next: int | None
+    """Of `?before=` for the next page; null on the last."""
+
+
+async def get_config(call: Call) -> ConfigView:
+    """The configuration that is equal on every node: values, and who set them when."""
+    port, state = call.port, call.port.state
+    settings = state.settings
+    values = cluster_values(port.config)
+    known = {change.version: change for change in settings.changes(settings.version + 1, settings.version)}
+    rows = []
+    for key in CLUSTER_KEYS:
+        setting = settings.by_key.get(key)
+        change = None if setting is None else known.get(setting.version)
+        rows.append(
+            SettingView(
+                key=key,
+                value=values[key] if setting is None else setting.value,
+                default=USUAL[key],
+                version=0 if setting is None else setting.version,
+                set_ms=None if change is None else change.time_ms,
+                author=None if change is None else change.author,
+            )
+        )
+    return ConfigView(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=state.applied.index,
+        version=settings.version,
+        settings=rows,
+        overruled=[each.key for each in port.overruled()],
+    )
+
+
+async def change_config(call: Call) -> ConfigChanged:
+    """Changes keys of the cluster's configuration on all nodes, with one entry."""
+    wanted: ConfigChange = call.body
+    port, settings = call.port, call.port.state.settings
+    given: dict[str, Value] = msgspec.to_builtins(wanted.values)
+    if not given:
+        raise ApiError("bad_field", "field values is not valid: it names no key", "GET /v1/config lists the keys")
+    if wanted.version is not None and wanted.version != settings.version:
+        what = f"the configuration has version {settings.version}, and the change is meant for {wanted.version}"
+        raise ApiError("refused", f"{what}: nothing was changed", "look at it, then decide again: raftmq config show")
+    try:
+        after, values = changed(port.config, given)
+    except ConfigError as error:
+        raise ApiError("refused", f"{error.what}: {error.why}; nothing was changed", error.fix) from None
+    await call.watch.ask_around()
+    for why, fix in why_it_stops(port.config, after, call.watch.nodes()):
+        raise ApiError("refused", f"{why}; nothing was changed", fix)
+    dangerous = list(dangers_of(port.config, after))
+    if dangerous and not (wanted.force or wanted.dry_run):
+        fix = "raftmq config set asks first; over HTTP, add force: true to the change"
+        raise ApiError("refused", f"{'; '.join(dangerous)}: nothing was changed", fix)
+    warnings = [*warnings_of(port.config, after), *dangerous]
+    changes = _changes(settings, values)
+    if wanted.dry_run or not changes:
+        return _changed(port, wanted.dry_run, settings.version, None, changes, warnings)
+    try:
+        run = list(raising(port.services, SETTINGS_LEVEL, "the configuration of the cluster"))
+    except Refused as refused:
+        raise ApiError("refused", f"{refused.remark}: nothing was changed", "raftmq node list") from None
+    author, now_ms = wanted.author or "unknown", port.services.log_time_ms()
+    run.append([SET_CONFIG, settings.version, now_ms, author, wanted.reason, values])
+    entry, results = await decided(lambda done: port.services.propose(run, done))
+    if not results[-1].ok:
+        code = "refused" if results[-1].code == "conflict" else "bad_command"
+        raise ApiError(code, f"{results[-1].value}: nothing was changed", "look at it, then decide again")
+    return _changed(port, False, results[-1].value, entry, changes, warnings)
+
+
+def _changes(settings: Settings, values: dict[str, Value]) -> list[ValueChange]:
+    known = settings.by_key
+    before = {key: known[key].value if key in known else None for key in values}
+    return [
+        ValueChange(key=key, before=before[key], after=value)
+        for key, value in values.items()
+        if before[key] != value or type(before[key]) is not type(value)
+    ]
+
+
+def _changed(
+    port: AdminPort, dry_run: bool, version: int, entry: EntryId | None, changes: list[ValueChange], warnings: list[str]
+) -> ConfigChanged:
+    return ConfigChanged(
+        node=port.config.node.id,
+        dry_run=dry_run,
+        version=version,
+        term=None if entry is None else entry.term,
+        index=None if entry is None else entry.index,
+        changes=changes,
+        warnings=warnings,
+    )
+
+
+async def list_config_changes(call: Call) -> HistoryOfConfig:
+    """The changes of the configuration, the newest first: who changed what, and when."""
+    settings = call.port.state.settings
+    limit = number_of(call.query, LIMIT, default=CHANGES_MAX, most=CHANGES_MAX)
+    if not limit:
+        raise ApiError("bad_query", "limit cannot be 0", f"use a whole number from 1 to {CHANGES_MAX}")
+    before = number_of(call.query, BEFORE, default=settings.version + 1)
+    found = list(settings.changes(before, limit + 1))
+    return HistoryOfConfig(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=call.port.state.applied.index,
+        version=settings.version,
+        changes=[_version(change) for change in found[:limit]],
+        next=found[limit - 1].version if len(found) > limit else None,
+    )
+
+
+def _version(change: Change) -> VersionView:
+    return VersionView(
+        version=change.version,
+        time_ms=change.time_ms,
+        author=change.author,
+        reason=change.reason,
+        changes=[ValueChange(key=key, before=old, after=new) for key, (old, new) in change.values.items()],
+    )
+
+
+async def reload_config(call: Call) -> ReloadView:
+    """Reads the configuration again; an invalid one changes nothing."""
+    try:
+        return call.port.reload()
+    except ConfigError as error:
+        raise ApiError("refused", f"{error.what}; {error.why}; nothing was changed", error.fix) from None
+
+
+# Changes of the configuration that are valid and would still stop the cluster, or take something away.
+#
+# The first are refused in words. The second are told as warnings: a dry run shows them, and the command asks first.
+
+DEADLINE_MS_MIN: Final = 100
+"""Of send.deadline_ms: an fdatasync and a network's round trip take a few of it, an election all of it."""
+_HOUR_MS: Final = 3_600_000
+_WEAKEST_FIRST: Final = (Ack.LEADER, Ack.QUORUM, Ack.QUORUM_FSYNC)
+
+
+def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView]) -> Iterator[tuple[str, str]]:
+    """(why the cluster would not go on serving with `after`, what to do instead). `nodes`: as they answered last."""
+    old, new = before.retention, after.retention
+    if new.disk_refuse_writes_percent < old.disk_refuse_writes_percent:
+        for node, view in sorted(nodes.items()):
+            if view.disk_used_percent >= new.disk_refuse_writes_percent:
+                yield (
+                    f"retention.disk_refuse_writes_percent = {new.disk_refuse_writes_percent}: the disk of node {node} "
+                    f"is in use by {view.disk_used_percent:.1f} % already, so it would refuse every write",
+                    f"free space there, or set at least {min(100, int(view.disk_used_percent) + 5)}",
+                )
+    if after.limits.connections_max < before.limits.connections_max:
+        for node, view in sorted(nodes.items()):
+            if view.connections > after.limits.connections_max:
+                yield (
+                    f"limits.connections_max = {after.limits.connections_max}: {view.connections} clients are "
+                    f"connected to node {node}, and those above the limit could not come back",
+                    f"set at least {view.connections}, or disconnect clients first: raftmq status",
+                )
+    if after.send.deadline_ms < min(DEADLINE_MS_MIN, before.send.deadline_ms):
+        yield (
+            f"send.deadline_ms = {after.send.deadline_ms}: no write is decided so soon, and each would be answered "
+            "with an unknown outcome",
+            f"set at least {DEADLINE_MS_MIN}",
+        )
+
+
+def warnings_of(before: Config, after: Config) -> Iterator[str]:
+    """What a change takes away."""
+    old, new = before.retention, after.retention
+    if _kept(new.keep_ms) < _kept(old.keep_ms):
+        yield f"messages older than {_time(new.keep_ms)} are removed; until now {_until(old.keep_ms)}"
+    if new.bytes_max and (not old.bytes_max or new.bytes_max < old.bytes_max):
+        yield f"the oldest messages are removed as soon as the log is larger than {new.bytes_max} bytes"
+    if new.disk_force_clean_percent < old.disk_force_clean_percent:
+        percent = new.disk_force_clean_percent
+        yield f"above {percent} % of the leader's disk in use the oldest messages are removed before their time"
+    if old.protect_unconsumed and not new.protect_unconsumed:
+        yield "messages are removed although a group has not consumed them"
+    if before.tier.evict and not after.tier.evict:
+        yield "what retention takes from the nodes is gone for everybody, and no longer kept in the tier"
+    if _WEAKEST_FIRST.index(default_level(after.modes)) < _WEAKEST_FIRST.index(default_level(before.modes)):
+        yield "sends are acknowledged before a majority has them on disk: what is acknowledged may be lost"
+    if after.dedup.session_hours < before.dedup.session_hours:
+        hours = after.dedup.session_hours
+        yield f"producers that were silent for {hours} h are forgotten: a send that is repeated later is stored again"
+
+
+def dangers_of(before: Config, after: Config) -> Iterator[str]:
+    """What a change does that is allowed and dangerous. It needs `force`."""
+    known = dangers(before)
+    for key, why in dangers(after).items():
+        if key not in known or attrgetter(key)(before) != attrgetter(key)(after):
+            yield f"{key} = {toml_value(attrgetter(key)(after))}: {why}"
+
+
+def _kept(keep_ms: int) -> float:
+    return keep_ms or float("inf")
+
+
+def _time(ms: int) -> str:
+    return f"{ms / _HOUR_MS:g} h" if ms >= _HOUR_MS else f"{ms} ms"
+
+
+def _until(keep_ms: int) -> str:
+    return f"they were kept for {_time(keep_ms)}" if keep_ms else "they were kept for ever"

@@ -1,0 +1,192 @@
+"""/v1/consistency, /v1/repair: the data for comparing nodes, and the damage on this node. The comparison itself is in
+cluster/repair/inspect.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from cluster.admin.call import Answer, Call, comes_true
+from cluster.admin.errors import ApiError
+from cluster.admin.port import AdminPort
+from cluster.repair.consistency_views import (
+    CHUNKS_MAX,
+    SPAN_MAX,
+    ChunksRequest,
+    ChunksView,
+    ConsistencyView,
+    EntryView,
+    LogView,
+    MarkView,
+    RepairView,
+)
+from cluster.runtime.request_limits import INT64_MAX
+from cluster.state.recovery_views import damage_views
+from cluster.state.scrub import ScrubView
+from raftlog.checksums import crc32c
+from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
+from raftlog.storage.log.segmented_log import SegmentedLog
+
+T = TypeVar("T")
+_APPLY_POLL_S, _APPLY_WAIT_S = 0.01, 3.0
+_REPAIR_WAIT_S = 5.0
+
+
+async def get_consistency(call: Call) -> ConsistencyView:
+    """This node's log and the sums of its rows at the newest marker entry that it remembers."""
+    return _view(call.port, call.port.state.sums.newest)
+
+
+async def get_member_consistency(call: Call) -> ConsistencyView:
+    """A member's log and the sums of its rows at the newest marker entry that it remembers."""
+    return _view(call.port, call.port.state.sums.newest)
+
+
+async def get_member_consistency_at(call: Call) -> ConsistencyView:
+    """The same at the requested marker entry."""
+    return _view(call.port, _index(call))
+
+
+async def get_consistency_at(call: Call) -> ConsistencyView:
+    """The same at the requested marker entry."""
+    return _view(call.port, _index(call))
+
+
+def _view(port: AdminPort, index: int) -> ConsistencyView:
+    sums = port.state.sums.at(index) or {}
+    status = port.status()
+    log = port.repairs.log
+    return ConsistencyView(
+        node=port.config.node.id,
+        applied_index=status.applied_index,
+        fenced=port.consistency.fenced,
+        log=LogView(
+            first_index=log.first_index,
+            first_position=log.first_position,
+            last_index=log.tail.index,
+            end_position=log.tail.end_position,
+            commit_index=min(status.commit_index, log.tail.index),
+            damage=damage_views(log.damage.ranges),
+        ),
+        index=index,
+        sums={family: f"{total:016x}" for family, total in sums.items()},
+    )
+
+
+async def mark_consistency(call: Call) -> MarkView:
+    """Adds a marker entry to the log, at which every node remembers the sums of its rows."""
+    port = call.port
+    index = port.consistency.mark()
+    if index is None:
+        raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
+    if not await comes_true(lambda: port.state.sums.at(index) is not None, _APPLY_WAIT_S):
+        raise ApiError("failed", f"entry {index} is not applied after {_APPLY_WAIT_S} s", "ask again")
+    return MarkView(node=port.config.node.id, term=port.status().term, index=index)
+
+
+async def get_entry(call: Call) -> EntryView:
+    """The position of one entry and the checksum of its header, "" if it cannot be read."""
+    log, index = call.port.repairs.log, _index(call)
+    try:
+        (entry,) = await _blocking(log.read_entries, index, index + 1, 1)
+    except OutOfRangeError as error:
+        raise ApiError("not_found", str(error), "GET /v1/consistency lists the entries") from None
+    except DamagedLogError as error:
+        return EntryView(
+            node=call.port.config.node.id,
+            index=index,
+            term=0,
+            position=error.position,
+            end_position=error.position + 1,
+            header_crc="",
+        )
+    return EntryView(
+        node=call.port.config.node.id,
+        index=index,
+        term=entry.term,
+        position=entry.position,
+        end_position=entry.end_position,
+        header_crc=f"{entry.header_crc:08x}",
+    )
+
+
+async def sum_log(call: Call) -> ChunksView:
+    """Checksums of a range of the log, read from disk now, chunk by chunk."""
+    wanted: ChunksRequest = call.body
+    span = wanted.end_position - wanted.position
+    if not 0 <= span <= SPAN_MAX or span > CHUNKS_MAX * wanted.chunk_bytes:
+        raise ApiError(
+            "refused",
+            f"{span} bytes in chunks of {wanted.chunk_bytes}",
+            f"ask for at most {SPAN_MAX} bytes and {CHUNKS_MAX} chunks at a time",
+        )
+    crcs = await _blocking(chunk_crcs, call.port.repairs.log, wanted.position, wanted.end_position, wanted.chunk_bytes)
+    return ChunksView(
+        node=call.port.config.node.id, position=wanted.position, chunk_bytes=wanted.chunk_bytes, crcs=crcs
+    )
+
+
+def chunk_crcs(log: SegmentedLog, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
+    """CRC-32C of each chunk of the log's bytes as they are on disk; None where they cannot be read."""
+    found: list[str | None] = []
+    for at in range(position, end_position, chunk_bytes):
+        try:
+            found.append(f"{crc32c(log.read_at(at, min(chunk_bytes, end_position - at))):08x}")
+        except RaftLogError:
+            found.append(None)
+    return found
+
+
+async def get_repair(call: Call) -> RepairView:
+    """The damage on this node, and the peers that could repair it."""
+    return _repair_view(call.port)
+
+
+async def repair(call: Call) -> RepairView:
+    """Repairs the damage on this node from its peers now; answers when it is done, or with what is left."""
+    port = call.port
+    if not port.services.leader_id():
+        raise ApiError(
+            "no_leader",
+            "without a majority it is unknown which bytes are committed",
+            "start the other nodes; if they are lost for ever: raftmq unsafe-recover --plan",
+        )
+    port.repairs.now()
+    await comes_true(lambda: not port.repairs.log.damage, _REPAIR_WAIT_S, 0.1)
+    return _repair_view(port)
+
+
+async def get_scrub(call: Call) -> ScrubView:
+    """The current or last scrub of this node."""
+    return call.port.scrubber.view
+
+
+async def start_scrub(call: Call) -> Answer:
+    """Reads all data on this node's disk again, in a helper process; GET shows what it finds."""
+    call.port.scrubber.start()
+    return Answer(202, call.port.scrubber.view)
+
+
+def _repair_view(port: AdminPort) -> RepairView:
+    log, status = port.repairs.log, port.status()
+    return RepairView(
+        node=port.config.node.id,
+        leader=status.leader,
+        damage=damage_views(log.damage.ranges),
+        damaged_bytes=log.damage.bytes,
+        vote_withheld=not port.repairs.may_vote,
+        fenced=port.consistency.fenced,
+        peers=port.repairs.reachable(),
+    )
+
+
+def _index(call: Call) -> int:
+    text = call.params["index"]
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > INT64_MAX:
+        raise ApiError("bad_field", f"{text} is no index", "give the number of an entry")
+    return int(text)
+
+
+async def _blocking(function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)

@@ -1,0 +1,279 @@
+"""/v1/groups: creates, changes and deletes consumer groups, and gives a group the offsets of another."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from cluster.admin.body import flag_of
+from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided, told
+from cluster.admin.errors import ApiError, unknown_outcome
+from cluster.admin.item_page import neighbour
+from cluster.broker.command_levels import propose_bounded
+from cluster.broker.groups.group_lag import lag_steps
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
+from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.request_limits import GroupName, NewGroup, QueueId, RetryTimes, TopicName, Unsigned63
+from raftlog.types import EntryId
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.broker_state import BrokerState
+from statemachine.commands import DELETE_GROUP, PUT_GROUP
+from statemachine.consuming.groups import GroupConfig
+
+OFFSETS_PER_STEP = 256
+
+_SETTINGS = ("retry_max_times", "consume_enable")
+
+
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/groups`. What is left out keeps its default or, in an update, its value."""
+
+    name: NewGroup
+    retry_max_times: RetryTimes | None = None
+    """How often a message is tried again before it becomes a dead letter; RocketMQ's default is 16."""
+    consume_enable: bool | None = None
+    """false: its consumers get no messages."""
+    if_exists: Literal["fail", "keep", "update"] = "fail"
+
+
+class GroupChanged(ChangeView, frozen=True, kw_only=True):
+    """A group was created, changed, kept or deleted by the log entry (term, index)."""
+
+    result: Literal["created", "kept", "updated", "deleted"]
+    name: str
+    retry_max_times: int
+    consume_enable: bool
+    offsets: int
+    """Queues in which it has committed, which a deletion forgets."""
+    lag: int
+    members: int
+    """Connected consumers, as the leader knows them: the next heartbeat of one makes a deleted group again."""
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/groups/{name}/clone`: the group gets the offsets of another, and is made if it is not there."""
+
+    source: GroupName
+    topic: TopicName | None = None
+    """null: every topic in which the source has committed."""
+    dry_run: bool = False
+    """Only answer what would change."""
+
+
+class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    before: int | None
+    """Where the group stood; null if it had committed nothing."""
+
+
+class GroupCloned(ChangeView, frozen=True, kw_only=True):
+    """The offsets that the group has now, or would have."""
+
+    group: str
+    source: str
+    offsets: list[ClonedOffset]
+    dry_run: bool
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+async def create_group(call: Call) -> Answer:
+    """Creates a consumer group; what happens to an existing one is the request's choice."""
+    wanted: GroupRequest = call.body
+    config: dict[str, Any] = {"name": wanted.name}
+    config |= {name: value for name in _SETTINGS if (value := getattr(wanted, name)) is not None}
+    existed, keep = wanted.name in call.port.state.groups, wanted.if_exists != "update"
+    entry, result = await applied(lambda done: call.port.services.propose([[PUT_GROUP, config, keep]], done))
+    if result.code == "exists" and wanted.if_exists == "fail":
+        fix = 'send "if_exists": "update" to change it, "keep" to be content with it as it is'
+        raise ApiError("exists", f"group {wanted.name} is there already", fix)
+    verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
+    return Answer(201 if verb == "created" else 200, await _view(call, result.value, verb, entry))
+
+
+async def delete_group(call: Call) -> GroupChanged:
+    """Deletes a consumer group with its offsets; its retries and dead letters are topics, and stay."""
+    group = find_group(call.port.state, call.params["name"])
+    dry_run = flag_of(call.query, DRY_RUN)
+    held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
+    if dry_run:
+        return held
+    entry, _ = await applied(partial(propose_bounded, call.port.services, [DELETE_GROUP, group.name, True]))
+    call.note_change(f"group {group.name}", f"the group was deleted with its {held.offsets} offsets")
+    return msgspec.structs.replace(held, term=entry.term, index=entry.index)
+
+
+async def clone_group(call: Call) -> GroupCloned:
+    """Gives a group the committed offsets of another."""
+    wanted: CloneRequest = call.body
+    state, name = call.port.state, call.params["name"]
+    source = find_group(state, wanted.source)
+    if wanted.topic is not None and wanted.topic not in state.topics:
+        raise ApiError("not_found", f"there is no topic {wanted.topic}", "GET /v1/topics lists all")
+    before, offsets = state.offsets_by_topic(name), list[ClonedOffset]()
+    for topic_id, queues in sorted(state.offsets_by_topic(source.name).items()):
+        topic = state.topics_by_id.get(topic_id)
+        if topic is None or wanted.topic not in (None, topic.name):
+            continue
+        for queue, offset in sorted(queues.items()):
+            if len(offsets) % OFFSETS_PER_STEP == 0:
+                await call.breathe()
+            charge(ITEM_UNITS)
+            was = before.get(topic_id, {}).get(queue)
+            offsets.append(ClonedOffset(topic=topic.name, queue_id=queue, offset=offset, before=was))
+    entry = state.applied
+    if not wanted.dry_run:
+        resets = OffsetResets(call.port.services, call.port.evicted_bounds)
+        try:
+            entry, _ = await decided(partial(resets.clone, source.name, name, wanted.topic or ""))
+        except Refused as refused:
+            code = "bad_field" if refused.reason is Reason.INVALID else "not_found"
+            raise ApiError(code, refused.remark, "correct the request; nothing was changed") from None
+    return GroupCloned(
+        node=call.port.config.node.id,
+        term=entry.term,
+        index=entry.index,
+        group=name,
+        source=source.name,
+        offsets=offsets,
+        dry_run=wanted.dry_run,
+    )
+
+
+def find_group(state: BrokerState, name: str) -> GroupConfig:
+    """The group. Raises ApiError naming the nearest one there is."""
+    group = state.groups.get(name)
+    if group is None:
+        match = neighbour(name, state.groups)
+        hint = (
+            f"did you mean {match}?" if match else "GET /v1/groups lists all; consumers make theirs when they connect"
+        )
+        raise ApiError("not_found", f"there is no group {name}", hint)
+    return group
+
+
+async def _view(
+    call: Call,
+    group: GroupConfig,
+    result: Literal["created", "kept", "updated", "deleted"],
+    entry: EntryId,
+    *,
+    dry_run: bool = False,
+) -> GroupChanged:
+    state = call.port.state
+    lags = await call.done(lag_steps(state, group))
+    return GroupChanged(
+        node=call.port.config.node.id,
+        term=entry.term,
+        index=entry.index,
+        result=result,
+        name=group.name,
+        retry_max_times=group.retry_max_times,
+        consume_enable=group.consume_enable,
+        offsets=sum(map(len, state.offsets_by_topic(group.name).values())),
+        lag=sum(each.lag for each in lags),
+        members=call.port.member_count(group.name),
+        dry_run=dry_run,
+    )
+
+
+class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/groups/{name}/reset`. `value`: the time, ms since 1970, or the offset, with `to` of that name."""
+
+    topic: TopicName
+    to: Literal["earliest", "latest", "time", "offset"]
+    value: Unsigned63 | None = None
+    queue_id: QueueId | None = None
+    """null: every queue of the topic."""
+    dry_run: bool = False
+    """Only answer what would change."""
+
+
+class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a queue was reset to."""
+
+    queue_id: int
+    offset: int
+    before: int | None = None
+    """Where the group stood; null if it had committed nothing, or that is not known."""
+    again: int = 0
+    """Messages that the group had committed and gets again."""
+    skipped: int = 0
+    """Messages that the group had not committed and does not get."""
+
+
+class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
+    """The group's offsets were moved, or would be. Consumers are told with their next pull."""
+
+    node: int
+    group: str
+    topic: str
+    dry_run: bool
+    """Nothing was changed."""
+    queues: list[ResetOffset]
+
+
+_CODES: Final = {
+    Reason.NO_TOPIC: ("not_found", "GET /v1/topics lists all"),
+    Reason.NO_GROUP: ("not_found", "GET /v1/groups lists all; consumers make theirs when they connect"),
+    Reason.INVALID: ("bad_field", "correct the request; nothing was changed"),
+}
+
+
+async def reset_group(call: Call) -> GroupReset:
+    """Moves the offsets of a group in one topic, also of running consumers."""
+    wanted: ResetRequest = call.body
+    if (wanted.value is None) == (wanted.to in ("time", "offset")):
+        raise ApiError(
+            "bad_field", f'"value" goes with "to": "time" or "offset", not "{wanted.to}"', "see openapi.json"
+        )
+    wish = ResetWish(call.params["name"], wanted.topic, ResetTo[wanted.to.upper()], wanted.value or 0, wanted.queue_id)
+    # The node answers at the latest after [send] deadline_ms.
+    resets, state = OffsetResets(call.port.services, call.port.evicted_bounds), call.port.state
+    before = state.offsets_by_topic(wish.group)
+    found: list[QueueOffset] | Refused = await told(partial(resets.plan if wanted.dry_run else resets.reset, wish))
+    if isinstance(found, Refused):
+        raise _error(found)
+    topic = state.topics[wish.topic]
+    if not wanted.dry_run:
+        to = wanted.to if wanted.value is None else f"{wanted.to} {wanted.value}"
+        call.note_change(
+            f"group {wish.group}", f"its offsets in {len(found)} queues of {wish.topic} were reset to {to}"
+        )
+    rows: list[ResetOffset] = []
+    for each in found:
+        await call.breathe()
+        charge(ITEM_UNITS)
+        rows.append(_row(state, topic.id, each, before.get(topic.id, {}).get(each.queue_id)))
+    return GroupReset(
+        node=call.port.config.node.id,
+        group=wish.group,
+        topic=wish.topic,
+        dry_run=wanted.dry_run,
+        queues=rows,
+    )
+
+
+def _row(state: BrokerState, topic_id: int, wanted: QueueOffset, before: int | None) -> ResetOffset:
+    stood = max(before or 0, state.min_offset(topic_id, wanted.queue_id))
+    return ResetOffset(
+        queue_id=wanted.queue_id,
+        offset=wanted.offset,
+        before=before,
+        again=max(0, stood - wanted.offset),
+        skipped=max(0, wanted.offset - stood),
+    )
+
+
+def _error(refused: Refused) -> ApiError:
+    if refused.reason is Reason.UNKNOWN:
+        return unknown_outcome(refused.remark)
+    code, hint = _CODES.get(refused.reason, ("failed", "try again; nothing was changed"))
+    return ApiError(code, refused.remark, hint)

@@ -1,0 +1,213 @@
+"""/v1/groups: consumer groups, their subscriptions, connected members and lag."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from cluster.admin.call import Call, ReadView
+from cluster.admin.errors import ApiError
+from cluster.admin.handlers.group_changes import find_group
+from cluster.admin.item_page import Page, after_of, limit_of
+from cluster.admin.pieces import Pieces
+from cluster.admin.port import MemberView
+from cluster.admin.route import PAGE_ITEMS_MAX
+from cluster.broker.groups.assignment import owner
+from cluster.broker.groups.group_lag import QueueLag, lag_steps
+from statemachine.consuming.groups import GroupConfig
+from statemachine.consuming.queue_locks import QueueLock
+
+QUEUES_PER_PAGE = 20_000
+"""Queues of the groups of one page. A group with more is alone on its page."""
+QUEUE_DIGITS = 5
+
+
+class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic of a group's subscription."""
+
+    topic: str
+    expression_type: str
+    expression: str
+    version: int
+
+
+class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is in one queue; `committed_offset` is null where it never committed."""
+
+    topic: str
+    queue_id: int
+    committed_offset: int | None
+    min_offset: int
+    max_offset: int
+    lag: int
+    """Messages from the committed offset to the end, or all that are kept where there is none; 0 beyond the end."""
+    lag_ms: int = 0
+    """Since the oldest message that the group has not committed was stored; 0 without lag."""
+    committed_age_ms: int | None = None
+    """Since the group's last commit in this queue, as far as the leader has seen it; null if it has seen none."""
+    owner: str | None = None
+    """The client id that holds the queue's lock or, without one, has the queue by RocketMQ's default strategy."""
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group in the list."""
+
+    name: str
+    topics: list[str]
+    members: int
+    """Connected consumers, as this node knows them from heartbeats."""
+    lag: int
+    """Over all queues the group has committed or subscribes to."""
+    lag_ms: int = 0
+    """Of the queue with the oldest message that the group has not committed."""
+
+
+class GroupsView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/groups`."""
+
+    groups: list[GroupView]
+    next: str | None
+    """`after` of the next page; null on the last."""
+
+
+class GroupDetail(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/groups/{name}`. Members are what this node knows from heartbeats, whatever the consistency."""
+
+    name: str
+    retry_max_times: int
+    subscriptions: list[SubscriptionView]
+    members: list[MemberView]
+    """The first of them by their client ids."""
+    members_total: int = 0
+    offsets: list[OffsetView]
+    lag: int
+    """In all queues, also those of other pages."""
+    lag_ms: int = 0
+    next: str | None
+    """`after` of the next page of queues; null on the last."""
+
+
+async def list_groups(call: Call) -> Pieces:
+    """Consumer groups by name, a page of them."""
+    state = call.port.state
+    applied = state.applied.index
+    page, after, queues = Page(call, limit_of(call)), after_of(call), 0
+    names = state.groups.keys_from(after, page.items_max + 1)
+    left = len(names) > page.items_max
+    for name in names[: page.items_max]:
+        config = state.groups.get(name)
+        if config is None:
+            continue
+        await page.turn()
+        lags = await call.done(lag_steps(state, config))
+        queues += len(lags)
+        view = GroupView(
+            name=name,
+            topics=sorted({each.topic for each in lags} | set(config.subscriptions)),
+            members=call.port.member_count(name),
+            lag=sum(each.lag for each in lags),
+            lag_ms=max([await _age_ms(call, each) for each in lags if each.lag], default=0),
+        )
+        if (page.items and queues > QUEUES_PER_PAGE) or not page.add(view):
+            left = True
+            break
+        after = name
+    else:
+        after = names[-2] if left else None
+    answer = GroupsView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        groups=[],
+        next=after if left else None,
+    )
+    return page.answer(answer, "groups")
+
+
+async def describe_group(call: Call) -> Pieces:
+    """One consumer group, with a page of its queues."""
+    state, name = call.port.state, call.params["name"]
+    applied = state.applied.index
+    config = find_group(state, name)
+    lags = await call.done(lag_steps(state, config))
+    page, left = Page(call, limit_of(call)), False
+    members = call.port.members(name)
+    clients = sorted(member.client_id for member in members)
+    locks, lag_ms, before = state.locks_of_group(name), 0, _place(call)
+    for each in lags:
+        await page.turn()
+        age_ms = await _age_ms(call, each)
+        lag_ms = max(lag_ms, age_ms)
+        if left or (before is not None and (each.topic, each.queue_id) <= before):
+            continue
+        if page.add(_offset(call, config, each, age_ms, clients, locks)):
+            last = each
+        left = page.full and each is not lags[-1]
+    view = GroupDetail(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        name=name,
+        retry_max_times=config.retry_max_times,
+        subscriptions=[
+            SubscriptionView(topic=topic, expression_type=kind, expression=text, version=version)
+            for topic, (kind, text, version) in sorted(config.subscriptions.items())
+        ],
+        members=members[:PAGE_ITEMS_MAX],
+        members_total=len(members),
+        offsets=[],
+        lag=sum(each.lag for each in lags),
+        lag_ms=lag_ms,
+        next=f"{last.topic}/{last.queue_id}" if left else None,
+    )
+    return page.answer(view, "offsets")
+
+
+def _place(call: Call) -> tuple[str, int] | None:
+    """?after=TOPIC/QUEUE. Raises ApiError."""
+    after = after_of(call)
+    if after is None:
+        return None
+    topic, slash, queue = after.rpartition("/")
+    if not slash or not (queue.isascii() and queue.isdecimal() and len(queue) <= QUEUE_DIGITS):
+        raise ApiError("bad_query", f"after cannot be {after[:64]}", "give the `next` of the page before")
+    return topic, int(queue)
+
+
+def _offset(
+    call: Call,
+    group: GroupConfig,
+    each: QueueLag,
+    age_ms: int,
+    clients: list[str],
+    locks: Mapping[tuple[int, int], QueueLock],
+) -> OffsetView:
+    topic = call.port.state.topics.get(each.topic)
+    lock = locks.get((topic.id, each.queue_id)) if topic is not None else None
+    now_ms = int(1000 * asyncio.get_running_loop().time())
+    return OffsetView(
+        topic=each.topic,
+        queue_id=each.queue_id,
+        committed_offset=each.committed,
+        min_offset=each.min_offset,
+        max_offset=each.max_offset,
+        lag=each.lag,
+        lag_ms=age_ms,
+        committed_age_ms=call.watch.groups.committed_age_ms(group.name, each.topic, each.queue_id, now_ms),
+        owner=lock.client_id
+        if lock is not None
+        else owner(each.queue_id, topic.read_queues if topic is not None else 0, clients),
+    )
+
+
+async def _age_ms(call: Call, each: QueueLag) -> int:
+    """Since the first message that is not committed was stored."""
+    state = call.port.state
+    topic = state.topics.get(each.topic)
+    if not each.lag or topic is None:
+        return 0
+    await call.breathe()
+    first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+    return max(0, call.port.wall_ms() - first[0].store_time_ms) if first else 0

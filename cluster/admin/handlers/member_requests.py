@@ -1,0 +1,447 @@
+"""/v1/members: the members of the cluster, and changes to them; /v1/leader/transfer: transfers leadership."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from cluster.admin.body import flag_of
+from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
+from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
+from cluster.admin.port import AdminPort
+from cluster.broker.command_levels import raising
+from cluster.broker.refusal import Refused
+from cluster.config.config import PeerNode, split_address
+from cluster.errors import LocalError
+from cluster.members.addresses import MemberAddresses
+from cluster.members.changes import Ending
+from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
+from cluster.members.moving import CheckUnderWay, Place, Proof
+from cluster.members.views import (
+    AddRequest,
+    AncestorView,
+    DrainRequest,
+    DrainView,
+    FormerMember,
+    JoinView,
+    MemberChanged,
+    MembersView,
+    NodeMember,
+    TransferRequest,
+    TransferView,
+)
+from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
+from raftlog.types import NOBODY, EntryId, NodeId
+from statemachine.commands import SET_MAINTENANCE, SETTINGS_LEVEL
+from statemachine.settings import TEXT_LENGTH_MAX
+
+POLL_S = 0.01
+TRANSFER_WAIT_S_MIN = 2.0
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def list_members(call: Call) -> MembersView:
+    """The members of the cluster, and the progress of each."""
+    port, service = call.port, call.port.membership
+    members, status = service.in_force, call.port.status()
+    group = port.changes.group()
+    return MembersView(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=status.applied_index,
+        term=status.term,
+        leader=status.leader,
+        cluster_id=str(members.cluster_uuid),
+        index=members.index,
+        committed=service.is_committed,
+        reason=members.reason,
+        detail=members.detail,
+        quorum=len(members.voters) // 2 + 1,
+        members=[_member(port, NodeId(node), group) for node in sorted(members.node_uuids)],
+        removed=[FormerMember(id=voter.id, uuid=str(voter.uuid)) for voter in members.removed],
+        next_id=service.next_id,
+        removed_since=service.removed_since,
+        drained=port.changes.drained,
+    )
+
+
+def _member(port: AdminPort, node: NodeId, group: Group) -> NodeMember:
+    service, peer = port.membership, group.peers.get(node)
+    members, addresses = service.in_force, service.addresses.get(node, MemberAddresses("", 0, "", {}))
+    is_learner, knows = node in members.learner_ids, peer is not None
+    return NodeMember(
+        id=node,
+        uuid=str(members.node_uuids[node]),
+        role="learner" if is_learner else "voter",
+        manual=node in members.manual,
+        leader=node == port.services.leader_id(),
+        host=addresses.host,
+        port=addresses.port,
+        admin=addresses.admin,
+        listeners=dict(addresses.listeners),
+        connected=node == port.config.node.id or port.connected(node),
+        match_index=peer.match_index if peer else None,
+        lag_entries=peer.lag if peer else None,
+        state=peer.state if peer else None,
+        live=node in group.live if knows else None,
+        fit=peer.fit if peer else None,
+        caught_up=port.changes.is_caught_up(node) if is_learner and knows else None,
+        maintenance=node in port.state.settings.maintenance,
+    )
+
+
+async def describe_joining(call: Call) -> JoinView:
+    """The data for the directory and the configuration of a new node."""
+    port, service = call.port, call.port.membership
+    members, identity = service.in_force, service.identity
+    return JoinView(
+        node=port.config.node.id,
+        applied_index=port.state.applied.index,
+        consistency=call.consistency,
+        cluster=port.config.cluster.name,
+        broker=port.config.cluster.broker_name,
+        cluster_id=str(members.cluster_uuid),
+        group=identity.group_id,
+        genesis=base64.b64encode(port.genesis_payload()).decode(),
+        ancestors=[
+            AncestorView(cluster_id=str(each.cluster_uuid), last_index=each.last_index) for each in identity.origin
+        ],
+        next_id=service.next_id,
+        taken_ids=service.taken_ids,
+        peers=[
+            PeerNode(
+                id=node,
+                host=addresses.host,
+                port=addresses.port,
+                admin=addresses.admin,
+                listeners=dict(addresses.listeners),
+            )
+            for node, addresses in service.addresses.items()
+        ],
+        secret_key=port.status().secret.key,
+    )
+
+
+async def can_stop_member(call: Call) -> CanStopView:
+    """Whether writes go on while that node is stopped, and if not, why."""
+    try:
+        view = can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
+    except LocalError as error:
+        raise ApiError("not_found", error.what, error.fix) from None
+    return replace(view, pending_upload_bytes=call.port.tier.pending_bytes)
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+async def add_member(call: Call) -> MemberChanged:
+    """Adds a node as a learner: it receives the log, and the leader promotes it when it has caught up.
+
+    A member that is named with other addresses moves there. A majority of the voters must find it there, unless `force`
+    says that it is down; a leader hands leadership over before its own peer address changes."""
+    wanted: AddRequest = call.body
+    members = call.port.membership.in_force
+    if wanted.cluster_id != str(members.cluster_uuid):
+        raise ApiError(
+            "refused",
+            f"the node belongs to cluster {wanted.cluster_id}, this is cluster {members.cluster_uuid}: nothing was "
+            "changed",
+            "give the new node an empty data directory: raftmq node add",
+        )
+    addresses = _addresses(wanted)
+    node, uuid = NodeId(wanted.id or call.port.membership.next_id), _uuid(wanted.uuid)
+    manual = not wanted.auto_promote
+    proof = await _found(call, node, uuid, addresses)
+    entry = await _change(
+        call.port, lambda done: call.port.changes.add(node, uuid, addresses, manual=manual, done=done)
+    )
+    changed = _with_proof(_changed(call.port, node, entry), proof)
+    if changed.warning:
+        call.note_change(f"node {node}", f"moved with force to {addresses.host}:{addresses.port}, which nothing proved")
+    return changed
+
+
+async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Proof | None:
+    """Who finds a member at its new addresses; None if it does not move. Raises ApiError, HandedOver."""
+    port, force = call.port, call.body.force
+    try:
+        place = port.changes.check_add(node, uuid, addresses)
+        to = port.changes.check_hand_over() if place and place.host and node == port.config.node.id else NOBODY
+    except LocalError as error:
+        raise _refused(error) from None
+    if place is None:
+        return None
+    try:
+        proof = await port.moves.check(place)
+    except CheckUnderWay:
+        raise ApiError("busy", "another address is being checked: nothing was changed", "ask again") from None
+    if not proof.holds and not force:
+        raise _not_found(place, proof)
+    if to != NOBODY:
+        await _transfer(port, to)
+        raise HandedOver(to)
+    return proof
+
+
+def _not_found(place: Place, proof: Proof) -> ApiError:
+    fix = (
+        f"start node {place.node} at that address, or correct the address, and repeat the request; if the node is down "
+        f"and its address is certain: raftmq node move {place.node} … --force (over HTTP: force true)"
+    )
+    needed = f"{proof.needed} voters must find node {place.node} at {place}, and {_found_by(proof)}"
+    told = ";\n".join(proof.lines)
+    return ApiError("refused", f"{needed}: nothing was changed.\n{told}", fix)
+
+
+def _found_by(proof: Proof) -> str:
+    return f"only {', '.join(map(str, proof.by))} did" if proof.by else "none did"
+
+
+def _with_proof(changed: MemberChanged, proof: Proof | None) -> MemberChanged:
+    if proof is None:
+        return changed
+    warning = (
+        ""
+        if proof.holds
+        else f"nothing was proven: {proof.needed} voters must find node {changed.id} at its new address, and "
+        f"{_found_by(proof)}. If the address is wrong, nodes will not reach it: repeat the request with the right one"
+    )
+    return replace(changed, found_by=list(proof.by), not_found_by=proof.lines, warning=warning)
+
+
+async def promote_member(call: Call) -> MemberChanged:
+    """Makes a learner a voter; the leader does this itself, unless the node was added with auto_promote false."""
+    node = member_id(call.params["id"])
+    return _changed(call.port, node, await _change(call.port, lambda done: call.port.changes.promote(node, done)))
+
+
+async def remove_member(call: Call) -> MemberChanged:
+    """Removes a node from the cluster; a leader transfers leadership first.
+
+    Refused if the rest would have no majority or, without below_three=true, fewer than three voters."""
+    node, below_three = member_id(call.params["id"]), flag_of(call.query, BELOW_THREE)
+    if flag_of(call.query, DRY_RUN):
+        return _would_remove(call.port, node, below_three)
+    await _hand_over_before_leaving(call.port, node, below_three)
+    remove, port = call.port.changes.remove, call.port
+    return _changed(port, node, await _change(port, lambda done: remove(node, done, below_three=below_three)))
+
+
+def _would_remove(port: AdminPort, node: NodeId, below_three: bool) -> MemberChanged:
+    try:
+        port.changes.check_removal(node, below_three=below_three)
+    except LocalError as error:
+        raise _refused(error) from None
+    members = port.membership.in_force
+    voters = sorted(int(voter) for voter in members.voter_ids if voter != node)
+    return MemberChanged(
+        id=node, role="removed", term=port.status().term, index=members.index, voters=voters, dry_run=True
+    )
+
+
+async def _hand_over_before_leaving(port: AdminPort, node: NodeId, below_three: bool) -> None:
+    """A leader that is removed while it leads delays its clients, because it cannot forward their requests afterwards.
+    If no node can take over, it leads until its own removal is committed. Raises HandedOver."""
+    if node != port.config.node.id:
+        return
+    try:
+        port.changes.check_removal(node, below_three=below_three)
+    except LocalError as error:
+        raise _refused(error) from None
+    to = port.changes.successor()
+    if to != NOBODY:
+        await _transfer(port, to)
+        raise HandedOver(to)
+
+
+async def drain_member(call: Call) -> DrainView:
+    """Makes a node transfer leadership and not lead again until it restarts or `drain` is false."""
+    wanted: DrainRequest = call.body
+    try:
+        call.port.changes.drain(wanted.drain)
+    except LocalError as error:
+        raise _refused(error) from None
+    own, wait_s = call.port.config.node.id, election_wait_s(call.port)
+    leader_id = call.port.services.leader_id
+    if wanted.drain and not await comes_true(lambda: leader_id() not in (own, NOBODY), wait_s):
+        raise unknown_outcome(f"node {own} is drained, and no other node leads after {wait_s:.1f} s")
+    return DrainView(node=own, drained=call.port.changes.drained, leader=call.port.services.leader_id() or None)
+
+
+async def transfer_leader(call: Call) -> TransferView:
+    """Transfers leadership to a voter that has the whole log; answers when it leads."""
+    wanted: TransferRequest = call.body
+    to, port = NodeId(wanted.to), call.port
+    if to != port.services.leader_id():
+        try:
+            port.changes.check_transfer(to)
+        except LocalError as error:
+            raise _refused(error) from None
+        await _transfer(port, to)
+    status = port.status()
+    return TransferView(node=status.node, leader=wanted.to, term=status.term, index=status.commit_index)
+
+
+async def _transfer(port: AdminPort, to: NodeId) -> None:
+    try:
+        port.transfer(to)
+    except NotLeaderError:
+        raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
+    except (RaftLogError, ValueError) as error:
+        raise ApiError(
+            "failed", f"the transfer cannot start: {error}", "try again when the node has caught up"
+        ) from None
+    wait_s = election_wait_s(port)
+    if not await comes_true(lambda: port.services.leader_id() == to, wait_s):
+        raise unknown_outcome(f"node {to} does not lead after {wait_s:.1f} s; the transfer may still happen")
+
+
+def election_wait_s(port: AdminPort) -> float:
+    """How long a planned election may take."""
+    raft = port.config.raft
+    return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
+
+
+async def _change(port: AdminPort, propose: Callable[[Callable[[Ending], None]], EntryId]) -> EntryId:
+    """Proposes and waits until the entry is applied here. Raises ApiError."""
+    decided: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    try:
+        entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))
+    except LocalError as error:
+        raise _refused(error) from None
+    except NotLeaderError:
+        raise ApiError("not_leader", "this node does not lead any more", "ask again; nothing was changed") from None
+    except MembershipError as error:
+        raise ApiError("refused", f"{error}: nothing was changed", "raftmq node list") from None
+    except RaftLogError as error:
+        raise ApiError("failed", f"not now: {error}", "ask again; nothing was changed") from None
+    try:
+        ending = await asyncio.wait_for(decided, port.config.send.deadline_ms / 1000)
+    except TimeoutError:
+        raise unknown_outcome(f"the change is in the log at entry {entry.index} and not committed yet") from None
+    if ending is Ending.REPLACED:
+        raise ApiError("failed", "another leader was elected meanwhile: nothing was changed", "ask again")
+    return entry
+
+
+def _changed(port: AdminPort, node: NodeId, entry: EntryId) -> MemberChanged:
+    members = port.membership.in_force
+    role: Literal["voter", "learner", "removed"] = (
+        "voter" if node in members.voter_ids else "learner" if node in members.learner_ids else "removed"
+    )
+    return MemberChanged(id=node, role=role, term=entry.term, index=entry.index, voters=sorted(members.voter_ids))
+
+
+def _refused(error: LocalError) -> ApiError:
+    if isinstance(error, Unconfirmed):
+        return ApiError("unconfirmed", f"{error.what}: {error.why}", f"{error.fix}; over HTTP: ?{BELOW_THREE}=true")
+    return ApiError("refused", f"{error.what}: {error.why}", error.fix)
+
+
+ID_DIGITS = 5
+"""Of the greatest id; Python does not turn very many into a number."""
+
+
+def member_id(text: str) -> NodeId:
+    """The node id in a path. Raises ApiError if it is not valid."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS and 1 <= int(text) <= 65535):
+        raise ApiError("bad_field", f"{text[:64]} is not the id of a node", "GET /v1/members lists them")
+    return NodeId(int(text))
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ApiError("bad_field", f"{text} is not a uuid", "give the one in the node's data directory") from None
+
+
+def _addresses(wanted: AddRequest) -> MemberAddresses:
+    for name, address in {"admin": wanted.admin, **wanted.listeners}.items():
+        try:
+            if address or name != "admin":
+                split_address(address)
+        except ValueError as error:
+            raise ApiError("bad_field", f"{name}: {error}", 'write it as "10.0.0.4:9644"') from None
+    return MemberAddresses(wanted.host, wanted.port, wanted.admin, wanted.listeners)
+
+
+Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
+
+
+class MaintenanceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/members/{id}/maintenance`."""
+
+    maintenance: bool = True
+    """False: it ends."""
+    author: Note = ""
+    reason: Note = ""
+    dry_run: bool = False
+    """Only answer whether it could begin."""
+
+
+class MaintenanceView(ReadView, frozen=True, kw_only=True):
+    """Whether a node is in maintenance: it leads nothing, and findings about it are expected."""
+
+    id: int
+    maintenance: bool
+    since_ms: int | None
+    """Log time; null if it is not in maintenance."""
+    author: str | None
+    reason: str | None
+    leader: int | None
+    dry_run: bool = False
+    """Nothing was changed."""
+
+
+async def maintain_member(call: Call) -> MaintenanceView:
+    """Begins the maintenance of a node, or ends it; it lasts until then, also across restarts."""
+    wanted: MaintenanceRequest = call.body
+    port, node = call.port, member_id(call.params["id"])
+    settings = port.state.settings
+    try:
+        answer = can_stop(port.changes.group(), node, settings.maintenance)
+    except LocalError as error:
+        raise ApiError("not_found", error.what, error.fix) from None
+    if wanted.maintenance and node not in settings.maintenance and not answer.allowed:
+        raise ApiError("refused", f"{'; '.join(answer.reasons)}: nothing was changed", answer.do_now)
+    if wanted.dry_run:
+        return _view(call, node, dry_run=True)
+    try:
+        run = list(raising(port.services, SETTINGS_LEVEL, "maintenance"))
+    except Refused as refused:
+        raise ApiError("refused", f"{refused.remark}: nothing was changed", "raftmq node list") from None
+    reason = wanted.reason if wanted.maintenance else None
+    run.append([SET_MAINTENANCE, int(node), port.services.log_time_ms(), wanted.author or "unknown", reason])
+    _, results = await decided(lambda done: port.services.propose(run, done))
+    if not results[-1].ok:
+        raise ApiError("bad_command", f"{results[-1].value}: nothing was changed", "correct the request")
+    if wanted.maintenance and node == port.config.node.id:
+        wait_s = election_wait_s(port)
+        if not await comes_true(lambda: port.services.leader_id() not in (node, NOBODY), wait_s):
+            raise unknown_outcome(f"node {node} is in maintenance, and no other node leads after {wait_s:.1f} s")
+    return _view(call, node)
+
+
+def _view(call: Call, node: NodeId, *, dry_run: bool = False) -> MaintenanceView:
+    state = call.port.state
+    known = state.settings.maintenance.get(node)
+    return MaintenanceView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=state.applied.index,
+        id=node,
+        maintenance=known is not None,
+        since_ms=None if known is None else known.since_ms,
+        author=None if known is None else known.author,
+        reason=None if known is None else known.reason,
+        leader=call.port.services.leader_id() or None,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,342 @@
+"""Stored messages: by key, by position in the log, or a page of a queue from an offset or a time on."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import sys
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cluster.admin.body import number_of
+from cluster.admin.call import Call, ReadView, told
+from cluster.admin.errors import ApiError
+from cluster.admin.handlers.topics import find_topic
+from cluster.admin.item_page import Page
+from cluster.admin.pieces import Pieces
+from cluster.admin.route import PAGE_BYTES_MAX, Cost
+from cluster.broker.evicted.evicted_bounds import offset_by_time
+from cluster.broker.evicted.evicted_keys import EvictedPage, complete, is_evicted
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.reads.message_lookup import (
+    BYTES_MAX,
+    KeyLookup,
+    KeyQuery,
+    QueryResult,
+    Stored,
+    UnreadableError,
+    message_at,
+)
+from cluster.broker.refusal import Refused
+from cluster.runtime.request_limits import INT64_MAX
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import Message, decode_message, encode_message_id, parse_properties
+from raftlog.work import charge_bytes, charge_text
+from statemachine.topics import TopicConfig
+
+MESSAGES_MAX: Final = 32
+FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
+"""What a search finds is in memory at once."""
+PAGE_BODY_BYTES: Final = 4096
+"""Of each body in a page, unless the request says otherwise."""
+BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
+_ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
+PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
+
+
+class MessagesView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}/messages/{key}`: the newest first."""
+
+    messages: list[MessageView]
+    more: bool
+    """There may be older ones."""
+
+
+class QueuePage(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}/queues/{queue}/messages`: in the order of their offsets."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    """Messages min_offset (inclusive) to max_offset (exclusive) can be read, here or from the tier."""
+    messages: list[MessageView]
+    next_offset: int
+    """Where the next page begins; max_offset if this was the last one."""
+    unreadable: list[int]
+    """Offsets of this page whose messages cannot be read intact by this node."""
+
+
+class MessageDetail(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/messages/{position}`."""
+
+    message: MessageView
+
+
+async def find_messages(call: Call) -> Pieces:
+    """The newest messages of a topic with this UNIQ_KEY or word of KEYS."""
+    _refuse_if_fenced(call)
+    body_bytes = number_of(call.query, BODY_BYTES, INT64_MAX)
+    port, applied = call.port, call.port.state.applied.index
+    topic, key = find_topic(port.state, call.params["name"]), call.params["key"]
+    query = KeyQuery(key, unique=False, count_max=MESSAGES_MAX)
+    here = await call.done(KeyLookup(port.services, topic, query).steps())
+    found: QueryResult | Refused = await told(partial(complete, port.state, port.evicted_keys, topic, query, here))
+    if isinstance(found, Refused):
+        raise ApiError("failed", found.remark, _ASK_AGAIN)
+    if not found.messages and found.unreadable is not None:
+        raise ApiError(
+            "failed",
+            f"a message at position {found.unreadable} cannot be read intact on this node",
+            "ask another node; this one fetches it from its peers if its log is damaged",
+        )
+    page = Page(call, MESSAGES_MAX)
+    more = found.stopped
+    for stored in found.messages:
+        if not page.add_parts(await message_parts(call, stored.message, body_bytes, page.left)):
+            more = True
+            break
+    view = MessagesView(
+        node=port.config.node.id, consistency=call.consistency, applied_index=applied, messages=[], more=more
+    )
+    return page.answer(view, "messages")
+
+
+async def get_message(call: Call) -> Pieces:
+    """The message that begins at this position of the commit log."""
+    _refuse_if_fenced(call)
+    port, applied = call.port, call.port.state.applied.index
+    body_bytes, text = number_of(call.query, BODY_BYTES, INT64_MAX), call.params["position"]
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX):
+        raise ApiError("bad_field", f"{text} is not a position", "a position is a whole number from 0 up")
+    try:
+        stored = message_at(port.services, int(text), waiting=True)
+        why = "it is in no queue any more"
+    except UnreadableError as error:
+        stored, why = None, str(error)
+    if stored is None and port.evicted_keys is not None and is_evicted(port.state, int(text)):
+        older: Stored | Exception | None = await told(partial(port.evicted_keys.at, int(text)))
+        if isinstance(older, Exception):
+            raise ApiError("failed", f"the message at position {text} is in the tier", str(older))
+        stored = older
+    if stored is None:
+        raise ApiError("not_found", f"there is no message at position {text}", why)
+    view = ReadView(node=port.config.node.id, consistency=call.consistency, applied_index=applied)
+    parts = await message_parts(call, stored.message, body_bytes)
+    return Pieces([msgspec.json.encode(view)[:-1], b',"message":', *parts, b"}"])
+
+
+async def list_messages(call: Call) -> Pieces:
+    """Messages of one queue from an offset or a store time on; the newest ones if neither is given."""
+    _refuse_if_fenced(call)
+    port, applied = call.port, call.port.state.applied.index
+    topic, queue = find_topic(port.state, call.params["name"]), _queue_id(call)
+    if not queue < topic.queues:
+        raise ApiError("not_found", f"topic {topic.name} has {topic.queues} queues, no queue {queue}", "count from 0")
+    body_bytes = number_of(call.query, BODY_BYTES, PAGE_BODY_BYTES)
+    count = number_of(call.query, COUNT, MESSAGES_MAX, MESSAGES_MAX)
+    offset = await _first_offset(call, topic.id, queue, count)
+    older = await _older(call, topic, queue, offset, count)
+    page, offset, unreadable = Page(call, count), older.next_offset, older.unreadable
+    for data in older.messages:
+        message = decode_message(data)[0]
+        if not await _add(call, page, message, body_bytes):
+            offset = message.queue_offset
+            unreadable = [at for at in unreadable if at < offset]
+            break
+    else:
+        offset = await _add_stored(call, page, (topic, queue, offset, count), body_bytes, unreadable)
+    view = QueuePage(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topic=topic.name,
+        queue_id=queue,
+        min_offset=first_offset(port.state, topic.id, queue),
+        max_offset=port.state.max_offset(topic.id, queue),
+        messages=[],
+        next_offset=offset,
+        unreadable=unreadable,
+    )
+    return page.answer(view, "messages")
+
+
+async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
+    """Whether the message is on the page. The first one is cut to fit; one behind others may begin the next page."""
+    return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
+
+
+async def _add_stored(
+    call: Call, page: Page, where: tuple[TopicConfig, int, int, int], body_bytes: int, unreadable: list[int]
+) -> int:
+    """Adds what this node has from an offset on, one message after the other, as far as the page has room, and to
+    `unreadable` the offsets of what it cannot read; returns the offset behind. `where`: topic, queue, offset, count."""
+    port = call.port
+    topic, queue, offset, count = where
+    read_bytes = 0
+    for item in port.state.fetch(topic.id, queue, offset, count - page.items - len(unreadable)):
+        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # an EVICT took what follows
+            break
+        await page.turn()
+        charge_bytes(item.size)
+        try:
+            stored = message_at(port.services, item.position, topic)
+        except UnreadableError:
+            stored = None
+        if stored is None:
+            unreadable.append(item.queue_offset)
+        elif not await _add(call, page, stored.message, body_bytes):
+            break
+        offset, read_bytes = item.queue_offset + 1, read_bytes + item.size
+    return offset
+
+
+async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> EvictedPage:
+    """What the page has from the tier: it begins below what this node has."""
+    port = call.port
+    low = port.state.min_offset(topic.id, queue)
+    if offset >= low or not count:
+        return EvictedPage([], offset, [])
+    if port.evicted_pages is None:
+        raise ApiError(
+            "failed", f"offset {offset} is in the tier, and this node has none", "set tier.url, or ask another node"
+        )
+    try:
+        return await port.evicted_pages.page(topic.id, queue, offset, low, count)
+    except StoreError as error:
+        raise ApiError(
+            "failed", f"offset {offset} is in the tier, which does not give it: {error}", _ASK_AGAIN
+        ) from None
+
+
+async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
+    """Where the page begins: at the later of the two if both an offset and a time are given."""
+    port, query = call.port, call.query
+    low, high = first_offset(port.state, topic_id, queue), port.state.max_offset(topic_id, queue)
+    first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
+    if TIME_MS in query:
+        time_ms = number_of(query, TIME_MS)
+        by_time: int | Refused = await told(
+            partial(offset_by_time, port.state, port.evicted_bounds, (topic_id, queue), time_ms, upper=False)
+        )
+        if isinstance(by_time, Refused):
+            raise ApiError("failed", by_time.remark, _ASK_AGAIN)
+        first = max(first, by_time)
+    return min(high, max(low, first))
+
+
+def _queue_id(call: Call) -> int:
+    text = call.params["queue"]
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+        raise ApiError("bad_field", f"{text[:64]} is not the number of a queue", "GET /v1/topics/{name} lists them")
+    return int(text)
+
+
+def _refuse_if_fenced(call: Call) -> None:
+    if call.port.consistency.fenced:
+        raise ApiError("failed", "this node serves no messages: its rows are wrong", "ask another node")
+
+
+# A stored message as JSON. Its body may be as long as the limit allows, and six times that as JSON: it is made in
+# slices.
+
+SLICE_BYTES: Final = 48 << 10
+"""Of a body, in one step. A multiple of three, so that slices of base64 can be joined."""
+_QUOTED: Final = 16
+"""More than the name of the body's field, the quotes and the comma."""
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stored message. Its body is `body` if it is UTF-8 text, else `body_base64`, as it was sent; only the beginning
+    of it where `body_cut` is true."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    id: str
+    """RocketMQ's offsetMsgId."""
+    store_ms: int
+    born_ms: int
+    reconsume_times: int = 0
+    properties: dict[str, str]
+    body: str | None = None
+    body_base64: str | None = None
+    body_bytes: int
+    """The size of the whole body."""
+    body_cut: bool = False
+
+
+class _Body(NamedTuple):
+    """A body as JSON, or the beginning of it."""
+
+    field: bytes
+    parts: list[bytes]
+    cut: bool
+
+
+async def message_parts(call: Call, message: Message, body_bytes: int, room: int = sys.maxsize) -> list[bytes]:
+    """The JSON of a message with at most `body_bytes` of its body: less, if the whole would take more than `room` bytes
+    of JSON. What it says besides its body is never cut."""
+    charge_text(len(message.properties))
+    properties = parse_properties(message.properties)
+    left = room - len(msgspec.json.encode(_view(message, properties, cut=True))) - _QUOTED
+    body = await _as_text(call, message.body, body_bytes, left)
+    if body is None:
+        body = await _as_base64(call, message.body, body_bytes, left)
+    head = msgspec.json.encode(_view(message, properties, body.cut))
+    return [head[:-1], b',"%s":"' % body.field, *body.parts, b'"}']
+
+
+async def _as_text(call: Call, body: bytes, body_bytes: int, room: int) -> _Body | None:
+    """None if the body is not UTF-8, wherever that shows."""
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    shown = min(len(body), body_bytes)
+    parts: list[bytes] = []
+    try:
+        for start in range(0, len(body), SLICE_BYTES):
+            await call.breathe()
+            end = min(start + SLICE_BYTES, len(body))
+            wanted = max(start, min(end, shown))
+            charge_bytes(end - start)
+            charge_text(wanted - start)
+            part = msgspec.json.encode(decode(body[start:wanted]))[1:-1]
+            if len(part) <= room:
+                parts.append(part)
+                room -= len(part)
+            else:
+                shown = start
+            decode(body[wanted:end])  # the rest has to be text too; the cut may go through a character
+        decode(b"", final=True)
+    except UnicodeDecodeError:
+        return None
+    return _Body(b"body", parts, shown < len(body))
+
+
+async def _as_base64(call: Call, body: bytes, body_bytes: int, room: int) -> _Body:
+    shown = min(len(body), body_bytes, max(0, room) // 4 * 3)
+    parts = []
+    for start in range(0, shown, SLICE_BYTES):
+        await call.breathe()
+        charge_bytes(2 * SLICE_BYTES)
+        parts.append(base64.b64encode(body[start : min(start + SLICE_BYTES, shown)]))
+    return _Body(b"body_base64", parts, shown < len(body))
+
+
+def _view(message: Message, properties: dict[str, str], cut: bool) -> MessageView:
+    """Without its body."""
+    return MessageView(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        position=message.position,
+        id=encode_message_id(message.store_host, message.position),
+        store_ms=message.store_ms,
+        born_ms=message.born_ms,
+        reconsume_times=message.reconsume_times,
+        properties=properties,
+        body_bytes=len(message.body),
+        body_cut=cut,
+    )

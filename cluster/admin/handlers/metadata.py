@@ -1,0 +1,129 @@
+"""/v1/metadata: topics, groups and offsets as one document; /v1/alarms: acknowledges an event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from cluster.admin.call import Call, ChangeView, applied, decided
+from cluster.admin.errors import ApiError
+from cluster.admin.pieces import Pieces
+from cluster.admin.port import AdminPort
+from cluster.admin.route import Cost
+from cluster.backup.metadata import GroupRecord, OffsetRecord, TopicRecord, commands_for, export
+from cluster.members.service import EVENT
+from cluster.runtime import metered_json
+from raftlog.types import EntryId
+from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
+
+ROWS_PER_STEP = 128
+COST = Cost(1, lambda limits: 24 << 20)
+"""Of the document, which has everything: few are made at a time."""
+
+
+class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/metadata`: a part of a document; topics before the offsets in them."""
+
+    topics: list[TopicRecord] = []
+    groups: list[GroupRecord] = []
+    offsets: list[OffsetRecord] = []
+    dry_run: bool = False
+    """Only check it, and answer how much there is: an import replaces offsets and attributes."""
+
+
+class MetadataChanged(ChangeView, frozen=True, kw_only=True):
+    """It is in the log, all of it in one entry, and applied."""
+
+    topics: int
+    groups: int
+    offsets: int
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+class AlarmAcknowledged(ChangeView, frozen=True, kw_only=True):
+    """`POST /v1/alarms/{key}/ack`."""
+
+    key: str
+    event: str
+    """The acknowledged event."""
+
+
+async def get_metadata(call: Call) -> Pieces:
+    """Topics and groups with every attribute, and offsets, as one document."""
+    # On a thread: tens of thousands of groups take most of a second, and the event loop has clients to serve.
+    cluster_id = call.port.status().cluster_id
+    made = await asyncio.get_running_loop().run_in_executor(None, export, call.port.state, cluster_id)
+    text = msgspec.json.encode(msgspec.structs.replace(made, topics=[], groups=[], offsets=[], ends={}))
+    parts = [text[: text.index(b'"topics":[]')]]
+    for name, records in (("topics", made.topics), ("groups", made.groups), ("offsets", made.offsets)):
+        parts += [b'"%b":[' % name.encode(), *await _encoded(call, records), b"],"]
+    ends = list(made.ends.items())
+    return Pieces([*parts, b'"ends":{', *await _encoded(call, ends, dict), b"}}"])
+
+
+async def _encoded(call: Call, rows: Sequence[Any], kind: Callable[[Sequence[Any]], Any] = list) -> list[bytes]:
+    """The JSON of many rows without what encloses them, some in a step."""
+    parts: list[bytes] = []
+    for start in range(0, len(rows), ROWS_PER_STEP):
+        await call.breathe()
+        part = metered_json.encode(kind(rows[start : start + ROWS_PER_STEP]))[1:-1]
+        parts += [b",", part] if parts else [part]
+    return parts
+
+
+async def change_metadata(call: Call) -> MetadataChanged:
+    """Creates and updates topics, groups and offsets as given; removes nothing."""
+    wanted: MetadataChange = call.body
+    records: list[TopicRecord | GroupRecord] = [*wanted.topics, *wanted.groups]
+    run = [command for record in records for command in commands_for(record)]
+    if wanted.offsets:
+        run.append([COMMIT_OFFSETS, [_row(call.port, record) for record in wanted.offsets]])
+    if not run:
+        raise ApiError("refused", "there is nothing to change", "send topics, groups or offsets")
+    if wanted.dry_run:
+        return _changed(call.port, wanted, call.port.state.applied)
+    fix = "correct it and import again"
+    entry, results = await decided(lambda done: call.port.services.propose(run, done), fix)
+    for answer in results:
+        if not answer.ok:
+            raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
+    return _changed(call.port, wanted, entry)
+
+
+def _changed(port: AdminPort, wanted: MetadataChange, entry: EntryId) -> MetadataChanged:
+    return MetadataChanged(
+        node=port.config.node.id,
+        term=entry.term,
+        index=entry.index,
+        topics=len(wanted.topics),
+        groups=len(wanted.groups),
+        offsets=len(wanted.offsets),
+        dry_run=wanted.dry_run,
+    )
+
+
+def _row(port: AdminPort, record: OffsetRecord) -> list[str | int]:
+    topic = port.state.topics.get(record.topic)
+    if topic is None:
+        raise ApiError("not_found", f"there is no topic {record.topic}", "send the topic first; nothing was changed")
+    return [record.group, topic.id, record.queue_id, record.offset]
+
+
+async def acknowledge_alarm(call: Call) -> AlarmAcknowledged:
+    """Acknowledges the alarm of an event, on every node and permanently."""
+    key, state = call.params["key"], call.port.state
+    members = state.membership
+    if key != EVENT:
+        raised = [alarm.key for alarm in call.port.alarms.all()]
+        hint = "it ends when its cause does" if key in raised else f"raised are: {', '.join(raised) or 'none'}"
+        raise ApiError("not_found", f"{key} is no alarm that a person puts to rest", hint)
+    if members is None or state.acknowledged >= members.index:
+        raise ApiError("not_found", f"there is no event behind {key} any more", "raftmq alarm list")
+    entry, _ = await applied(lambda done: call.port.services.propose([[ACKNOWLEDGE, members.index]], done))
+    return AlarmAcknowledged(
+        node=call.port.config.node.id, term=entry.term, index=entry.index, key=key, event=members.detail
+    )

@@ -1,0 +1,100 @@
+"""/v1/transactions: half messages whose transaction is open, in the order in which they lie in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+
+import msgspec
+
+from cluster.admin.call import Call, ReadView
+from cluster.broker.delays import producer_group_of
+from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.services import Services
+from cluster.wire.message_format import decode_message, parse_properties
+from statemachine.delivery.half_messages import HalfMessage
+from statemachine.rows.keys import U64_MAX
+
+TRANSACTIONS_MAX = 100
+"""One answer lists so many."""
+READ_BYTES_MAX = 1 << 20
+"""So much of the log is read for one answer: what names a half message is inside it."""
+
+
+class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A half message. What the message itself says is null if it was not read: it is damaged, or long."""
+
+    position: int
+    """Where it was first stored; its producer knows it by that."""
+    topic: str | None
+    """Null: the topic was deleted, and the half message ends with its next check."""
+    queue_id: int
+    size: int
+    checks: int
+    """How often its producer was to be asked."""
+    next_check_ms: int
+    """Log time."""
+    group: str | None = None
+    """The producer group that decides."""
+    message_id: str | None = None
+    keys: str | None = None
+    stored_ms: int | None = None
+
+
+class TransactionsView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/transactions`."""
+
+    open: int
+    bytes: int
+    transactions: list[TransactionView]
+    more: bool
+    """There are further ones."""
+
+
+async def list_transactions(call: Call) -> TransactionsView:
+    """The first open transactions in the log, and how many there are."""
+    state, port = call.port.state, call.port
+    applied, pending = state.applied.index, state.halves.pending
+    found = list(itertools.islice(state.halves.pinned(0, U64_MAX), TRANSACTIONS_MAX + 1))
+    room = 0 if port.consistency.fenced else READ_BYTES_MAX
+    views = []
+    for half in found[:TRANSACTIONS_MAX]:
+        topic = state.topics_by_id.get(half.topic_id)
+        view = TransactionView(
+            position=half.position,
+            topic=None if topic is None else topic.name,
+            queue_id=half.queue_id,
+            size=half.size,
+            checks=half.checks,
+            next_check_ms=half.check_ms,
+        )
+        if half.size <= room:
+            room -= half.size
+            view = _read(port.services, half, view)
+            await asyncio.sleep(0)
+        views.append(view)
+    return TransactionsView(
+        node=port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        open=pending.count,
+        bytes=pending.bytes,
+        transactions=views,
+        more=len(found) > len(views),
+    )
+
+
+def _read(services: Services, half: HalfMessage, view: TransactionView) -> TransactionView:
+    pieces = read_intact(services, [half.stored], told=logging.DEBUG)
+    if not pieces:
+        return view
+    message = decode_message(pieces[0])[0]
+    properties = parse_properties(message.properties)
+    return msgspec.structs.replace(
+        view,
+        group=producer_group_of(message.properties),
+        message_id=properties.get("UNIQ_KEY"),
+        keys=properties.get("KEYS"),
+        stored_ms=message.store_ms,
+    )

@@ -1,0 +1,82 @@
+"""/v1/retention: where the log begins and what keeps older files; running retention now."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from cluster.admin.body import flag_of
+from cluster.admin.call import DRY_RUN, Call, comes_true
+from cluster.admin.errors import ApiError
+from cluster.retention.service import Ran
+from cluster.retention.views import RetentionRun, RetentionView, settings_of
+
+_LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
+
+
+async def get_retention(call: Call) -> RetentionView:
+    """Where the log begins for all nodes, which older files this node still has, and what keeps them."""
+    config = call.port.config
+    return replace(call.port.retention.view(config.node.id), settings=settings_of(config.retention))
+
+
+async def run_retention(call: Call) -> RetentionRun:
+    """Removes expired messages now, at any hour."""
+    port, dry = call.port, flag_of(call.query, DRY_RUN)
+    begins = port.state.trim_position
+    try:
+        async with asyncio.timeout(_LOOK_WAIT_S):
+            ran = await port.retention.run(dry=dry)
+    except TimeoutError:
+        raise ApiError(
+            "failed", f"the node did not come to look at it within {_LOOK_WAIT_S:.0f} s", "ask again"
+        ) from None
+    if ran is None:
+        raise ApiError("not_leader", "this node does not lead, or does not take writes yet", "ask again")
+    decision, entry, queues = ran
+    if dry:
+        return _plan(port.config.node.id, ran, begins)
+    if decision.count and entry is None:
+        raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
+    if entry is not None:
+        await _applied(call, entry.term, entry.index)
+        await comes_true(lambda: port.state.sweep is None, _APPLY_WAIT_S)
+    return RetentionRun(
+        node=port.config.node.id,
+        term=entry.term if entry else None,
+        index=entry.index if entry else None,
+        segments=decision.count,
+        position=port.state.trim_position,
+        reason=decision.reason,
+        held_by=decision.held,
+        sweeping=port.state.sweep is not None,
+        bytes=max(0, decision.position - begins) if decision.count else 0,
+        queues=queues,
+    )
+
+
+def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
+    """What would go at once."""
+    decision = ran.decision
+    position = max(begins, decision.position) if decision.count else begins
+    return RetentionRun(
+        node=node,
+        term=None,
+        index=None,
+        segments=decision.count,
+        position=position,
+        reason=decision.reason,
+        held_by=decision.held,
+        bytes=position - begins,
+        queues=ran.queues,
+        dry_run=True,
+    )
+
+
+async def _applied(call: Call, term: int, index: int) -> None:
+    """Waits until the entry, and no other one in its place, is applied."""
+    state = call.port.state
+    await comes_true(lambda: state.applied.index >= index or call.port.status().term != term, _APPLY_WAIT_S)
+    if state.applied.index < index:
+        raise ApiError("unknown_outcome", f"entry {index} (TRIM) is not applied yet", "look again: GET /v1/retention")

@@ -1,0 +1,249 @@
+"""/v1/topics: the topics and the offsets of their queues; creates and deletes topics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from cluster.admin.body import flag_of, number_of
+from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, ReadView, applied
+from cluster.admin.errors import ApiError
+from cluster.admin.item_page import AFTER, Page, after_of, limit_of, neighbour
+from cluster.admin.pieces import Pieces
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
+from cluster.broker.refusal import Refused
+from cluster.broker.topic_sizes import TopicSize
+from cluster.broker.topics import Topics, check_attribute
+from cluster.runtime.request_limits import Attributes, NewTopic, Perm, Queues
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.broker_state import BrokerState
+from statemachine.topics import TopicConfig
+
+QUEUES_PER_STEP = 64
+"""Of a topic, whose bounds are looked up in one step."""
+
+
+class TopicView(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's configuration and how many messages it holds."""
+
+    name: str
+    id: int
+    read_queues: int
+    write_queues: int
+    perm: int
+    """RocketMQ's bits: 4 read, 2 write."""
+    order: bool
+    attributes: dict[str, str]
+    messages: int
+    bytes: int | None = None
+    """Stored size of the messages that are in the log of the node that answers (`cluster.broker.topic_sizes`). null:
+    not measured, as in the answer to a change."""
+    bytes_exact: bool = True
+    """False: `bytes` is an estimate, the mean size of some of the messages times their number."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue: messages min_offset (inclusive) to max_offset (exclusive) can be read."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicsView(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/topics`."""
+
+    topics: list[TopicView]
+    bytes_applied_index: int
+    """`bytes` is as of this entry, some seconds old."""
+    next: str | None
+    """`after` of the next page; null on the last."""
+
+
+class TopicDetail(ReadView, frozen=True, kw_only=True):
+    """`GET /v1/topics/{name}`."""
+
+    topic: TopicView
+    queues: list[QueueView]
+    next: int | None
+    """`after` of the next page of queues; null on the last."""
+
+
+class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/topics`. `queues` sets both numbers; what is left out keeps its default or, in an update, its value."""
+
+    name: NewTopic
+    queues: Queues | None = None
+    read_queues: Queues | None = None
+    write_queues: Queues | None = None
+    perm: Perm | None = None
+    order: bool | None = None
+    attributes: Attributes | None = None
+    if_exists: Literal["fail", "keep", "update"] = "fail"
+
+
+class TopicChanged(ChangeView, frozen=True, kw_only=True):
+    """A topic was created, changed, kept or deleted by the log entry (term, index)."""
+
+    result: Literal["created", "kept", "updated", "deleted"]
+    topic: TopicView
+    dry_run: bool = False
+    """Nothing was changed; the entry is the last that is applied."""
+
+
+async def list_topics(call: Call) -> Pieces:
+    """Topics by name, a page of them."""
+    state = call.port.state
+    applied = state.applied.index  # read before the rest: what follows is at least as new
+    page, after = Page(call, limit_of(call)), after_of(call)
+    names = state.topics.keys_from(after, page.items_max + 1)
+    found = [config for name in names[: page.items_max] if (config := state.topics.get(name)) is not None]
+    measured = await call.port.topic_sizes.among(found)
+    left = len(names) > page.items_max
+    for config in found:
+        await page.turn()
+        if not page.add(await _view(call, config, measured.sizes.get(config.id))):
+            left = True
+            break
+        after = config.name
+    else:
+        after = names[-2] if left else None
+    view = TopicsView(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topics=[],
+        bytes_applied_index=measured.applied_index,
+        next=after if left else None,
+    )
+    return page.answer(view, "topics")
+
+
+async def describe_topic(call: Call) -> Pieces:
+    """One topic with its queues, a page of them."""
+    state = call.port.state
+    applied = state.applied.index
+    config = find_topic(state, call.params["name"])
+    size = await call.port.topic_sizes.of(config)
+    page = Page(call, limit_of(call))
+    first = number_of(call.query, AFTER, -1) + 1
+    for queue in range(first, config.queues):
+        if page.full:
+            break
+        await page.turn(2 * ITEM_UNITS)
+        page.add(
+            QueueView(
+                queue_id=queue,
+                min_offset=first_offset(state, config.id, queue),
+                max_offset=state.max_offset(config.id, queue),
+            )
+        )
+    end = first + page.items
+    view = TopicDetail(
+        node=call.port.config.node.id,
+        consistency=call.consistency,
+        applied_index=applied,
+        topic=await _view(call, config, size),
+        queues=[],
+        next=end - 1 if end < config.queues else None,
+    )
+    return page.answer(view, "queues")
+
+
+async def create_topic(call: Call) -> Answer:
+    """Creates a topic; what happens to an existing one is the request's choice."""
+    wanted: TopicRequest = call.body
+    fields = _fields(wanted)
+    existed = wanted.name in call.port.state.topics
+    topics, keep = Topics(call.port.services), wanted.if_exists != "update"
+    _check_read_level(wanted)
+    try:
+        entry_id, result = await applied(lambda done: topics.put(fields, done, if_absent=keep))
+    except Refused as refused:
+        raise ApiError("bad_field", refused.remark, "use a shorter one, or raise limits.topic_length_max") from None
+    if result.code == "exists" and wanted.if_exists == "fail":
+        raise ApiError(
+            "exists",
+            f"topic {wanted.name} is there already",
+            'send "if_exists": "update" to change it, "keep" to be content with it as it is',
+        )
+    verb: Any = "kept" if result.code == "exists" else "updated" if existed else "created"
+    view = TopicChanged(
+        node=call.port.config.node.id,
+        term=entry_id.term,
+        index=entry_id.index,
+        result=verb,
+        topic=await _view(call, result.value),
+    )
+    return Answer(201 if verb == "created" else 200, view)
+
+
+async def delete_topic(call: Call) -> TopicChanged:
+    """Deletes a topic, its queues and all groups' offsets of it."""
+    config = find_topic(call.port.state, call.params["name"])
+    held = await _view(call, config, await call.port.topic_sizes.of(config))
+    if flag_of(call.query, DRY_RUN):
+        node, (term, index) = call.port.config.node.id, call.port.state.applied
+        return TopicChanged(node=node, term=term, index=index, result="deleted", topic=held, dry_run=True)
+    entry_id, _ = await applied(lambda done: Topics(call.port.services).delete(config.name, done))
+    call.port.metrics.topic_deleted(config.name)
+    call.note_change(f"topic {config.name}", f"the topic was deleted with its {held.messages} messages")
+    return TopicChanged(
+        node=call.port.config.node.id, term=entry_id.term, index=entry_id.index, result="deleted", topic=held
+    )
+
+
+def find_topic(state: BrokerState, name: str) -> TopicConfig:
+    """The topic. Raises ApiError naming the nearest one there is."""
+    config = state.topics.get(name)
+    if config is None:
+        match = neighbour(name, state.topics)
+        hint = f"did you mean {match}?" if match else "GET /v1/topics lists all; POST /v1/topics makes one"
+        raise ApiError("not_found", f"there is no topic {name}", hint)
+    return config
+
+
+def _check_read_level(wanted: TopicRequest) -> None:
+    """What it may be is checked here alone: to apply, an attribute that is newer than it is only a text."""
+    level = (wanted.attributes or {}).get(TIER_READ)
+    if level is None:
+        return
+    try:
+        check_attribute(TIER_READ, level)
+    except Refused as refused:
+        raise ApiError("bad_field", refused.remark, "docs/configuration.md: tier.read") from None
+
+
+def _fields(wanted: TopicRequest) -> dict[str, Any]:
+    """The `config` argument of create_topic: only what was asked for."""
+    fields: dict[str, Any] = {"name": wanted.name}
+    if wanted.queues is not None:
+        fields["read_queues"] = fields["write_queues"] = wanted.queues
+    for name in ("read_queues", "write_queues", "perm", "order", "attributes"):
+        value = getattr(wanted, name)
+        if value is not None:
+            fields[name] = value
+    return fields
+
+
+async def _view(call: Call, config: TopicConfig, size: TopicSize | None = None) -> TopicView:
+    state, held = call.port.state, 0
+    for queue in range(config.queues):
+        if queue % QUEUES_PER_STEP == 0:
+            await call.breathe()
+            charge(2 * ITEM_UNITS * min(QUEUES_PER_STEP, config.queues - queue))
+        held += state.max_offset(config.id, queue) - first_offset(state, config.id, queue)
+    return TopicView(
+        name=config.name,
+        id=config.id,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        perm=config.perm,
+        order=config.order,
+        attributes=dict(config.attributes),
+        messages=held,
+        bytes=None if size is None else size.bytes,
+        bytes_exact=size is None or size.exact,
+    )

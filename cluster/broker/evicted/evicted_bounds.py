@@ -1,0 +1,89 @@
+"""Bounds of queues by time, where the messages in question were evicted to the tier.
+
+Store times never decrease within a queue, so the rows of this node decide alone unless their first message is already
+late enough: then an older one in the tier may be, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.refusal import Reason, Refused
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+Told = Callable[[int | Exception | None], None]
+
+
+class EvictedBounds(Protocol):
+    """Reads the tier (`cluster.tier.fetch.index_reads`). Calls `done`, later, unless the node stops: with None if the
+    tier has no such message, or with why it cannot be read now."""
+
+    def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
+        """The first offset in the tier that was stored at or after the time."""
+
+    def earliest_store_ms(self, queue: Queue, done: Told) -> None:
+        """When the queue's first message in the tier was stored."""
+
+
+def offset_by_time(
+    state: BrokerState,
+    old: EvictedBounds | None,
+    queue: Queue,
+    time_ms: int,
+    done: Callable[[int | Refused], None],
+    *,
+    upper: bool,
+) -> None:
+    """As `BrokerState.offset_by_time`, over all messages that are kept. Refused: UNAVAILABLE."""
+    here, low, first = (
+        state.offset_by_time(*queue, time_ms, upper),
+        state.min_offset(*queue),
+        first_offset(state, *queue),
+    )
+    if first >= low or here > low or (upper and _is_stored_by(state, queue, low, time_ms)):
+        done(here)
+        return
+    if old is None:
+        done(_unknown("this node has no tier: set tier.url, or ask another one"))
+        return
+
+    def told(found: int | Exception | None) -> None:
+        if isinstance(found, Exception):
+            done(_unknown(str(found)))
+            return
+        following = low if found is None else min(found, low)
+        done(max(first, following - 1 if upper else following))
+
+    old.offset_by_time(queue, time_ms + 1 if upper else time_ms, told)
+
+
+def _is_stored_by(state: BrokerState, queue: Queue, offset: int, time_ms: int) -> bool:
+    items = state.fetch(*queue, offset, 1)
+    return bool(items) and items[0].store_time_ms <= time_ms
+
+
+def earliest_store_ms(
+    state: BrokerState, old: EvictedBounds | None, queue: Queue, done: Callable[[int | Refused | None], None]
+) -> None:
+    """When the queue's first message was stored that is kept; None if there is none. Refused: UNAVAILABLE."""
+    low = state.min_offset(*queue)
+    items = state.fetch(*queue, low, 1)
+    here = items[0].store_time_ms if items else None
+    if first_offset(state, *queue) >= low:
+        done(here)
+    elif old is None:
+        done(_unknown("this node has no tier: set tier.url, or ask another one"))
+    else:
+        old.earliest_store_ms(
+            queue, lambda found: done(_unknown(str(found)) if isinstance(found, Exception) else found or here)
+        )
+
+
+def _unknown(why: str) -> Refused:
+    return Refused(Reason.UNAVAILABLE, f"older messages are in the tier: {why}")

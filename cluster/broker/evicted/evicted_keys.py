@@ -1,0 +1,95 @@
+"""Queries by key for messages that were evicted to the tier: asked after what this node's own index finds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cluster.broker.evicted.evicted_pulls import evicted_position
+from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
+from cluster.broker.refusal import Reason, Refused
+from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+
+logger = logging.getLogger(__name__)
+
+
+class EvictedKeys(Protocol):
+    """Finds messages in the tier by their keys (`cluster.tier.fetch.index_reads`)."""
+
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
+        """Calls `done`, later, unless the node stops: with the newest messages that the query wants, newest first, or
+        with why the tier cannot be read now."""
+
+    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+        """Calls `done`, later, unless the node stops: with the message in the tier whose first byte is at the position,
+        with None if there is none, or with why the tier cannot be read now."""
+
+
+def complete(
+    state: BrokerState,
+    old: EvictedKeys | None,
+    topic: TopicConfig,
+    query: KeyQuery,
+    found: QueryResult,
+    done: Callable[[QueryResult | Refused], None],
+) -> None:
+    """Calls `done` with what was found, and with what the tier has if that is not enough. If the tier cannot be read
+    and nothing was found, nobody knows whether there is such a message: the answer is UNAVAILABLE."""
+    wanted = query.count_max - len(found.messages)
+    if wanted <= 0 or found.stopped or state.kept.position >= evicted_position(state):
+        done(found)
+        return
+    if old is None:
+        done(found if found.messages else _unknown("this node has no tier: set tier.url, or ask another one"))
+        return
+
+    def merge(older: list[Stored] | Exception) -> None:
+        if not isinstance(older, Exception):
+            known = {stored.message.position for stored in found.messages}  # evicted between the two searches
+            more = [stored for stored in older if stored.message.position not in known]
+            done(found._replace(messages=[*found.messages, *more][: query.count_max]))
+        elif found.messages:
+            logger.warning("older messages with the key %s are left out: %s", query.key, older)
+            done(found)
+        else:
+            done(_unknown(str(older)))
+
+    old.find(topic, query, merge)
+
+
+def is_evicted(state: BrokerState, position: int) -> bool:
+    """Whether the log's byte there is only in the tier."""
+    return state.kept.position <= position < evicted_position(state)
+
+
+def told(found: Stored | Exception | None) -> Stored | Refused | None:
+    """What the tier says of one message, as an answer."""
+    return _unknown(str(found)) if isinstance(found, Exception) else found
+
+
+def _unknown(why: str) -> Refused:
+    return Refused(Reason.UNAVAILABLE, f"older messages are in the tier: {why}")
+
+
+class EvictedPage(NamedTuple):
+    """Messages of a queue, in the order of their offsets."""
+
+    messages: list[bytes]
+    """As they are stored, each intact."""
+    next_offset: int
+    """Where to go on."""
+    unreadable: list[int]
+    """Offsets of messages that cannot be had intact."""
+
+
+class EvictedPages(Protocol):
+    """Reads the tier (`cluster.tier.fetch.evicted_messages`)."""
+
+    async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
+        """At most `count` messages from `offset` on, below `stop`. Raises an Exception that says why the tier cannot be
+        read now."""

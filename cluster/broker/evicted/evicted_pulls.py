@@ -1,0 +1,114 @@
+"""Pulls below the beginning of this node's log: answered with messages that were evicted to the tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.reads.read_levels import ReadLevels
+from cluster.broker.reads.row_scan import Found
+from cluster.broker.services import Services
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+Reply = Callable[[Pull, Found], None]
+Moved = Callable[[Pull, int], None]
+Fail = Callable[[Pull, str], None]
+
+
+class Gone(NamedTuple):
+    """No message is kept at the pull's offset any more: a TRIM took it while the pull waited."""
+
+    next_offset: int
+    """Where the queue goes on."""
+
+
+class EvictedMessages(Protocol):
+    """Where messages are that have left this node's log and are still kept (`cluster.tier.fetch.evicted_messages`)."""
+
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
+        """Calls `done`, later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with
+        why they cannot be had now."""
+
+
+def evicted_position(state: BrokerState) -> int:
+    """Below it, messages that are kept may be in the tier alone. It lies above `trim_position` while an EVICT is
+    carried out: queues that were swept have lost their rows already."""
+    sweep = state.sweep  # before the mark: the last slice moves that first
+    begins = state.trim_position
+    return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
+
+
+def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | None = None) -> int:
+    """The first offset of the queue that is kept, here or in the tier. `low`: its `min_offset`, if that is known."""
+    if state.kept.position >= evicted_position(state):  # nothing is evicted
+        return state.min_offset(topic_id, queue_id) if low is None else low
+    return state.kept_offset(topic_id, queue_id)
+
+
+class EvictedPulls:
+    """What `Pulls` does about a queue whose beginning may lie in the tier."""
+
+    def __init__(
+        self, services: Services, messages: EvictedMessages | None = None, levels: ReadLevels | None = None
+    ) -> None:
+        """`messages`, `levels`: None if this node has no tier."""
+        self._services = services
+        self._messages = messages
+        self._levels = levels
+
+    def first_offset(self, pull: Pull, low: int | None = None) -> int:
+        """Of the pull's queue, in the tier too. `low`: where its rows here begin, if that has just been looked up."""
+        return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
+
+    def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:
+        """Has the pull answered by one of the three if its offset is kept; `low` is where the rows of this node begin.
+
+        `found` is called with messages, or with where to go on if none is wanted; `moved` with where the queue begins
+        now.
+        """
+        if pull.offset < self.first_offset(pull):
+            return False
+        if self._messages is None:
+            failed(
+                pull, f"offset {pull.offset} is in the tier, and this node has none: set tier.url, or pull elsewhere"
+            )
+            return True
+
+        def done(result: Found | Gone | Exception) -> None:
+            if pull.puller.client.closed:
+                return
+            if isinstance(result, Gone):
+                moved(pull, result.next_offset)
+            elif isinstance(result, Exception):
+                failed(pull, f"the tier does not give {result}")
+            else:
+                found(pull, result)
+
+        self._messages.find(pull, low, done)
+        return True
+
+    def answer_early(self, pull: Pull, high: int, found: Reply, here: Callable[[Pull], None]) -> bool:
+        """Has the pull, whose messages this node has, answered from the tier if `tier.read` says so. `found` is called
+        with messages below the offset `high`; `here` if the tier does not give them: then this node has to."""
+        levels, messages = self._levels, self._messages
+        if pull.here or levels is None or messages is None:
+            return False
+        if not levels.prefers_tier(pull.topic_id, pull.queue_id, pull.offset):
+            return False
+
+        def done(result: Found | Gone | Exception) -> None:
+            if pull.puller.client.closed:
+                return
+            if isinstance(result, Found):
+                found(pull, result)
+                return
+            if isinstance(result, Exception):
+                levels.failed()
+            pull.here = True
+            here(pull)
+
+        messages.find(pull, high, done)
+        return True

@@ -1,0 +1,91 @@
+"""What a consumer wants of a topic, and the filter that follows from it: tags by their hashes, or SQL92."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator
+from typing import NamedTuple
+
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.refusal import Reason, Refused
+from cluster.wire.message_format import java_hash
+from raftlog.work import charge, charge_bytes
+
+TagFilter = frozenset[int] | None
+"""Hashes of the wanted tags as the consume queue stores them; None lets everything through."""
+MessageFilter = TagFilter | SqlFilter
+SQL92 = "SQL92"
+
+
+class Subscription(NamedTuple):
+    """One topic of a consumer group. `version` is the client's clock when it subscribed; the newest wins."""
+
+    topic: str
+    expression_type: str
+    sub_string: str
+    version: int
+
+
+class Expression(NamedTuple):
+    """Which messages of a topic a consumer wants, as it says it; None and "" mean tags, and all of them."""
+
+    type: str | None
+    text: str | None
+
+
+TEXT_MAX = 32 << 10
+"""Characters of a subscription: each group and each pull that waits keeps one."""
+CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
+"""Characters of a text that is remembered with its hashes, and how many are: some 10 MB at most."""
+TAG_UNITS, LETTERS_PER_UNIT = 3, 16
+"""What hashing a tag costs (`raftlog.work`)."""
+STEP_UNITS = 200
+
+
+def tag_hashes(sub_string: str) -> TagFilter:
+    """Java's hash of each tag of "a || b"; None for "*" and for no tag at all. Raises Refused if it is too long."""
+    if len(sub_string) <= CACHED_TEXT_MAX:
+        return _cached_hashes(sub_string)
+    check_text(sub_string)
+    return _whole(sub_string)
+
+
+def hashing(sub_string: str) -> Generator[None, None, TagFilter]:
+    """The same of a text that is not too long, in bounded steps."""
+    if sub_string.strip() in ("", "*"):
+        return None
+    charge_bytes(len(sub_string))
+    hashes: set[int] = set()
+    units = 0
+    for tag in map(str.strip, sub_string.split("||")):
+        if tag:
+            cost = TAG_UNITS + len(tag) // LETTERS_PER_UNIT
+            charge(cost)
+            hashes.add(java_hash(tag))
+            units += cost
+            if units >= STEP_UNITS:
+                units = 0
+                yield
+    return frozenset(hashes) or None
+
+
+def check_text(sub_string: str) -> None:
+    """Raises Refused (BAD_SUBSCRIPTION) if a subscription is too long to be kept."""
+    if len(sub_string) > TEXT_MAX:
+        remark = f"a subscription of {len(sub_string)} characters is too long; at most {TEXT_MAX} are allowed"
+        raise Refused(Reason.BAD_SUBSCRIPTION, remark)
+
+
+@functools.lru_cache(maxsize=CACHED_MAX)
+def _cached_hashes(sub_string: str) -> TagFilter:
+    return _whole(sub_string)
+
+
+def _whole(sub_string: str) -> TagFilter:
+    steps = hashing(sub_string)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            hashes: TagFilter = end.value
+            return hashes

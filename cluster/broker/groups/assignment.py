@@ -1,0 +1,66 @@
+"""Which of a topic's queues a client reads, for clients that leave the choice to the broker.
+
+They are the queues that the client would have chosen for itself by the same strategy over the same sorted lists.
+Source: RocketMQ's AllocateMessageQueueAveragely, -AveragelyByCircle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.broker.groups.group_members import Members
+from cluster.broker.names import PERM_READ
+from cluster.broker.services import Services
+
+Share = Callable[[Sequence[int], int, int], Sequence[int]]
+"""(queues, rank of the client, number of clients) -> the client's queues."""
+
+
+def averagely(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
+    """Runs of neighbours, the first clients one more; [] for a client that is no member."""
+    return list(_average(queues, clients.index(client), len(clients))) if client in clients else []
+
+
+def owner(queue: int, queues: int, clients: Sequence[str]) -> str | None:
+    """Which client has the queue of so many by `averagely`; None if there is none."""
+    if not clients or not 0 <= queue < queues:
+        return None
+    size, more = divmod(queues, len(clients))
+    longer = more * (size + 1)
+    return clients[queue // (size + 1) if queue < longer else more + (queue - longer) // size]
+
+
+def by_circle(queues: Sequence[int], clients: Sequence[str], client: str) -> list[int]:
+    """Every n-th queue; [] for a client that is no member."""
+    return list(_circle(queues, clients.index(client), len(clients))) if client in clients else []
+
+
+def _average(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
+    size, more = divmod(len(queues), clients)
+    start = rank * size + min(rank, more)
+    return queues[start : start + size + (rank < more)]
+
+
+def _circle(queues: Sequence[int], rank: int, clients: int) -> Sequence[int]:
+    return queues[rank::clients]
+
+
+_STRATEGIES: dict[str, Share] = {"AVG": _average, "AVG_BY_CIRCLE": _circle}
+
+
+def assigned_queues(
+    services: Services, members: Members, group: str, client_id: str, topic: str, *, strategy: str, broadcasting: bool
+) -> Sequence[int] | None:
+    """Ids of the client's queues; None if that cannot be said. For the leader, so that all members of a group hear of
+    the same members, and for callers who hold a ReadIndex round."""
+    config = services.state.topics.get(topic)
+    if config is None or not config.perm & PERM_READ:
+        return None
+    queues = range(config.read_queues)
+    if broadcasting:
+        return queues
+    share, clients = _STRATEGIES.get(strategy), members.consumers.get(group)
+    if share is None or clients is None:
+        return None
+    rank = clients.members.rank(client_id)
+    return share(queues, rank, len(clients.members)) if rank is not None else ()

@@ -1,0 +1,348 @@
+"""Requests to clients, whichever node holds their connection: 39, 220, 307, 309, 326 in RocketMQ's numbers (ADR 0051).
+
+A client that is connected to this node is asked directly. Otherwise the other nodes are asked one after another to do
+so (`cluster.broker.groups.relay_frame`), because only the node that holds a connection knows who is behind it. A peer
+that says nothing for SILENCE_MS is passed over, and may have handed the request over nevertheless: **a request may
+reach clients twice**, and must be one that tolerates it. Nothing is kept after the deadline, nothing is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, Member, Members, Role
+from cluster.broker.groups.relay_frame import (
+    GROUP_MAX,
+    Relayed,
+    RelayStatus,
+    decode_relay,
+    decode_reply,
+    encode_relay,
+    encode_reply,
+    names_fit,
+)
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
+from cluster.peer.wire import Kind
+from cluster.runtime.parts import Part
+from raftlog.types import NOBODY, NodeId
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+
+
+ANSWER_MS = 10_000
+"""How long a client's answer is waited for (RocketMQ: Broker2Client's callClient)."""
+SILENCE_MS = 1_000
+"""How long a peer may take to say whether it has the client."""
+IN_HAND_MAX = 1_000
+"""Requests that this node has asked, and those that it has in hand for others: each at most so many."""
+RELAY_LEVEL = 2
+"""The level of commands (`statemachine.commands.LEVEL`) of the first release that knows RELAY. A frame of an unknown
+kind would cost an older node's connection."""
+
+KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
+
+_LOST = "the client, or the node that it is connected to, was lost before it answered"
+
+Answered = Callable[[ClientAnswer | Refused], None]
+
+
+class Transport(Protocol):
+    """The connections between nodes."""
+
+    def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
+        """False if the peer cannot be reached now."""
+
+    def peers_of_level(self, level: int) -> list[NodeId]:
+        """Connected members that have announced this level, ascending."""
+
+    def request_ids(self) -> Iterator[int]:
+        """See PeerTransport."""
+
+
+class _Asked:
+    """A request of this node that peers are asked for."""
+
+    __slots__ = ("busy", "done", "handed_over", "peer", "peers", "relayed", "stop_deadline", "stop_silence")
+
+    def __init__(self, relayed: Relayed, peers: list[NodeId], done: Answered) -> None:
+        self.relayed = relayed
+        self.peers = peers
+        """Those not asked yet, the next one last."""
+        self.peer: NodeId = NOBODY
+        self.handed_over = False
+        """`peer` has written it to a client's connection: nobody else is asked."""
+        self.busy = False
+        """A peer could not take it."""
+        self.done = done
+        self.stop_deadline: Callable[[], None] = _nothing
+        self.stop_silence: Callable[[], None] = _nothing
+
+    def hand_over(self, peer: NodeId) -> None:
+        """That peer has found the client."""
+        self.handed_over = True
+        self.peer = peer
+
+
+class ClientRelay:
+    """Both ends: this node asks for a client, and hands over what others ask for."""
+
+    def __init__(
+        self, services: Services, members: Members, transport: Transport, metrics: RelayMetrics | None = None
+    ) -> None:
+        self._metrics = metrics
+        self._services = services
+        self._members = members
+        self._transport = transport
+        self._asked: dict[int, _Asked] = {}
+        self._ids = transport.request_ids()
+        self._calls = 0
+        """Requests whose client has not answered yet."""
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._services.config.limits.frame_bytes_max
+
+    def ask_client(
+        self,
+        role: Role,
+        group: str | None,
+        client_id: str | None,
+        request: ClientRequest,
+        done: Answered,
+        timeout_ms: int = ANSWER_MS,
+    ) -> None:
+        """Sends the request to one client and calls `done` once, perhaps before this returns.
+
+        `group`: None for any; `client_id`: None for any client of the group, each in turn. Refusals: NO_CONSUMER if no
+        such client is connected to any node that can be asked, BUSY, INVALID for a request that is too long, ERROR if
+        there was no answer within `timeout_ms` or the client disconnected.
+        """
+        done = self._counted(request, done)
+        if not names_fit(group, client_id):
+            longest = f"a group's name has at most {GROUP_MAX} characters, a client's {CLIENT_ID_MAX}"
+            done(Refused(Reason.NO_CONSUMER, f"no {role} of such a name is connected: {longest}"))
+            return  # a peer would close the connection that brings it
+        size = _size(request.ext, request.body)
+        if size > self._bytes_max:
+            done(Refused(Reason.INVALID, f"a request of {size} bytes to a client; {self._bytes_max} are allowed"))
+            return
+        member = self._members.find(role, group, client_id)
+        if member is not None:
+            self._call(member, request, timeout_ms, lambda answer: done(_outcome(answer, timeout_ms)))
+            return
+        if len(self._asked) >= IN_HAND_MAX:
+            done(Refused(Reason.BUSY, f"{IN_HAND_MAX} requests to clients of other nodes are not answered yet"))
+            return
+        relay_id = next(self._ids)
+        relayed = Relayed(relay_id, role, group, client_id, timeout_ms, request)
+        peers = self._transport.peers_of_level(RELAY_LEVEL)[::-1]
+        asked = self._asked[relay_id] = _Asked(relayed, peers, done)
+        asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
+        self._ask_next(asked)
+
+    def _counted(self, request: ClientRequest, done: Answered) -> Answered:
+        metrics = self._metrics
+        if metrics is None:
+            return done
+
+        def counted(outcome: ClientAnswer | Refused) -> None:
+            metrics.ended(request, outcome)
+            done(outcome)
+
+        return counted
+
+    # --- the node that asks ------------------------------------------------------------------------------------------
+
+    def _ask_next(self, asked: _Asked) -> None:
+        asked.stop_silence()
+        header, payload = encode_relay(asked.relayed)
+        while asked.peers:
+            asked.peer = asked.peers.pop()
+            if self._transport.send_frame(asked.peer, Kind.RELAY, header, payload):
+                if self._metrics is not None:
+                    self._metrics.relayed()
+                asked.stop_silence = self._services.call_later(SILENCE_MS, lambda: self._ask_next(asked))
+                return
+        if asked.busy:
+            self._end(asked, Refused(Reason.BUSY, "the node that holds the client's connection is busy"))
+            return
+        role, group, client_id = asked.relayed.role, asked.relayed.group, asked.relayed.client_id
+        who = f"{role} {client_id}" if client_id is not None else str(role)
+        of = f" of group {group}" if group is not None else ""
+        self._end(asked, Refused(Reason.NO_CONSUMER, f"no {who}{of} is connected"))
+
+    def _too_late(self, asked: _Asked) -> None:
+        self._end(asked, _outcome(None, asked.relayed.timeout_ms))
+
+    def _end(self, asked: _Asked, outcome: ClientAnswer | Refused) -> None:
+        asked.stop_silence()
+        asked.stop_deadline()
+        if self._asked.pop(asked.relayed.relay_id, None) is not None:
+            asked.done(outcome)
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="relay",
+            peer_closed=self.peer_closed,
+            frames=dict.fromkeys(KINDS, self.on_frame),
+        )
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """Its answers will not come: another is asked, if the client was not asked yet."""
+        for asked in [asked for asked in self._asked.values() if asked.peer == peer]:
+            if asked.handed_over:
+                self._end(asked, Refused(Reason.ERROR, _LOST))
+            else:
+                self._ask_next(asked)
+
+    def _on_reply(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
+        relay_id, status, answer = decode_reply(header, payload)
+        asked = self._asked.get(relay_id)
+        if asked is None:
+            return
+        match status:
+            case RelayStatus.HANDED_OVER if asked.relayed.request.oneway:
+                self._end(asked, HANDED_OVER)
+            case RelayStatus.HANDED_OVER:  # nobody else is asked, whoever of them was the first
+                asked.stop_silence()
+                asked.hand_over(peer)
+            case RelayStatus.ANSWERED:
+                self._end(asked, answer or HANDED_OVER)
+            case RelayStatus.LOST:
+                self._end(asked, Refused(Reason.ERROR, _LOST))
+            case RelayStatus.ABSENT | RelayStatus.BUSY if asked.peer == peer and not asked.handed_over:
+                asked.busy |= status is RelayStatus.BUSY
+                self._ask_next(asked)
+
+    # --- the node that holds the connection --------------------------------------------------------------------------
+
+    def _on_relay(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
+        relayed = decode_relay(header, payload)
+        relay_id, request = relayed.relay_id, relayed.request
+
+        def say(status: RelayStatus, answer: ClientAnswer | None = None) -> None:
+            if self._metrics is not None:
+                self._metrics.taken(status)
+            self._transport.send_frame(peer, Kind.RELAY_REPLY, *encode_reply(relay_id, status, answer))
+
+        def answered(answer: ClientAnswer | Refused | None) -> None:
+            if isinstance(answer, ClientAnswer) and _size(answer.ext, answer.body) <= self._bytes_max:
+                say(RelayStatus.ANSWERED, answer)
+            else:
+                say(RelayStatus.LOST)
+
+        member = self._members.find(relayed.role, relayed.group, relayed.client_id)
+        if member is None:
+            say(RelayStatus.ABSENT)
+        elif self._calls >= IN_HAND_MAX:
+            say(RelayStatus.BUSY)
+        elif request.oneway:
+            self._call(member, request, relayed.timeout_ms, _nothing)
+            say(RelayStatus.HANDED_OVER)
+        else:
+            say(RelayStatus.HANDED_OVER)
+            self._call(member, request, relayed.timeout_ms, answered)
+
+    def _call(
+        self,
+        member: Member,
+        request: ClientRequest,
+        timeout_ms: int,
+        done: Callable[[ClientAnswer | Refused | None], None],
+    ) -> None:
+        """`done` is called with None if the client disconnects or does not answer in time."""
+        if request.oneway:
+            member.connection.call_oneway(request.code, request.ext, request.body)
+            done(HANDED_OVER)
+            return
+        if self._calls >= IN_HAND_MAX:
+            done(Refused(Reason.BUSY, f"{IN_HAND_MAX} requests to clients of this node are not answered yet"))
+            return
+        self._calls += 1
+
+        def ended(answer: ClientAnswer | None) -> None:
+            stop_timer()
+            self._calls -= 1
+            done(answer)
+
+        give_up = member.connection.call(request, ended)
+        stop_timer = self._services.call_later(timeout_ms, give_up)
+
+    # --- frames between nodes ----------------------------------------------------------------------------------------
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """A frame of one of KINDS. Raises WireError."""
+        if kind == Kind.RELAY:
+            self._on_relay(peer, header, payload)
+        else:
+            self._on_reply(peer, header, payload)
+
+
+def _nothing(*_: object) -> None:
+    """Where there is nothing to stop, or nobody to tell."""
+
+
+def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:
+    if answer is not None:
+        return answer
+    return Refused(Reason.ERROR, f"the client disconnected, or gave no answer within {timeout_ms} ms")
+
+
+def _size(ext: dict[str, str], body: bytes) -> int:
+    """Bytes of a request or an answer, about: at most three per character of a text."""
+    return len(body) + sum(3 * (len(key) + len(value)) for key, value in ext.items())
+
+
+_ANSWERED: Final = "answered"
+_HANDED_OVER: Final = "handed_over"
+_UNANSWERED: Final = "unanswered"
+_REFUSED: Final = {Reason.NO_CONSUMER: "absent", Reason.BUSY: "busy", Reason.INVALID: "too_long"}
+_TAKEN: Final = {
+    RelayStatus.HANDED_OVER: _HANDED_OVER,
+    RelayStatus.ABSENT: "absent",
+    RelayStatus.BUSY: "busy",
+}
+
+
+class RelayMetrics:
+    """Fed per request."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._asked = Counter(
+            "raftmq_client_requests", "Requests of this node to clients", ["outcome"], registry=registry
+        )
+        self._relayed = Counter(
+            "raftmq_client_requests_relayed", "Times that another node was asked to hand one over", registry=registry
+        )
+        self._taken = Counter(
+            "raftmq_client_requests_taken",
+            "Requests to clients that other nodes asked this one to hand over",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in (_ANSWERED, _HANDED_OVER, _UNANSWERED, *_REFUSED.values()):
+            self._asked.labels(outcome)
+        for outcome in _TAKEN.values():
+            self._taken.labels(outcome)
+
+    def ended(self, request: ClientRequest, outcome: ClientAnswer | Refused) -> None:
+        """A request of this node is done with."""
+        if isinstance(outcome, ClientAnswer):
+            self._asked.labels(_HANDED_OVER if request.oneway else _ANSWERED).inc()
+        else:
+            self._asked.labels(_REFUSED.get(outcome.reason, _UNANSWERED)).inc()
+
+    def relayed(self) -> None:
+        """A frame went to another node."""
+        self._relayed.inc()
+
+    def taken(self, status: RelayStatus) -> None:
+        """What this node said when it was asked; the answer that follows later does not count again."""
+        if status in _TAKEN:
+            self._taken.labels(_TAKEN[status]).inc()

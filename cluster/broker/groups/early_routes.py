@@ -1,0 +1,188 @@
+"""Has consumers ask for their routes when these have changed, not at their next poll (docs/adr/0055-early-routes.md).
+
+A Java push consumer trusts its routes for 30 s. It asks out of turn only while it divides the queues of a topic whose
+route names no broker, which it does every 20 s and when it is told that the members of its group changed (40). So the
+route of its retry topic names no broker as long as nothing is to be read there. When the leader has changed, the
+consumers are told 40, ask for that route, and for a while get it whole: its addresses count for all their topics.
+
+A consumer that never gets the whole route out of turn asks at its next poll, as any other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.broker.groups.group_members import CLUSTERING, PUSH, ConsumerGroup, Member, Members
+from cluster.broker.groups.group_notices import NOTICE_UNITS
+from cluster.broker.services import Client, Services
+from raftlog.types import NOBODY, NodeId
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.consuming.queue_rows import Queue
+
+if TYPE_CHECKING:
+    from statemachine.topics import TopicConfig
+
+CALLS_MS = (0, 1_500, 4_000, 8_000)
+"""When consumers are told, after the change was seen here: more than once, because they may ask a node that has not
+seen it yet. Java divides queues at most once a second."""
+FRESH_MS = 12_000
+"""For so long after a change every route is whole."""
+ASKS_MAX, ASKS_MS = 6, 10_000
+"""A consumer that is given a route without brokers more often than that asks because it got none: it is given whole
+ones for PAUSE_MS. Those that have the broker divide their queues (400) would ask every second."""
+PAUSE_MS = 600_000
+V4_0_0 = 212
+"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
+
+
+class _Asks:
+    """How often a connection was given the route of one retry topic without brokers."""
+
+    __slots__ = ("began_ms", "count", "topic_id")
+
+    def __init__(self, topic_id: int, began_ms: int) -> None:
+        self.topic_id = topic_id
+        self.began_ms = began_ms
+        self.count = 0
+
+
+class EarlyRoutes:
+    """Watches what readers' routes depend on, and decides whose are withheld."""
+
+    def __init__(self, services: Services, members: Members, unreached: Callable[[], Collection[NodeId]]) -> None:
+        """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
+        self._services = services
+        self._members = members
+        self._unreached = unreached
+        self._shown: tuple[NodeId, frozenset[NodeId]] | None = None
+        """What readers' routes were made of at the last turn."""
+        self._changed_ms: int | None = None
+        self._calls: list[int] = []
+        """Times of the calls that are still due."""
+        self._asks: dict[Client, dict[str, _Asks]] = {}
+        """Open connection -> group."""
+        self._unaware: dict[int, dict[Client, str]] = {}
+        """Retry topic's id -> who got its route without brokers since it grew last, and the group."""
+        services.on_applied(self._on_applied)
+
+    @property
+    def connections(self) -> int:
+        """Of how many it remembers something."""
+        return len({*self._asks, *(client for each in self._unaware.values() for client in each)})
+
+    def tick(self, now_ms: int) -> None:
+        """Called on a timer: tells consumers when something has changed, and a few times more."""
+        leader = self._services.leader_id()
+        if leader == NOBODY or not self._services.config.cluster.early_routes:
+            return
+        moves = self._services.config.modes.slave_read_enable  # else readers are shown every node's own address
+        shown = leader, frozenset(self._unreached()) if moves else frozenset()
+        if self._shown is not None and shown != self._shown:
+            self._changed_ms = now_ms
+            self._calls = [now_ms + after_ms for after_ms in CALLS_MS]
+        self._shown = shown
+        if self._calls and now_ms >= self._calls[0]:
+            self._calls = [due_ms for due_ms in self._calls if due_ms > now_ms]
+            self._services.turns.begin(self, self._call())
+
+    def withholds(self, client: Client, group: str, retry_topic: TopicConfig) -> bool:
+        """Whether the client is to get the route of the group's retry topic without brokers, to ask for it again.
+
+        Never with messages to read there: whoever has not yet got a queue of the topic needs the brokers to divide it.
+        Nor for orderly consumers, which send there themselves.
+        """
+        if not self._services.config.cluster.early_routes or not self._asks_early(client, group) or self._is_fresh():
+            return False
+        if self._services.state.locks_of_group(group) or self._unread(group, retry_topic):
+            return False
+        return self._may_ask(client, group, retry_topic.id)
+
+    def _is_fresh(self) -> bool:
+        if self._changed_ms is None or self._services.leader_id() == NOBODY:
+            return False
+        return self._services.monotonic_ms() - self._changed_ms < FRESH_MS
+
+    def _asks_early(self, client: Client, group: str) -> bool:
+        """Whether heartbeats over this connection named a consumer of the group that is known to ask."""
+        found = self._members.consumers.get(group)
+        if found is None or not _pushes(found):
+            return False
+        named = [found.members.get(client_id) for client_id in self._members.clients_of(client, group)]
+        return bool(named) and all(one is not None and _asks_early(one) for one in named)
+
+    def _may_ask(self, client: Client, group: str, topic_id: int) -> bool:
+        """Counts one more route without brokers; False if these are too many."""
+        groups = self._asks.get(client)
+        if groups is None:
+            groups = self._asks[client] = {}
+            client.on_close.append(lambda: self._forget(client))
+        now_ms = self._services.monotonic_ms()
+        asks = groups.get(group)
+        if asks is not None and asks.topic_id != topic_id:  # the topic was made anew
+            self._is_aware(client, asks.topic_id)
+            asks = None
+        if asks is None or now_ms - asks.began_ms >= (ASKS_MS if asks.count <= ASKS_MAX else PAUSE_MS):
+            asks = groups[group] = _Asks(topic_id, now_ms)
+        asks.count += 1
+        if asks.count > ASKS_MAX:
+            return False
+        self._unaware.setdefault(topic_id, {})[client] = group
+        return True
+
+    def _forget(self, client: Client) -> None:
+        for asks in self._asks.pop(client, {}).values():
+            self._is_aware(client, asks.topic_id)
+
+    def _is_aware(self, client: Client, topic_id: int) -> None:
+        unaware = self._unaware.get(topic_id, {})
+        unaware.pop(client, None)
+        if not unaware:
+            self._unaware.pop(topic_id, None)
+
+    def _on_applied(self, grown: Collection[Queue]) -> None:
+        """There is something to read in a retry topic whose queue nobody may have got."""
+        if not self._unaware:
+            return
+        for topic_id in {topic_id for topic_id, _ in grown} & self._unaware.keys():
+            self._services.turns.begin(self, _tell(self._unaware.pop(topic_id)))
+
+    def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
+        """Also if anything was ever there and the group never committed: a consumer may begin at the end of a queue it
+        gets late (CONSUME_FROM_TIMESTAMP), and would pass over what came meanwhile."""
+        state, topic_id = self._services.state, retry_topic.id
+        for queue in range(retry_topic.read_queues):
+            committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)
+            if end > (0 if committed is None else max(committed, state.min_offset(topic_id, queue))):
+                return True
+        return False
+
+    def _call(self) -> Generator[None]:
+        """Tells each connection once: its consumers divide the queues of all their groups."""
+        told: dict[Client, str] = {}
+        for name, group in self._members.consumers.items():
+            for member in group.members.values() if _pushes(group) else ():
+                charge(ITEM_UNITS)
+                if _asks_early(member):
+                    told[member.connection] = name
+                yield
+        yield from _tell(told)
+
+
+def _tell(clients: Mapping[Client, str]) -> Generator[None]:
+    for client, group in clients.items():
+        charge(NOTICE_UNITS)
+        client.consumers_changed(group)
+        yield
+
+
+def _pushes(group: ConsumerGroup) -> bool:
+    """Whether its members divide the queues and subscribe to the retry topic. Pull consumers do not; one whose request
+    36 is refused sends the message there by itself, and that takes a broker."""
+    return group.message_model == CLUSTERING and group.consume_type == PUSH
+
+
+def _asks_early(member: Member) -> bool:
+    """Java alone. Where one route names no broker, C++ and Node.js divide no queue at all; Go asks for routes over
+    connections without heartbeats. Node.js (ali-ons) calls itself a Java client of version 121."""
+    return member.language == "JAVA" and member.version >= V4_0_0

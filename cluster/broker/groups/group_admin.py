@@ -1,0 +1,108 @@
+"""Consumer groups as administrators change them and look at them. The leader's; reads are for callers who hold a
+ReadIndex round."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cluster.broker.command_levels import propose_bounded
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.refusal import Reason, Refused
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.commands import DELETE_GROUP, PUT_GROUP
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.group_members import Members
+    from cluster.broker.services import Services
+    from cluster.replication.outcome import Done
+    from statemachine.topics import TopicConfig
+
+QUEUES_PER_STEP = 256
+"""Offsets that are looked up in one step."""
+ROWS_MAX = 10_000
+"""Queues in one answer of `progress`: what the loop looks up in a tenth of a second."""
+
+
+class Progress(NamedTuple):
+    """How far a group is in one queue."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    offset: int
+    """The committed one within the queue's bounds; the first one where the group never committed."""
+    store_ms: int
+    """When the last message before `offset` was stored; 0 if there is none."""
+
+
+class Groups:
+    """All groups. Of a change, `done` is called when it is applied or undecided."""
+
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services = services
+        self._members = members
+
+    def put(self, config: dict[str, Any], done: Done) -> None:
+        """Makes the group `config["name"]` or changes it. Raises Refused."""
+        check_group_name(config["name"])
+        self._services.propose([[PUT_GROUP, config, False]], done)
+
+    def delete(self, name: str, done: Done, *, clean_offsets: bool) -> None:
+        """Deletes a group, and its offsets if `clean_offsets`."""
+        propose_bounded(self._services, [DELETE_GROUP, name, clean_offsets], done)
+
+    def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
+        """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.
+        Raises Refused."""
+        state = self._services.state
+        config = group_named(state, group)
+        offsets = state.offsets_by_topic(group)
+        names = {known.name for topic_id in offsets if (known := state.topics_by_id.get(topic_id)) is not None}
+        names |= config.subscriptions.keys() & state.topics.keys()
+        if topic:
+            names &= {topic}
+        topics = [state.topics[name] for name in sorted(names)]
+        if sum(each.read_queues for each in topics) > ROWS_MAX:
+            remark = f"group {group} reads more than {ROWS_MAX} queues; ask for one topic"
+            raise Refused(Reason.ERROR, remark)
+        return (
+            self._progress(each, queue_id, offsets.get(each.id, {}).get(queue_id))
+            for each in topics
+            for queue_id in range(each.read_queues)
+        )
+
+    def _progress(self, topic: TopicConfig, queue_id: int, offset: int | None) -> Progress:
+        state = self._services.state
+        first, end = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
+        at = first if offset is None else max(first, min(offset, end))
+        last = state.fetch(topic.id, queue_id, at - 1, 1) if first < at else []
+        return Progress(topic.name, queue_id, end, at, last[0].store_time_ms if last else 0)
+
+    def readers(self, topic: str) -> Generator[None, None, list[str]]:
+        """Groups that subscribe to the topic or have committed in it, by name, in steps. Raises Refused."""
+        state = self._services.state
+        config = topic_named(state, topic)
+        groups = set()
+        for group, each in state.groups.items():
+            yield
+            charge(ITEM_UNITS)
+            if topic in each.subscriptions or (yield from self._committed(group, config)):
+                groups.add(group)
+        for group in list(self._members.consumers):
+            yield
+            charge(ITEM_UNITS)
+            found = self._members.consumers.get(group)
+            if found is not None and topic in found.subscriptions:
+                groups.add(group)
+        return sorted(groups)
+
+    def _committed(self, group: str, topic: TopicConfig) -> Generator[None, None, bool]:
+        for queue_id in range(topic.queues):
+            if queue_id % QUEUES_PER_STEP == 0:
+                charge(min(QUEUES_PER_STEP, topic.queues))
+                yield
+            if self._services.state.offset(group, topic.id, queue_id) is not None:
+                return True
+        return False

@@ -1,0 +1,178 @@
+"""How far consumer groups are behind: one way of counting for HTTP, the command line and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from cluster.broker.evicted.evicted_pulls import first_offset
+from raftlog.work import ITEM_UNITS, charge
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.consuming.groups import GroupConfig
+
+SERIES_MAX: Final = 1000
+"""Pairs of group and topic that the metrics name: Prometheus keeps every name for weeks."""
+LATENCY_QUEUES_MAX: Final = 500
+"""Queues of which one row is read at a scrape, some 10 ms of the event loop."""
+ROWS_PER_STEP: Final = 16
+"""Rows that are read in one step."""
+QUEUES_PER_STEP: Final = 64
+"""Queues whose bounds are looked up in one step."""
+QUEUES_MAX: Final = 10_000
+"""Queues that one scrape looks at, some 20 ms of the event loop."""
+
+
+QUEUE_UNITS: Final = 3 * ITEM_UNITS
+"""Looking at a group in one queue."""
+
+
+class QueueLag(NamedTuple):
+    """A group in one queue."""
+
+    topic: str
+    queue_id: int
+    committed: int | None
+    """None if the group never committed here."""
+    min_offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that are kept and not committed: from the committed offset on, or all of them if there is none,
+        whatever the group's consumers would begin with. 0 if the offset was set beyond the end."""
+        return max(0, self.max_offset - max(self.min_offset, self.committed or 0))
+
+
+def queue_lags(state: BrokerState, group: GroupConfig) -> list[QueueLag]:
+    """All of `each_lag`."""
+    return list(each_lag(state, group))
+
+
+def lag_steps(
+    state: BrokerState, group: GroupConfig, count_max: int | None = None
+) -> Generator[None, None, list[QueueLag]]:
+    """The same in steps, or the first `count_max` of them."""
+    lags: list[QueueLag] = []
+    for each in islice(each_lag(state, group), count_max):
+        if len(lags) % QUEUES_PER_STEP == 0:
+            yield
+        lags.append(each)
+    return lags
+
+
+def each_lag(state: BrokerState, group: GroupConfig) -> Iterator[QueueLag]:
+    """Every queue that the group committed or subscribes to, by topic and queue, each looked at when it is asked for:
+    there may be a million. None of topics that were deleted when it begins."""
+    committed = state.offsets_by_topic(group.name)
+    charge(ITEM_UNITS * len(committed))
+    topics = {topic.name: topic for topic_id in committed if (topic := state.topics_by_id.get(topic_id))}
+    topics |= {name: topic for name in group.subscriptions if (topic := state.topics.get(name))}
+    for name in sorted(topics):
+        topic = topics[name]
+        offsets = committed.get(topic.id, {})
+        read = topic.read_queues if name in group.subscriptions else 0
+        for queue in chain(range(read), sorted(queue for queue in offsets if queue >= read)):
+            charge(QUEUE_UNITS)
+            end = state.max_offset(topic.id, queue)  # before the first one: retention may move that past it
+            first = min(first_offset(state, topic.id, queue), end)
+            yield QueueLag(name, queue, offsets.get(queue), first, end)
+
+
+class LagMetrics:
+    """The lag of groups, counted when somebody asks for the figures of the node that leads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._by_topic = Gauge(
+            "rocketmq_consumer_lag_messages",
+            "Available messages that the group has not committed",
+            ["consumer_group", "topic"],
+            registry=registry,
+        )
+        self._by_group = Gauge(
+            "raftmq_group_lag_messages",
+            "Lag of the group over all its topics, in messages",
+            ["group"],
+            registry=registry,
+        )
+        self._by_queue = Gauge(
+            "raftmq_group_queue_lag_messages",
+            "Lag of the group in one queue, in messages (the queues with the greatest lag)",
+            ["group", "topic", "queue"],
+            registry=registry,
+        )
+        self._latency = Gauge(
+            "rocketmq_consumer_lag_latency",
+            "Milliseconds since the oldest message was stored that the group has not committed; 0 without lag",
+            ["consumer_group", "topic"],
+            registry=registry,
+        )
+        self._left_out = Gauge(
+            "raftmq_group_lag_left_out",
+            "Groups left out of the lag metrics because there are too many",
+            registry=registry,
+        )
+
+    def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:
+        """In steps: groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads.
+        `now_ms`: the wall clock."""
+        counted: dict[tuple[str, str], int] = {}
+        behind: list[tuple[str, QueueLag]] = []
+        queues = left = 0
+        for at, (name, config) in enumerate(state.groups.items() if leads else ()):
+            yield
+            charge(ITEM_UNITS)
+            lags = yield from lag_steps(state, config, QUEUES_MAX + 1)
+            topics = {each.topic for each in lags}
+            queues += len(lags)
+            if len(counted) + len(topics) > SERIES_MAX or queues > QUEUES_MAX:
+                left = len(state.groups) - at
+                break
+            for each in lags:
+                counted[name, each.topic] = counted.get((name, each.topic), 0) + each.lag
+                if each.lag:
+                    behind.append((name, each))
+        latest = yield from _latest_ms(state, counted, behind, now_ms)
+        charge(10 * ITEM_UNITS * len(counted))
+        self.show(counted, left, behind, latest)
+
+    def show(
+        self,
+        lags: Mapping[tuple[str, str], int],
+        left_out: int = 0,
+        behind: Sequence[tuple[str, QueueLag]] = (),
+        latency_ms: Mapping[tuple[str, str], int] | None = None,
+    ) -> None:
+        """`lags`: (group, topic) -> messages; `behind`: (group, queue) of those that lag."""
+        for gauge in (self._by_topic, self._by_group, self._by_queue, self._latency):
+            gauge.clear()
+        for (group, topic), lag in lags.items():
+            self._by_topic.labels(group, topic).set(lag)
+            self._by_group.labels(group).inc(lag)
+        for group, each in nlargest(SERIES_MAX, behind, key=lambda row: row[1].lag):
+            self._by_queue.labels(group, each.topic, str(each.queue_id)).set(each.lag)
+        for (group, topic), age_ms in (latency_ms or {}).items():
+            self._latency.labels(group, topic).set(age_ms)
+        self._left_out.set(left_out)
+
+
+def _latest_ms(
+    state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
+) -> Generator[None, None, dict[tuple[str, str], int]]:
+    """(group, topic) -> milliseconds since the oldest message was stored that the group has not committed. One row is
+    read per queue that lags, and LATENCY_QUEUES_MAX at most: a pair with other queues that lag is left out."""
+    unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
+    latest = {pair: 0 for pair in pairs if pair not in unseen}
+    for at, (group, each) in enumerate(behind[:LATENCY_QUEUES_MAX]):
+        if at % ROWS_PER_STEP == 0:
+            yield
+        pair, topic = (group, each.topic), state.topics.get(each.topic)
+        if pair in latest and topic is not None:
+            first = state.fetch(topic.id, each.queue_id, max(each.min_offset, each.committed or 0), 1)
+            latest[pair] = max(latest[pair], now_ms - first[0].store_time_ms if first else 0)
+    return latest

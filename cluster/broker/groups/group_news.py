@@ -1,0 +1,113 @@
+"""What the log does not know yet of a consumer group (the group, its %RETRY% topic, its subscriptions): proposed once.
+
+The members of a group tell every node what they subscribe to; the leader brings the applied state up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+
+from cluster.broker.groups.group_members import ConsumerGroup, Members
+from cluster.broker.names import RETRY_PREFIX
+from cluster.broker.services import Services
+from cluster.replication.outcome import ProposeResult
+from raftlog.work import ITEM_UNITS, charge
+from statemachine import commands
+
+ROWS_MAX = 1_000
+"""Groups and subscriptions of one entry, about: its apply is bounded, too."""
+Subscribed = Mapping[str, tuple[str, str, int]]
+"""Topic -> expression type, expression, version: as the log has it."""
+
+
+class GroupNews:
+    """Proposes what is new of the groups of this node's `Members`, one proposal of a group at a time."""
+
+    def __init__(self, services: Services, members: Members) -> None:
+        self._services = services
+        self._members = members
+        self._proposing: set[str] = set()
+
+    def propose(self, groups: list[str], done: Callable[[ProposeResult | None], None]) -> Generator[None]:
+        """Calls `done` when the log knows these groups or could not be told; with None if nothing was to be proposed
+        by this node now. Yields between two groups."""
+        telling = _Telling(done)
+        news: list[commands.Command] = []
+        proposed: list[str] = []
+        rows = 0
+        for group in groups if self._services.writes_open() else ():
+            found = self._members.consumers.get(group)
+            size = 1 + len(found.subscriptions) if found is not None else 1
+            charge(ITEM_UNITS * size)
+            if found is not None and group not in self._proposing and (new := self._news_of(group, found)):
+                self._proposing.add(group)
+                news += new
+                proposed.append(group)
+                rows += size
+                if rows >= ROWS_MAX:
+                    self._send(news, proposed, telling)
+                    news, proposed, rows = [], [], 0
+            yield
+        if news:
+            self._send(news, proposed, telling)
+        telling.all_sent()
+
+    def _send(self, news: list[commands.Command], groups: list[str], telling: _Telling) -> None:
+        telling.sent += 1
+
+        def proposal_done(result: ProposeResult) -> None:
+            self._proposing.difference_update(groups)
+            telling.ended(result)
+
+        self._services.propose(news, proposal_done)
+
+    def _news_of(self, group: str, found: ConsumerGroup) -> list[commands.Command]:
+        """Commands that bring applied state up to what the group's members say; [] most of the time."""
+        state = self._services.state
+        news: list[commands.Command] = []
+        config = state.groups.get(group)
+        if config is None:
+            news.append([commands.PUT_GROUP, {"name": group}, True])
+        retry_topic = RETRY_PREFIX + group
+        if retry_topic not in state.topics:
+            retry = {"name": retry_topic, "read_queues": 1, "write_queues": 1, "perm": 6}
+            news.append([commands.CREATE_TOPIC, retry, True])
+        stored = config.subscriptions if config is not None else {}
+        wanted = _wanted_subscriptions(found, stored)
+        if wanted != stored:
+            news.append([commands.SUBSCRIBE, group, [[topic, *row] for topic, row in sorted(wanted.items())]])
+        return news
+
+
+class _Telling:
+    """Entries that tell the log of one heartbeat's groups, until all of them have ended."""
+
+    def __init__(self, done: Callable[[ProposeResult | None], None]) -> None:
+        self._done = done
+        self._result: ProposeResult | None = None
+        """The first that is unacceptable, else the first."""
+        self.sent = 1
+        """One more than are under way, until `all_sent`."""
+
+    def ended(self, result: ProposeResult) -> None:
+        """One of them has."""
+        if self._result is None or (result.unacceptable and not self._result.unacceptable):
+            self._result = result
+        self.all_sent()
+
+    def all_sent(self) -> None:
+        """No more will come; also called for each that ended."""
+        self.sent -= 1
+        if not self.sent:
+            self._done(self._result)
+
+
+def _wanted_subscriptions(found: ConsumerGroup, stored: Subscribed) -> Subscribed:
+    """What the log should say of the group: the members' list, never with an older version than is stored."""
+    if not found.subscribed:
+        return stored
+    wanted: dict[str, tuple[str, str, int]] = {}
+    for topic, expression_type, sub_string, version in found.subscriptions.values():
+        old = stored.get(topic)
+        wanted[topic] = old if old is not None and old[2] >= version else (expression_type, sub_string, version)
+    return wanted

@@ -1,0 +1,194 @@
+"""Resets of consumer offsets, also of groups that are consuming (ADR 0053). The leader's.
+
+A reset moves the committed offset of a queue and remains in the log's state until the consumer of the queue goes on
+from there: until then its pulls are answered MOVED, and its commits, which are from before, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.command_levels import parts, propose_in_parts, raising
+from cluster.broker.evicted.evicted_bounds import EvictedBounds, offset_by_time
+from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.names import check_group_name, group_named, topic_named
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.replication.outcome import Outcome, ProposeResult
+from raftlog.work import ITEM_UNITS, charge
+from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL, Command
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.runtime.work import Steps
+    from statemachine.consuming.offset_resets import OffsetReset
+    from statemachine.consuming.queue_rows import Queue
+    from statemachine.topics import TopicConfig
+
+
+class ResetTo(Enum):
+    """What a reset goes to."""
+
+    EARLIEST = auto()
+    """The first message that is kept."""
+    LATEST = auto()
+    """Behind the last message: what has accumulated is skipped."""
+    TIME = auto()
+    """The first message stored at that time or later, milliseconds of log time."""
+    OFFSET = auto()
+    """That queue offset, within the bounds of the queue."""
+
+
+class ResetWish(NamedTuple):
+    """A reset as an operator asks for it."""
+
+    group: str
+    topic: str
+    to: ResetTo
+    value: int = 0
+    """With TIME and OFFSET."""
+    queue_id: int | None = None
+    """None: every queue of the topic."""
+
+
+class QueueOffset(NamedTuple):
+    """Where a queue was reset to."""
+
+    queue_id: int
+    offset: int
+
+
+ResetDone = Callable[[list[QueueOffset] | Refused], None]
+
+
+class OffsetResets:
+    """Makes resets, and ends those that consumers know of."""
+
+    def __init__(self, services: Services, old: EvictedBounds | None = None) -> None:
+        """`old`: what was evicted; None if this node has no tier."""
+        self._services = services
+        self._old = old
+        self._ending: set[tuple[str, Queue, int]] = set()
+        """Resets whose end is proposed: (group, queue, number)."""
+
+    # --- operators ---------------------------------------------------------------------------------------------------
+
+    def reset(self, wish: ResetWish, done: ResetDone) -> None:
+        """Calls `done` when the reset is applied, or with why it is not."""
+        when_confirmed(self._services, partial(self._propose, wish, done), done)
+
+    def plan(self, wish: ResetWish, done: ResetDone) -> None:
+        """Calls `done` with where `reset` would go; changes nothing."""
+        when_confirmed(self._services, lambda: self._find(wish, self._checked(wish), done), done)
+
+    def _find(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> None:
+        """Calls `done` with where each queue is to be reset to: looks at one queue after the other, in as many turns as
+        that takes."""
+        self._services.turns.begin(self, self._look(wish, topic, done))
+
+    def _look(self, wish: ResetWish, topic: TopicConfig, done: ResetDone) -> Steps:
+        queues = range(topic.read_queues) if wish.queue_id is None else (wish.queue_id,)
+        found: dict[int, int] = {}
+        refused: list[Refused] = []
+
+        def told(queue_id: int, offset: int | Refused) -> None:
+            if refused:
+                return
+            if isinstance(offset, Refused):
+                refused.append(offset)
+                done(offset)
+                return
+            found[queue_id] = offset
+            if len(found) == len(queues):
+                done([QueueOffset(*each) for each in sorted(found.items())])
+
+        for queue_id in queues:
+            charge(ITEM_UNITS)
+            answer = partial(told, queue_id)
+            if wish.to is ResetTo.TIME:
+                offset_by_time(self._services.state, self._old, (topic.id, queue_id), wish.value, answer, upper=False)
+            else:
+                answer(self._offset(wish, topic, queue_id))
+            if refused:
+                return
+            yield
+
+    def _propose(self, wish: ResetWish, done: ResetDone) -> None:
+        services = self._services
+        topic = self._checked(wish)
+        before = raising(services, RESETS_LEVEL, "resets")
+
+        def propose(found: list[QueueOffset] | Refused) -> None:
+            if isinstance(found, Refused):
+                done(found)
+                return
+
+            def applied(result: ProposeResult) -> None:
+                done(found if result.outcome is Outcome.OK and result.results[-1].ok else _refusal(result))
+
+            rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
+            now_ms = services.log_time_ms()
+            runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts(rows))
+            propose_in_parts(services, chain([[*before, *next(runs)]], runs), applied)
+
+        self._find(wish, topic, propose)
+
+    def _checked(self, wish: ResetWish) -> TopicConfig:
+        """The topic of a wish that can be met. Raises Refused."""
+        services = self._services
+        topic = topic_named(services.state, wish.topic)
+        if not services.knows_group(wish.group):
+            raise Refused(Reason.NO_GROUP, f"consumer group {wish.group} does not exist")
+        if wish.queue_id is not None and not 0 <= wish.queue_id < topic.read_queues:
+            remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+            raise Refused(Reason.INVALID, remark)
+        return topic
+
+    def _offset(self, wish: ResetWish, topic: TopicConfig, queue_id: int) -> int | Refused:
+        state = self._services.state
+        low, high = first_offset(state, topic.id, queue_id), state.max_offset(topic.id, queue_id)
+        if wish.to is ResetTo.EARLIEST:
+            return low
+        if wish.to is ResetTo.LATEST:
+            return high
+        if not low <= wish.value <= high:
+            remark = f"topic {topic.name} queue {queue_id} has offsets {low} to {high}, not {wish.value}"
+            return Refused(Reason.INVALID, remark)
+        return wish.value
+
+    def clone(self, source: str, to: str, topic: str, done: Callable[[ProposeResult], None]) -> None:
+        """Gives the group `to` the committed offsets of `source`, of one topic or, with "", of all. Raises Refused."""
+        state = self._services.state
+        check_group_name(to)
+        group_named(state, source)
+        config = topic_named(state, topic) if topic else None
+        committed = state.offsets_by_topic(source)
+        topics = sorted(committed) if config is None else [config.id] if config.id in committed else []
+        rows = ([to, topic_id, *row] for topic_id in topics for row in sorted(committed[topic_id].items()))
+        runs: Iterator[list[Command]] = ([[COMMIT_OFFSETS, part]] for part in parts(rows))
+        first = [[PUT_GROUP, {"name": to}, True], *next(runs)]
+        propose_in_parts(self._services, chain([first], runs), done)
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def pending(self, group: str, queue: Queue) -> OffsetReset | None:
+        """What the consumer of the queue has to be told, as far as this node has applied. It is not told again what it
+        knows, and only the log has yet to say so: it would begin anew what it has read since."""
+        state = self._services.state
+        reset = state.resets_of_group(group).get(queue) if state.has_resets else None
+        return None if reset is None or (group, queue, reset.number) in self._ending else reset
+
+    def known(self, group: str, queue: Queue, reset: OffsetReset) -> None:
+        """The consumer goes on from there: from now on its commits count again. Leader only."""
+        key = group, queue, reset.number
+        self._ending.add(key)
+        self._services.propose([[END_RESETS, group, [[*queue, reset.number]]]], lambda _: self._ending.discard(key))
+
+
+def _refusal(result: ProposeResult) -> Refused:
+    if result.outcome is Outcome.OK:
+        return Refused(Reason.INVALID, str(result.results[-1].value))
+    return not_written(result.outcome, result.remark)

@@ -1,0 +1,201 @@
+"""Queue locks as any protocol front offers them: what a client is granted, on the leader, and what it costs the log.
+
+A lock lives in the log's state (`statemachine.consuming.queue_locks`). A client asks again and again for what it holds,
+and for what others hold; both are answered without an entry: the first while enough time is left, the second until it
+ends.
+
+Anybody can name any client. So a lock is given to a client only if heartbeats over the connection that asks said that
+it is in the group. A client that connects anew, because the node was restarted, says so within 30 s, and must not lose
+its queues meanwhile: for its first 35 s a connection may renew what the log says the client holds, by 35 s in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+
+from cluster.broker.command_levels import parts, propose_in_parts, raising
+from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS, Members
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.broker.services import Services
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.runtime.environment import LOCK_TTL_MS
+from statemachine.commands import LOCK_QUEUES, LOCKS_LEVEL, UNLOCK_QUEUES
+from statemachine.consuming.queue_locks import QUEUES_MAX, QueueLock
+from statemachine.consuming.queue_rows import Queue
+
+Granted = frozenset[Queue]
+"""The queues that a client holds now."""
+
+
+class Standing(StrEnum):
+    """What is known of a client on the connection over which it asks. Values are on the wire between nodes."""
+
+    MEMBER = "member"
+    """Heartbeats over it named the client for the group."""
+    NEW = "new"
+    """None did, and they may come yet: it is younger than FIRST_HEARTBEAT_MS."""
+    STRANGER = "stranger"
+
+
+def other_holder(
+    services: Services, members: Members, group: str, queue: Queue, clients: Callable[[], Collection[str]]
+) -> str | None:
+    """Who holds the queue now, if that is a member and none of these clients: what they commit of it would undo the
+    holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader only."""
+    lock = services.state.locks_of_group(group).get(queue)
+    if lock is None or lock.expires_ms <= services.log_time_ms() or not members.is_consumer(group, lock.client_id):
+        return None
+    named = clients()
+    return lock.client_id if named and lock.client_id not in named else None
+
+
+class QueueLocks:
+    """Grants and ends locks. The leader's; callers forward to it."""
+
+    def __init__(self, node: Services, ttl_ms: int = LOCK_TTL_MS) -> None:
+        """`ttl_ms`: how long a lock lasts, log time."""
+        self._node = node
+        self._ttl_ms = ttl_ms
+        self._fresh_ms = ttl_ms * 5 // 6
+        """A lock with more time left than this is not refreshed: one entry per client in 10 s is enough."""
+        self._unheard = Unheard(ttl_ms)
+
+    def topic_id(self, name: str) -> int | None:
+        """The topic's id; None if it does not exist."""
+        topic = self._node.state.topics.get(name)
+        return None if topic is None else topic.id
+
+    def lock(
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[Queue],
+        standing: Standing,
+        done: Callable[[Granted | Refused], None],
+    ) -> None:
+        """Tells which of the queues the client holds now, for at least half of the lock's time."""
+        wanted = frozenset(queues)
+        if len(wanted) > QUEUES_MAX:
+            done(Refused(Reason.INVALID, f"{len(wanted)} queues, {QUEUES_MAX} are allowed"))
+            return
+        when_confirmed(self._node, partial(self._lock, group, client_id, wanted, standing, done), done)
+
+    def _lock(
+        self,
+        group: str,
+        client_id: str,
+        wanted: frozenset[Queue],
+        standing: Standing,
+        done: Callable[[Granted | Refused], None],
+    ) -> None:
+        node = self._node
+        if standing is Standing.STRANGER or group not in node.state.groups:
+            done(frozenset())
+            return
+        now_ms, locks = node.log_time_ms(), node.state.locks_of_group(group)
+        held = {queue: locks[queue] for queue in wanted if queue in locks}
+        expires_ms = now_ms + self._ttl_ms
+        if standing is Standing.NEW:
+            mine = {q: lock for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > now_ms}
+            fresh, asked, expires_ms = self._unheard.renewed(group, mine, now_ms)
+            self._propose(group, client_id, now_ms, expires_ms, sorted(asked), frozenset(fresh), done)
+            return
+        self._unheard.heard(group, [queue for queue, lock in held.items() if lock.client_id == client_id])
+        later_ms = now_ms + self._fresh_ms
+        fresh = {q for q, lock in held.items() if lock.client_id == client_id and lock.expires_ms > later_ms}
+        taken = {q for q, lock in held.items() if not lock.is_free_for(client_id, now_ms)}
+        asked = sorted(queue for queue in wanted - fresh - taken if self._exists(queue))
+        self._propose(group, client_id, now_ms, expires_ms, asked, frozenset(fresh), done)
+
+    def _propose(
+        self,
+        group: str,
+        client_id: str,
+        now_ms: int,
+        expires_ms: int,
+        asked: list[Queue],
+        fresh: Granted,
+        done: Callable[[Granted | Refused], None],
+    ) -> None:
+        """Asks the log for the queues `asked`; `fresh` are the client's as it is."""
+        if not asked:
+            done(fresh)
+            return
+        node = self._node
+        run = list(raising(node, LOCKS_LEVEL, "queue locks"))
+        run.append([LOCK_QUEUES, group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]])
+
+        def applied(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                # Undecided: the client asks again, and what it may have been granted is its own.
+                done(not_written(result.outcome, result.remark, unknown="no leader took it"))
+                return
+            answer = result.results[-1]
+            granted = {(row[0], row[1]) for row in answer.value} if answer.ok else set()
+            done(frozenset(granted | fresh))
+
+        node.propose(run, applied)
+
+    def unlock(
+        self, group: str, client_id: str, queues: Iterable[Queue] | None, done: Callable[[ProposeResult], None]
+    ) -> None:
+        """Ends the client's locks of these queues, or all of the group's that it holds."""
+        locks = self._node.state.locks_of_group(group)
+        wanted = set(locks) if queues is None else set(queues)
+        mine = sorted(queue for queue in wanted if queue in locks and locks[queue].client_id == client_id)
+        if not mine:
+            done(ProposeResult(Outcome.OK, [], None, ""))
+            return
+        runs = ([[UNLOCK_QUEUES, group, client_id, [list(queue) for queue in part]]] for part in parts(mine))
+        propose_in_parts(self._node, runs, done)
+
+    def _exists(self, queue: Queue) -> bool:
+        topic = self._node.state.topics_by_id.get(queue[0])
+        return topic is not None and queue[1] < topic.queues
+
+
+class Unheard:
+    """Locks that were renewed before a heartbeat said that their client is there. A leader's memory: the one that takes
+    over counts anew.
+
+    Invariant: together these renewals of a lock add no more than FIRST_HEARTBEAT_MS to what its client, as a member,
+    was granted last.
+    """
+
+    def __init__(self, ttl_ms: int) -> None:
+        self._ttl_ms = ttl_ms
+        self._ends_ms: dict[tuple[str, Queue], int] = {}
+        """When the lock of a group ends if nothing is heard, log time."""
+        self._look_at = 1024
+        """With so many it is looked for those that have ended."""
+
+    def renewed(
+        self, group: str, mine: Mapping[Queue, QueueLock], now_ms: int
+    ) -> tuple[Collection[Queue], Collection[Queue], int]:
+        """Of the locks that the client holds: those that last long enough as they are, those to be renewed, and until
+        when."""
+        enough_ms = now_ms + self._ttl_ms // 2
+        fresh = {queue for queue, lock in mine.items() if lock.expires_ms >= enough_ms}
+        ends_ms = {queue: self._end(group, queue, lock, now_ms) for queue, lock in mine.items() if queue not in fresh}
+        renewed = [queue for queue, end_ms in ends_ms.items() if end_ms >= enough_ms]
+        return fresh, renewed, min((ends_ms[queue] for queue in renewed), default=0)
+
+    def _end(self, group: str, queue: Queue, lock: QueueLock, now_ms: int) -> int:
+        self._forget_ended(now_ms)
+        end_ms = self._ends_ms.setdefault((group, queue), lock.expires_ms + FIRST_HEARTBEAT_MS)
+        if lock.expires_ms > end_ms:  # granted anew since, to whomever
+            end_ms = self._ends_ms[group, queue] = lock.expires_ms + FIRST_HEARTBEAT_MS
+        return min(end_ms, now_ms + self._ttl_ms)
+
+    def heard(self, group: str, queues: Iterable[Queue]) -> None:
+        """A member asked for these, which it holds."""
+        if self._ends_ms:
+            for queue in queues:
+                self._ends_ms.pop((group, queue), None)
+
+    def _forget_ended(self, now_ms: int) -> None:
+        if len(self._ends_ms) >= self._look_at:
+            self._ends_ms = {at: end_ms for at, end_ms in self._ends_ms.items() if end_ms > now_ms}
+            self._look_at = 2 * len(self._ends_ms) + 1024

@@ -1,0 +1,121 @@
+"""Frames RELAY and RELAY_REPLY between nodes, checked before they are used (kinds: `cluster.peer.wire`).
+
+RELAY carries a request for a client to the node that may hold the client's connection; RELAY_REPLY what became of it.
+What may be long is in the payload: the length of a header is 16 bits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from cluster.broker.groups.group_members import CLIENT_ID_MAX, Role
+from cluster.broker.services import ClientAnswer, ClientRequest
+from cluster.peer.wire import WireError
+
+NUMBER_MAX = (1 << 63) - 1
+GROUP_MAX = 255
+TIMEOUT_MS_MAX = 60_000
+CODE_MAX = (1 << 31) - 1
+
+
+class RelayStatus(IntEnum):
+    """What became of a relayed request. Values are on the wire."""
+
+    ABSENT = 0
+    """No such client is connected to this node; nothing was sent."""
+    BUSY = 1
+    """This node has too many of them in hand; nothing was sent."""
+    HANDED_OVER = 2
+    """Written to the client's connection. For a oneway request that is all; otherwise another reply follows."""
+    ANSWERED = 3
+    LOST = 4
+    """The client disconnected before it answered, or what it answered is too long."""
+
+
+_ROLES = frozenset(str(role) for role in Role)
+_STATUSES = frozenset(int(status) for status in RelayStatus)
+
+
+class Relayed(NamedTuple):
+    """Fields of RELAY."""
+
+    relay_id: int
+    role: Role
+    group: str | None
+    """None: any group."""
+    client_id: str | None
+    """None: any client of the group."""
+    timeout_ms: int
+    """After it the asking node has given up."""
+    request: ClientRequest
+
+
+def names_fit(group: str | None, client_id: str | None) -> bool:
+    """Whether a client can have them; no RELAY has longer ones."""
+    return len(group or "") <= GROUP_MAX and len(client_id or "") <= CLIENT_ID_MAX
+
+
+def encode_relay(relayed: Relayed) -> tuple[list[Any], bytes]:
+    """Header and payload."""
+    request = relayed.request
+    header = [relayed.relay_id, str(relayed.role), relayed.group, relayed.client_id, relayed.timeout_ms]
+    return header, msgpack.packb([request.code, request.oneway, request.ext, request.body], use_bin_type=True)
+
+
+def decode_relay(header: list[Any], payload: bytes) -> Relayed:
+    """Raises WireError for what is none."""
+    match header:
+        case [int(relay_id), str(role), (str() | None) as group, (str() | None) as client_id, int(timeout_ms)] if (
+            0 <= relay_id <= NUMBER_MAX
+            and role in _ROLES
+            and names_fit(group, client_id)
+            and 0 < timeout_ms <= TIMEOUT_MS_MAX
+        ):
+            code, oneway, ext, body = _unpacked(payload, 4)
+            if type(code) is int and 0 <= code <= CODE_MAX and type(oneway) is bool:
+                request = ClientRequest(code, _checked_ext(ext), _checked_body(body), oneway)
+                return Relayed(relay_id, Role(role), group, client_id, timeout_ms, request)
+    raise WireError(f"malformed relayed request: {header!r:.200}")
+
+
+def encode_reply(relay_id: int, status: RelayStatus, answer: ClientAnswer | None) -> tuple[list[Any], bytes]:
+    """Header and payload; `answer` with ANSWERED only."""
+    return [relay_id, int(status)], b"" if answer is None else msgpack.packb(list(answer), use_bin_type=True)
+
+
+def decode_reply(header: list[Any], payload: bytes) -> tuple[int, RelayStatus, ClientAnswer | None]:
+    """Relay id, status, and the answer with ANSWERED. Raises WireError for what is none."""
+    match header:
+        case [int(relay_id), int(status)] if 0 <= relay_id <= NUMBER_MAX and status in _STATUSES:
+            if status != RelayStatus.ANSWERED:
+                return relay_id, RelayStatus(status), None
+            code, remark, ext, body = _unpacked(payload, 4)
+            if type(code) is int and -CODE_MAX <= code <= CODE_MAX and type(remark) is str:
+                answer = ClientAnswer(code, remark, _checked_ext(ext), _checked_body(body))
+                return relay_id, RelayStatus.ANSWERED, answer
+    raise WireError(f"malformed answer to a relayed request: {header!r:.200}")
+
+
+def _unpacked(payload: bytes, fields: int) -> list[Any]:
+    try:
+        found = msgpack.unpackb(payload, raw=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"malformed payload of a relayed request: {error}") from error
+    if type(found) is not list or len(found) != fields:
+        raise WireError(f"the payload of a relayed request is no array of {fields} fields")
+    return found
+
+
+def _checked_ext(ext: Any) -> dict[str, str]:
+    if type(ext) is dict and all(type(key) is str and type(value) is str for key, value in ext.items()):
+        return ext
+    raise WireError("a relayed request's fields are no map of texts")
+
+
+def _checked_body(body: Any) -> bytes:
+    if type(body) is bytes:
+        return body
+    raise WireError("a relayed request's body is no bytes")

@@ -1,0 +1,222 @@
+"""Which messages a pull with an SQL92 filter gets: they are read, and judged by their properties, in bounded steps.
+
+Between two steps a search holds a few KiB, however many messages it has found: their bytes are read again when all of
+them are known. Equal filters judge a message once, however many pulls wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from cluster.broker.filters.judging import Judging
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.services import Services
+from cluster.runtime.work import Steps
+from cluster.wire.message_format import parse_properties, stored_properties
+from raftlog.work import METER, charge, charge_bytes
+from statemachine.payload import ITEM
+from statemachine.query import QueueItem
+
+SEARCH_MAX = 1024
+"""Messages looked at by one pull; RocketMQ looks at 800."""
+SEARCH_WINDOW = 32
+SEARCH_WINDOW_BYTES = 64 << 10
+"""Messages, and bytes of them, per fetch and read."""
+SEARCH_BYTES_MAX = 8 << 20
+SEARCH_UNITS_MAX = 20_000
+"""What one pull may cost (`raftlog.work`): beyond, it ends behind the message that it looks at."""
+STEP_UNITS = 250
+"""A step ends above it, at the next term."""
+KEPT_BYTES = 8 << 10
+"""Of properties that wait between two steps; what is more is read again."""
+MESSAGE_UNITS, PROPERTY_BYTES_PER_UNIT = 4, 32
+"""Of looking at a message, and of reading its properties."""
+VERDICTS_MAX = 16_384
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Searched(NamedTuple):
+    """What a pull is to get."""
+
+    items: bytes
+    """Packed."""
+    offsets: Sequence[int]
+    """Of the items."""
+    next_offset: int
+    """Where to go on."""
+    unread: QueueItem | None = None
+    """The message at `next_offset`, if the search ends there because it cannot be read intact."""
+    pieces: list[bytes] | None = None
+    """The messages, if they were found in one step."""
+
+
+class Verdicts:
+    """What filters said of messages lately. One table for each node; event loop only."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], bool] = OrderedDict()
+        """By number of the filter and position of the message: the filter itself is not kept by it."""
+        self._judging: WeakValueDictionary[tuple[int, int], Judging] = WeakValueDictionary()
+        """As long as a search is at it."""
+
+    def of(self, wanted: SqlFilter, position: int) -> bool | None:
+        """Whether the filter wants the message; None if that is not known."""
+        return self._known.get((wanted.number, position))
+
+    def judge(self, wanted: SqlFilter, position: int, properties: bytes) -> bool | Judging:
+        """Whether the filter wants the message, or what finds it out step by step and is told to `note`."""
+        name = wanted.number, position
+        judging = self._judging.get(name)
+        if judging is not None:
+            return judging
+        charge(len(properties) // PROPERTY_BYTES_PER_UNIT)
+        parsed = parse_properties(properties)
+        units = wanted.units(max(map(len, parsed.values()), default=0))
+        if units > STEP_UNITS:
+            self._judging[name] = judging = wanted.judging(parsed)
+            return judging
+        charge(units)
+        verdict = wanted.matches(parsed)
+        self.note(wanted, position, verdict)
+        return verdict
+
+    def note(self, wanted: SqlFilter, position: int, verdict: bool) -> None:
+        """Remembers it for a while."""
+        self._known[wanted.number, position] = verdict
+        if len(self._known) > VERDICTS_MAX:
+            self._known.popitem(last=False)
+
+
+class Search:
+    """One pull's search, from its offset up to `high`."""
+
+    def __init__(self, services: Services, verdicts: Verdicts, pull: Pull, wanted: SqlFilter, high: int) -> None:
+        self._services = services
+        self._verdicts = verdicts
+        self._pull = pull
+        self._wanted = wanted
+        self._at = pull.offset
+        self._stop = min(high, pull.offset + SEARCH_MAX)
+        self._window: deque[tuple[QueueItem, bytes, bytes]] = deque()
+        """Messages from `_at` on that were read: their rows, their properties, and they themselves."""
+        self._unread: QueueItem | None = None
+        """The message behind them, if it cannot be read intact."""
+        self._items: list[QueueItem] = []
+        """What was found."""
+        self._pieces: list[bytes] | None = []
+        """The same, whole; None once a step has ended."""
+        self._bytes = 0
+        """Of what was found."""
+        self._read = 0
+        """Bytes of messages that were read."""
+        self._units = 0
+        """Of the steps before this one."""
+        self._began = METER.units
+        """When this step began."""
+
+    def steps(self) -> Generator[None, None, Searched]:
+        """At least one message is looked at, if there is one. Only intact ones are: damage must not make a message
+        unwanted. Raises ClientGoneError."""
+        wanted, verdicts = self._wanted, self._verdicts
+        while self._window or (yield from self._fill()):
+            item, properties, piece = self._window.popleft()
+            charge(MESSAGE_UNITS)
+            verdict = verdicts.of(wanted, item.position)
+            if verdict is None:
+                judged = verdicts.judge(wanted, item.position, properties)
+                verdict = judged if isinstance(judged, bool) else (yield from self._judge(item, judged))
+            if verdict and not self._take(item, piece):
+                break
+            self._at = item.queue_offset + 1
+            if len(self._items) == self._pull.messages_max or self._spent() >= SEARCH_UNITS_MAX:
+                break
+            if METER.units - self._began >= STEP_UNITS:
+                yield from self._pause()
+        return self._searched()
+
+    def _judge(self, item: QueueItem, judging: Judging) -> Generator[None, None, bool]:
+        while judging.verdict is None:
+            if not judging.step(STEP_UNITS):
+                yield from self._pause()
+        self._verdicts.note(self._wanted, item.position, judging.verdict)
+        return judging.verdict
+
+    def _fill(self) -> Generator[None, None, bool]:
+        """Reads the next messages. False if there are no more, or if the next cannot be read."""
+        while self._at < self._stop and self._read < SEARCH_BYTES_MAX and self._unread is None:
+            window = self._rows()
+            if not window:  # trimmed since the bounds were looked up: the next pull learns it
+                return False
+            if self._are_unwanted(window):
+                self._at = window[-1].queue_offset + 1
+                if METER.units - self._began >= STEP_UNITS:
+                    yield from self._pause()
+                continue
+            size = sum([item.size for item in window])
+            charge_bytes(size)
+            self._read += size
+            intact = read_intact(self._services, window)
+            for item, piece in zip(window, intact, strict=False):
+                self._window.append((item, stored_properties(piece), piece))
+            if len(intact) < len(window):
+                self._unread = window[len(intact)]
+            return bool(intact)
+        return False
+
+    def _rows(self) -> list[QueueItem]:
+        """The next items to read in one go, at least one unless the queue was trimmed."""
+        pull, count = self._pull, min(SEARCH_WINDOW, self._stop - self._at)
+        items = self._services.state.fetch(pull.topic_id, pull.queue_id, self._at, count)
+        total = 0
+        for number, item in enumerate(items):
+            total += item.size
+            if total > SEARCH_WINDOW_BYTES and number:
+                return items[:number]
+        return items
+
+    def _are_unwanted(self, window: list[QueueItem]) -> bool:
+        """Whether that is known of all of them: they need not be read."""
+        charge(len(window))
+        return all(self._verdicts.of(self._wanted, item.position) is False for item in window)
+
+    def _take(self, item: QueueItem, piece: bytes) -> bool:
+        """False if the pull has no place for it."""
+        if self._items and self._bytes + item.size > self._pull.bytes_max:
+            return False
+        self._items.append(item)
+        self._bytes += item.size
+        if self._pieces is not None:
+            self._pieces.append(piece)
+        return True
+
+    def _spent(self) -> int:
+        return self._units + METER.units - self._began
+
+    def _pause(self) -> Steps:
+        """Ends the step, and keeps next to nothing until the next."""
+        self._pieces = None
+        if sum([len(properties) for _, properties, _ in self._window]) > KEPT_BYTES:
+            self._window.clear()
+            self._unread = None
+        else:
+            self._window = deque([(item, properties, b"") for item, properties, _ in self._window])
+        self._units = self._spent()
+        yield
+        self._began = METER.units
+        if self._pull.puller.client.closed:
+            raise ClientGoneError
+
+    def _searched(self) -> Searched:
+        unread = self._unread
+        if unread is not None and unread.queue_offset > self._at:
+            unread = None
+        items = b"".join([ITEM.pack(*item[1:]) for item in self._items])
+        return Searched(items, [item.queue_offset for item in self._items], self._at, unread, self._pieces)

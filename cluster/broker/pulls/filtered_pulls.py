@@ -1,0 +1,130 @@
+"""Pulls with a filter: what they get is found in bounded steps, in turns that the clients share.
+
+Between two steps anything may happen: the topic is deleted, the node is fenced, rows are trimmed, the queue grows, the
+client hangs up. So what was found is only where the messages are, and they are read when they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.pulls.filter_search import ClientGoneError, Search, Searched, Verdicts
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.reads.row_scan import Chosen, Found, choosing, read
+from cluster.broker.reads.stored_bodies import POSITION_SIZE, extent_of, position_of
+from cluster.broker.services import Services, begin_steps
+
+if TYPE_CHECKING:
+    from cluster.broker.reads.row_scan import RecentBlocks
+    from cluster.runtime.work import Steps
+
+Bounds = tuple[int, int]
+"""Offsets between which this node has a queue's messages."""
+Conclude = Callable[[Pull, Found, Bounds], bool]
+"""Answers a pull with what was found up to the end of its queue; False if it waits for more."""
+Fail = Callable[[Pull, Exception], None]
+
+
+class FilteredPulls:
+    """Finds what pulls with a filter get. Event loop only."""
+
+    def __init__(
+        self,
+        services: Services,
+        rows: RecentBlocks,
+        *,
+        settle: Callable[[Pull], None],
+        conclude: Conclude,
+        hold: Callable[[Pull], None],
+        fail: Fail,
+    ) -> None:
+        """`settle` answers a pull whose topic or queue is not what it was; `hold` has it wait for messages; `fail`
+        tells the client of an error."""
+        self._services = services
+        self._rows = rows
+        self._settle = settle
+        self._conclude = conclude
+        self._hold = hold
+        self._fail = fail
+        self._verdicts = Verdicts()
+
+    def begin(self, pull: Pull) -> None:
+        """Answers the pull, or has it wait: now, or in later turns. There are messages at its offset."""
+        begin_steps(self._services.turns, pull.puller.client, self._steps(pull))
+
+    def _steps(self, pull: Pull) -> Steps:
+        try:
+            yield from self._answer(pull)
+        except ClientGoneError:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+            self._fail(pull, error)
+
+    def _answer(self, pull: Pull) -> Steps:
+        while not pull.puller.client.closed:
+            if not self._is_as_it_was(pull):
+                self._settle(pull)
+                return
+            bounds = self._bounds(pull)
+            searched = yield from self._search(pull, bounds[1])
+            if searched is None:
+                return  # another node answers
+            if not self._is_as_it_was(pull):
+                continue
+            if self._deliver(pull, searched, bounds):
+                return
+            if self._bounds(pull)[1] == bounds[1]:  # else it grew meanwhile, and the pull was not there to be woken
+                self._hold(pull)
+                return
+
+    def _bounds(self, pull: Pull) -> Bounds:
+        state = self._services.state
+        return state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+
+    def _is_as_it_was(self, pull: Pull) -> bool:
+        """Whether this node serves the topic still, and has messages at the pull's offset."""
+        if self._services.fenced() or pull.topic_id not in self._services.state.topics_by_id:
+            return False
+        low, high = self._bounds(pull)
+        return low <= pull.offset < high
+
+    def _search(self, pull: Pull, high: int) -> Generator[None, None, Searched | None]:
+        wanted = pull.wanted
+        assert wanted is not None
+        if isinstance(wanted, SqlFilter):
+            first = self._services.state.fetch_packed(pull.topic_id, pull.queue_id, pull.offset, 1)
+            if first and pull.puller.elsewhere(position_of(first)):
+                return None
+            return (yield from Search(self._services, self._verdicts, pull, wanted, high).steps())
+        chosen = yield from choosing(self._rows, pull, wanted, high)
+        if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
+            return None
+        return Searched(chosen.items, chosen.offsets, chosen.next_offset)
+
+    def _deliver(self, pull: Pull, searched: Searched, bounds: Bounds) -> bool:
+        """Answers with what was found, once there is room for that. False if the pull waits for more messages."""
+        items, pieces = searched.items, searched.pieces
+        if not items:
+            found = Found(0, b"", searched.next_offset, unread=searched.unread)
+        elif pieces is not None:
+            body, last = b"".join(pieces), position_of(items, len(pieces) - 1)
+            found = Found(len(pieces), body, searched.next_offset, last, searched.unread)
+        else:
+            size = sum([size for _, size in POSITION_SIZE.iter_unpack(items)])
+            if not pull.puller.room_for(size, lambda: self._deliver_later(pull, searched, bounds)):
+                return True
+            found = read(self._services, Chosen(items, searched.next_offset, searched.offsets, extent_of(items)))
+            if found.unread is None:
+                found = found._replace(unread=searched.unread)
+        return self._conclude(pull, found, bounds)
+
+    def _deliver_later(self, pull: Pull, searched: Searched, bounds: Bounds) -> None:
+        try:
+            if self._is_as_it_was(pull):
+                self._deliver(pull, searched, bounds)
+            else:
+                self._settle(pull)
+        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+            self._fail(pull, error)

@@ -1,0 +1,380 @@
+"""Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
+
+Tables are dicts of None, not sets: the longest wait is served first, and of several clients each in turn. Waking,
+looking again, and forgetting the pulls of a closed connection are cut into steps (`cluster.runtime.work`): a pull
+stays in the tables, and counts, until its turn comes. In one step of a wake, pulls that want the same get the same
+answer: it is read and encoded once (`answers`). One timer for all of them, running only while somebody waits.
+The number that may wait is bounded, per connection and per node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.filters.subscription import MessageFilter
+from cluster.broker.services import Client, Services
+from cluster.runtime.room import Room, Share
+from raftlog.work import ITEM_UNITS, METER, charge
+
+if TYPE_CHECKING:
+    from cluster.broker.reads.pull_values import Pull, PullAnswer
+    from cluster.runtime.work import Steps
+
+TICK_MS = 100
+RECHECK_MS = 5_000
+USUAL_BYTES = 1024
+"""Of a pull that waits; what is larger is counted."""
+TAG_BYTES = 64
+FEW = 8
+"""Pulls of a queue that are woken at once, as far as the turn has room."""
+WAKE_UNITS, FORGET_UNITS = 15, 2
+"""What attempting a pull costs, and taking it out of the tables (`raftlog.work`)."""
+STEP_UNITS = 250
+
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+Line = dict["Pull", None]
+"""One client's pulls of one queue, the longest wait first."""
+Lines = dict[Client, Line]
+Wish = tuple[int, int, int, str, int, int]
+"""What a pull of all messages wants: topic id, queue id, offset, group, and how many messages and bytes at most."""
+Answers = dict[Wish, "PullAnswer"]
+
+
+class LongPolls:
+    """The parked pulls of a node. `attempt` answers a pull or returns False; `expire` tells it that nothing came."""
+
+    def __init__(self, services: Services, attempt: Callable[[Pull], bool], expire: Callable[[Pull], None]) -> None:
+        self._services = services
+        self._attempt = attempt
+        self._expire = expire
+        self._by_queue: dict[Queue, Lines] = {}
+        """Those that the next growth of their queue wakes. A wake takes them away, so that it serves none twice."""
+        self._by_client: dict[Client, dict[Pull, None]] = {}
+        self._slots: dict[int, dict[Pull, None]] = {}
+        self._next_slot = 0
+        self._due: deque[int] = deque()
+        """Slots before the next whose pulls are to be looked at."""
+        self._looks = False
+        """They are being looked at."""
+        self._ticking = False
+        self._woken = _Woken()
+        self.answers: Answers | None = None
+        """With messages, given in this step of a wake; None outside of one. A step is too short for them to be old, and
+        what they hold is on its way to clients anyway."""
+        self._leaving = False
+        self.count = 0
+        """How many pulls are parked."""
+        self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
+        """What large ones of them hold, and their filters; usual ones are bounded by their number."""
+        self._filters = _Filters(self._bytes)
+        services.on_applied(self.wake)
+
+    def reload(self, bytes_max: int) -> None:
+        """Another `limits.node_inflight_bytes_max`; the other limits are looked up."""
+        self._bytes.resize(bytes_max)
+
+    def has(self, connection: Client) -> bool:
+        """Whether pulls of the connection wait."""
+        return bool(self._by_client.get(connection))
+
+    def park(self, pull: Pull) -> str | None:
+        """Keeps the pull until its deadline, set when it is parked first. Returns why not, naming limit and key."""
+        limits = self._services.config.limits
+        connection = pull.puller.client
+        if connection.closed:
+            return None
+        if self._leaving:
+            self._expire(pull)
+            return None
+        mine = self._by_client.get(connection)
+        if self.count >= limits.long_polls_max:
+            return f"{self.count} pulls wait on this node, limits.long_polls_max is {limits.long_polls_max}"
+        if mine is not None and len(mine) >= limits.connection_long_polls_max:
+            maximum = limits.connection_long_polls_max
+            return f"{len(mine)} pulls wait on this connection, limits.connection_long_polls_max is {maximum}"
+        now = self._services.monotonic_ms()
+        if not pull.held:
+            pull.held = True
+            pull.puller.hold()
+            pull.deadline_ms = now + pull.suspend_ms
+        size = _size(pull)
+        more = (size if size > USUAL_BYTES else 0) + self._filters.bytes_of_new(pull.wanted)
+        if more and not self._bytes.fits(more):
+            return (
+                f"pulls that wait hold {self._bytes.taken} bytes on this node; with {more} more they pass "
+                f"limits.node_inflight_bytes_max = {self._bytes.size}"
+            )
+        if size > USUAL_BYTES:
+            pull.kept = self._bytes.share(size)
+        self._filters.add(pull.wanted)
+        if mine is None:
+            mine = self._by_client[connection] = {}
+            connection.on_close.append(lambda: self._on_close(connection))
+        self.count += 1
+        mine[pull] = None
+        pull.parked = True
+        pull.wave = self._woken.waves
+        lines = self._by_queue.setdefault((pull.topic_id, pull.queue_id), {})
+        lines.setdefault(connection, {})[pull] = None
+        self._schedule(pull, now)
+        return None
+
+    def _schedule(self, pull: Pull, now: int) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._next_slot = now // TICK_MS
+            self._services.call_later(TICK_MS, self._tick)
+        due = min(pull.deadline_ms, now + RECHECK_MS)
+        pull.slot = max(-(-due // TICK_MS), self._next_slot)
+        self._slots.setdefault(pull.slot, {})[pull] = None
+
+    def _unpark(self, pull: Pull) -> None:
+        self._leave_line(pull)
+        self._leave(pull)
+
+    def _leave(self, pull: Pull) -> None:
+        """Takes it out of all tables but the queue's."""
+        pull.parked = False
+        self.count -= 1
+        if pull.kept is not None:
+            pull.kept.hold(0)
+            pull.kept = None
+        if pull.wanted is not None:
+            self._filters.remove(pull.wanted)
+        slot = self._slots[pull.slot]
+        del slot[pull]
+        if not slot:
+            del self._slots[pull.slot]
+        mine = self._by_client.get(pull.puller.client)
+        if mine is not None:
+            mine.pop(pull, None)
+
+    def _leave_line(self, pull: Pull) -> None:
+        queue, connection = (pull.topic_id, pull.queue_id), pull.puller.client
+        lines = self._by_queue.get(queue)
+        line = None if lines is None else lines.get(connection)
+        if lines is None or line is None or pull not in line:
+            return  # a wake has taken it away
+        del line[pull]
+        if not line:
+            del lines[connection]
+            if not lines:
+                del self._by_queue[queue]
+
+    def _try(self, pull: Pull) -> None:
+        """Attempts a parked pull; it leaves the tables first, since the attempt itself may park it again."""
+        charge(WAKE_UNITS)
+        self._leave_line(pull)
+        self._try_out_of_line(pull)
+
+    def _try_out_of_line(self, pull: Pull) -> None:
+        self._leave(pull)
+        if not pull.puller.client.closed and not self._attempt(pull):
+            self.park(pull)
+
+    # --- messages come -----------------------------------------------------------------------------------------------
+
+    def wake(self, grown: set[Queue]) -> None:
+        """Called once per applied run with the queues that grew, and when more of one may be served."""
+        woken = self._woken
+        for queue in grown:
+            lines = self._by_queue.get(queue)
+            if lines is None:
+                continue
+            if not woken.served and _are_few(lines) and not self._services.turns.spent():
+                for pull in [pull for line in lines.values() for pull in line]:
+                    self._try(pull)
+            else:
+                del self._by_queue[queue]
+                woken.take(lines)
+                if not woken.served:
+                    woken.served = True
+                    self._services.turns.begin_later("woken pulls", self._serve())  # this turn is the driver's
+
+    def _serve(self) -> Steps:
+        woken, began = self._woken, METER.units
+        self.answers = {}
+        try:
+            for pull in woken:
+                if pull is not None:
+                    charge(WAKE_UNITS)
+                    self._try_out_of_line(pull)  # `take` has emptied it
+                if METER.units - began >= STEP_UNITS:
+                    self.answers = None
+                    yield
+                    self.answers, began = {}, METER.units
+        finally:
+            self.answers = None
+            woken.served = False
+
+    # --- time passes -------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._services.monotonic_ms()
+        while self._next_slot <= now // TICK_MS:
+            if self._next_slot in self._slots:
+                self._due.append(self._next_slot)
+            self._next_slot += 1
+        if self._due and not self._looks:
+            self._looks = True
+            self._services.turns.begin("pulls that are due", self._look())
+        self._ticking = bool(self.count)
+        if self._ticking:
+            self._services.call_later(TICK_MS, self._tick)
+
+    def _look(self) -> Steps:
+        began = METER.units
+        try:
+            while self._due:
+                slot = self._due.popleft()
+                for pull in list(self._slots.get(slot, ())):  # who is parked again gets a slot that is still to come
+                    if METER.units - began >= STEP_UNITS:
+                        yield
+                        began = METER.units
+                    if not pull.parked or pull.slot != slot:
+                        continue
+                    if pull.deadline_ms > self._services.monotonic_ms():
+                        self._try(pull)
+                    else:
+                        self._end(pull)
+        finally:
+            self._looks = False
+
+    def _end(self, pull: Pull) -> None:
+        """Nothing came."""
+        charge(WAKE_UNITS)
+        self._unpark(pull)
+        if not pull.puller.client.closed:
+            self._expire(pull)
+
+    # --- somebody leaves ---------------------------------------------------------------------------------------------
+
+    async def release(self) -> None:
+        """Tells everybody who waits that nothing came: the node is about to close their connections. From now on
+        nobody waits."""
+        self._leaving = True
+        for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
+            await self._services.turns.breathe("pulls that are released")
+            if pull.parked:
+                self._end(pull)
+
+    def _on_close(self, connection: Client) -> None:
+        waiting = self._by_client.pop(connection, None)
+        if waiting:
+            self._services.turns.begin("pulls of closed connections", self._forget(list(waiting)))
+
+    def _forget(self, pulls: list[Pull]) -> Steps:
+        began = METER.units
+        for pull in pulls:
+            if METER.units - began >= STEP_UNITS:
+                yield
+                began = METER.units
+            charge(FORGET_UNITS)
+            if pull.parked:
+                self._unpark(pull)
+
+
+class _Woken:
+    """Pulls whose queues grew, in the order in which they are served: one of each client in turn."""
+
+    def __init__(self) -> None:
+        self.served = False
+        """Somebody takes one after the other."""
+        self.waves = 0
+        """How often pulls were taken from the tables."""
+        self._taken: deque[tuple[Lines, int]] = deque()
+        """Not divided among the clients yet, and the wave they are part of."""
+        self._waiting: dict[Client, deque[Iterator[Pull]]] = {}
+        self._turns: deque[Client] = deque()
+        """Those who have any."""
+
+    def take(self, lines: Lines) -> None:
+        """Pulls that the tables do not wake any more."""
+        self._taken.append((lines, self.waves))
+        self.waves += 1
+
+    def __iter__(self) -> Iterator[Pull | None]:
+        """One after the other, those too that are taken meanwhile; None: some work was done without finding one."""
+        while self._taken or self._turns:
+            if self._taken:
+                yield from self._divide(*self._taken.popleft())
+            else:
+                yield self._next()
+
+    def _divide(self, lines: Lines, wave: int) -> Iterator[None]:
+        for client, line in lines.items():
+            charge(ITEM_UNITS)
+            waiting = self._waiting.get(client)
+            if waiting is None:
+                waiting = self._waiting[client] = deque()
+                self._turns.append(client)
+            waiting.append(_parked(line, wave))
+            yield
+
+    def _next(self) -> Pull | None:
+        client = self._turns.popleft()
+        waiting = self._waiting[client]
+        pull = next(waiting[0], None)
+        if pull is not None:
+            self._turns.append(client)
+            return pull
+        waiting.popleft()
+        if waiting:
+            self._turns.appendleft(client)
+        else:
+            del self._waiting[client]
+        return None
+
+
+def wish_of(pull: Pull) -> Wish:
+    """What a pull without a filter wants."""
+    return pull.topic_id, pull.queue_id, pull.offset, pull.group, pull.messages_max, pull.bytes_max
+
+
+def _are_few(lines: Lines) -> bool:
+    return len(lines) <= FEW and sum(map(len, lines.values())) <= FEW
+
+
+def _parked(line: Line, wave: int) -> Iterator[Pull]:
+    """Those in the line, each unless it has left when its turn comes; one that came back waits for another wake."""
+    for pull in line:
+        if pull.parked and pull.wave <= wave:
+            yield pull
+
+
+class _Filters:
+    """The SQL92 filters of pulls that wait. Pulls of a group share one, and it is counted once."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._pulls: dict[SqlFilter, int] = {}
+        self._shares: dict[SqlFilter, Share] = {}
+
+    def bytes_of_new(self, wanted: MessageFilter) -> int:
+        """What `add` would take."""
+        return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
+
+    def add(self, wanted: MessageFilter) -> None:
+        """A pull waits."""
+        if isinstance(wanted, SqlFilter):
+            if wanted not in self._pulls:
+                self._shares[wanted] = self._room.share(wanted.kept_bytes)
+            self._pulls[wanted] = self._pulls.get(wanted, 0) + 1
+
+    def remove(self, wanted: MessageFilter) -> None:
+        """It waits no longer."""
+        if isinstance(wanted, SqlFilter):
+            self._pulls[wanted] -= 1
+            if not self._pulls[wanted]:
+                del self._pulls[wanted]
+                self._shares.pop(wanted).hold(0)
+
+
+def _size(pull: Pull) -> int:
+    """What a pull keeps of its request, and the tags that it wants, bytes."""
+    tags = 0 if isinstance(pull.wanted, SqlFilter) else len(pull.wanted or ())
+    return pull.puller.kept_bytes + TAG_BYTES * tags

@@ -1,0 +1,416 @@
+"""Pulls: any node answers from its own applied state, now or when messages come.
+
+Two rules protect consumers: a message is never sent unless its bytes match the CRC that apply recorded. And MOVED,
+which makes a client overwrite its offset, is never answered from state that may lag: an offset beyond the end is "not
+yet" on a follower, and confirmed by a ReadIndex round on the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cluster.broker.evicted.evicted_pulls import EvictedMessages, EvictedPulls
+from cluster.broker.filters.known_filters import KnownFilters, Unknown
+from cluster.broker.filters.subscription import Expression
+from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.offset_resets import OffsetResets
+from cluster.broker.groups.queue_locks import other_holder
+from cluster.broker.names import PERM_READ, no_topic
+from cluster.broker.pulls.filtered_pulls import FilteredPulls
+from cluster.broker.pulls.long_poll import Answers, LongPolls, wish_of
+from cluster.broker.reads.log_reads import is_here
+from cluster.broker.reads.pull_values import ForMany, Pull, PullAnswer, Puller, PullOutcome, PullWish, pull_of
+from cluster.broker.reads.read_levels import ReadLevels
+from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, read
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Client, Services, begin_steps
+from cluster.replication.follower_reads import LEADER, FollowerReads
+from cluster.runtime.work import Steps
+from raftlog.work import charge
+from statemachine.query import QueueItem
+
+if TYPE_CHECKING:
+    from statemachine.consuming.groups import GroupConfig
+    from statemachine.consuming.offset_resets import OffsetReset
+    from statemachine.topics import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+PULL_UNITS = 20
+"""Of answering a pull (`raftlog.work`), besides what it reads."""
+ANSWER_UNITS = 15
+"""Of making the answer to a pull that was woken, besides what it reads; one that an equal pull gets, too, is there."""
+TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
+"""How long a node that does not lead waits for a topic that it has not seen."""
+TRIM_RETRY_MS = 20
+"""How long a pull waits for the bounds of a queue whose rows have just been trimmed."""
+REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
+"""How long a pull waits for the repair of its first message before the client must try again."""
+
+
+class Pulls:
+    """Answers pulls, and runs what their long polls wait for when woken."""
+
+    def __init__(
+        self,
+        services: Services,
+        members: Members,
+        resets: OffsetResets,
+        reads: FollowerReads | None = None,
+        old: EvictedMessages | None = None,
+        levels: ReadLevels | None = None,
+    ) -> None:
+        """`reads`: who should serve next, and how stale this node may be; None: the leader, and nothing is said.
+        `old`: what was evicted; None: nothing was. `levels`: which messages are read from there before they are; None:
+        none."""
+        self._services = services
+        self._members = members
+        self._resets = resets
+        self._reads = reads
+        self._old = EvictedPulls(services, old, levels)
+        self._has_tier = levels is not None
+        self._rows = RecentBlocks(services.state)
+        self.filters = KnownFilters(services)
+        self._filtered = FilteredPulls(
+            services, self._rows, settle=self._settle, conclude=self._conclude, hold=self._hold, fail=self._fail
+        )
+        self.long_polls = LongPolls(services, self._attempt, self.reply_nothing)
+
+    # --- a wish comes in ---
+
+    def pull(self, puller: Puller, wish: PullWish, tries: int = 0, *, waited: bool = False) -> None:
+        """Answers the puller, now or later. `tries`: how often it has waited for its topic; `waited`: it has waited
+        for its filter, or for a turn with room."""
+        charge(PULL_UNITS)
+        if not waited and self._services.turns.spent():
+            if self._commit_at_once(puller, wish, tries):
+                begin_steps(self._services.turns, puller.client, self._later(puller, wish, tries))
+            return
+        try:
+            pull = self._accept(puller, wish, tries, waited=waited)
+        except Refused as refused:
+            puller.refused(refused)
+        else:
+            if pull is not None:
+                self._settle(pull)
+
+    def _later(self, puller: Puller, wish: PullWish, tries: int) -> Steps:
+        """Many pulls came in one turn."""
+        if not puller.client.closed:
+            self.pull(puller, wish, tries, waited=True)
+        yield from ()
+
+    def _accept(self, puller: Puller, wish: PullWish, tries: int, *, waited: bool) -> Pull | None:
+        """None if the topic or the filter is waited for. Raises Refused."""
+        topic = self._services.state.topics.get(wish.topic)
+        if topic is None:
+            self._wait_for_topic(puller, wish, tries)
+            return None
+        group = self._services.state.groups.get(wish.group)
+        _check_readable(wish, topic, group)
+        expression = self._expression(wish, group)
+        wanted = None if expression is None else self.filters.get(*expression)
+        # Not when it comes round again: later commits of its connection may be here already.
+        if wish.commit_offset >= 0 and not tries and not waited:
+            self._commit(puller.client, wish, topic)
+        if isinstance(wanted, Unknown):
+            begin_steps(self._services.turns, puller.client, self._learn(expression, puller, wish, tries))
+            return None
+        return pull_of(puller, wish, topic, wanted)
+
+    def _commit_at_once(self, puller: Puller, wish: PullWish, tries: int) -> bool:
+        """Notes the offset of a pull that has to wait for its turn: what its connection commits meanwhile is newer.
+        False if the pull was refused."""
+        topic = self._services.state.topics.get(wish.topic)
+        if wish.commit_offset >= 0 and not tries and topic is not None:
+            try:
+                _check_readable(wish, topic, self._services.state.groups.get(wish.group))
+                self._commit(puller.client, wish, topic)
+            except Refused as refused:
+                puller.refused(refused)
+                return False
+        return True
+
+    def _wait_for_topic(self, puller: Puller, wish: PullWish, tries: int) -> None:
+        """Only the leader knows that there is no such topic: elsewhere it may be on its way, and is waited for."""
+        if self._services.writes_open() or tries == TOPIC_TRIES:
+            raise no_topic(wish.topic)
+        if not puller.client.closed:
+            self._services.call_later(TOPIC_RETRY_MS, lambda: self.pull(puller, wish, tries + 1))
+
+    def _learn(self, expression: Expression | None, puller: Puller, wish: PullWish, tries: int) -> Steps:
+        assert expression is not None
+        yield from self.filters.learn(*expression)
+        if not puller.client.closed:
+            self.pull(puller, wish, tries, waited=True)
+
+    def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
+        """What the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.
+
+        None where that is older than the consumer's and the client compares the tags itself: it would be told that it
+        is stale until its next heartbeat, half a minute later.
+        """
+        if wish.expression is not None:
+            return wish.expression
+        group, topic = wish.group, wish.topic
+        row = self._members.subscription(group, topic)
+        newest = None if row is None else row[1:]
+        stored = None if config is None else config.subscriptions.get(topic)
+        if stored is not None and (newest is None or stored[2] > newest[2]):
+            newest = stored
+        if newest is None:
+            remark = f"group {group} has no subscription to {topic}; consumers send their subscriptions with heartbeats"
+            raise Refused(Reason.NO_SUBSCRIPTION, remark)
+        expression_type, sub_string, version = newest
+        if version < wish.subscription_version:
+            if wish.compares_tags():
+                return None
+            remark = f"group {group}: the subscription to {topic} known here is older than the request's"
+            raise Refused(Reason.STALE_SUBSCRIPTION, remark)
+        return Expression(expression_type, sub_string)
+
+    def _commit(self, client: Client, wish: PullWish, topic: TopicConfig) -> None:
+        """The offset a pull carries along; only the leader can note it, elsewhere the consumer's own commits do."""
+        services, members, group = self._services, self._members, wish.group
+        if not services.writes_open() or not services.knows_group(group):
+            return
+        queue = topic.id, wish.queue_id
+        if other_holder(services, members, group, queue, lambda: members.clients_of(client, group)) is None:
+            services.commit_offset_later(group, *queue, wish.commit_offset)
+
+    # --- answering: now, or when something comes ---
+
+    def _settle(self, pull: Pull) -> None:
+        if not self._attempt(pull):
+            self._hold(pull)
+
+    def _hold(self, pull: Pull) -> None:
+        """Parks a pull for which there is nothing yet, or says so if it may not or can not wait."""
+        if pull.suspend_ms <= 0:
+            self.reply_nothing(pull)
+            return
+        full = self.long_polls.park(pull)
+        if full is not None:
+            self._reply(pull, PullOutcome.BUSY, full, pull.offset)
+
+    def _attempt(self, pull: Pull) -> bool:
+        """Answers the pull unless there is nothing for it yet (False). Never raises: apply wakes it too."""
+        try:
+            if self.long_polls.answers is not None and pull.wanted is None:
+                return self._answer_woken(pull, self.long_polls.answers)
+            return self._answer(pull)
+        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+            self._fail(pull, error)
+            return True
+
+    def _fail(self, pull: Pull, error: Exception) -> None:
+        if pull.topic_id not in self._services.state.topics_by_id:  # deleted under the read
+            pull.puller.refused(no_topic(pull.topic))
+        else:
+            logger.error("pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset, exc_info=error)
+            pull.puller.refused(Refused(Reason.ERROR, f"reading {pull.topic} failed: {error}"))
+
+    def _answer_woken(self, pull: Pull, answers: Answers) -> bool:
+        """The same for one of many that are woken together. What an equal one has just been sent it is sent, too."""
+        answer = answers.get(wish_of(pull))
+        if answer is None:
+            charge(ANSWER_UNITS)
+            return self._answer(pull)
+        if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            pull.puller.answered(answer)
+        return True
+
+    def _answer(self, pull: Pull) -> bool:
+        state = self._services.state
+        if self._services.fenced():
+            remark = (
+                f"node {self._services.node_id} does not serve messages: its rows are wrong; pull from another node"
+            )
+            self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
+            return True
+        if pull.topic_id not in state.topics_by_id:
+            pull.puller.refused(no_topic(pull.topic))
+            return True
+        reset = self._resets.pending(pull.group, (pull.topic_id, pull.queue_id))
+        if reset is not None and self._answer_reset(pull, reset):
+            return True
+        low, high = state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
+        if pull.offset < low:
+            self._answer_old(pull, low)
+            return True
+        if pull.offset > high:
+            return self._ask_beyond(pull)
+        if pull.offset >= high:
+            return False
+        if not pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)):
+            return True
+        if self._has_tier and self._old.answer_early(pull, high, self._reply_old, self._settle):
+            return True
+        if pull.wanted is not None:
+            self._filtered.begin(pull)
+            return True
+        chosen = choose(self._rows, pull, high)
+        if chosen.items and pull.puller.elsewhere(chosen.extent[0]):
+            return True
+        found = read(self._services, chosen) if chosen.items else Found(0, b"", chosen.next_offset)
+        return self._conclude(pull, found, (low, high))
+
+    def _conclude(self, pull: Pull, found: Found, bounds: tuple[int, int]) -> bool:
+        """Answers the pull with what was found up to the end of its queue. False if it is to wait for more."""
+        if found.unread is not None:
+            self._reply_before(pull, found, found.unread)
+        elif found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found, bounds)
+        elif pull.held and found.next_offset == bounds[1]:
+            pull.offset = found.next_offset
+            return False
+        elif found.next_offset == pull.offset and pull.repair_tries < REPAIR_TRIES:
+            # A TRIM is being applied on the apply lane: its rows are gone, and the bounds are published in a moment.
+            pull.repair_tries += 1
+            self._services.call_later(TRIM_RETRY_MS, lambda: self._settle_if_open(pull))
+        else:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
+        return True
+
+    def _answer_old(self, pull: Pull, low: int) -> None:
+        """An offset below the rows of this node, which begin at `low`: its message is in the tier, or gone."""
+        if pull.puller.room_for(pull.bytes_max, lambda: self._settle(pull)) and not self._old.answer(
+            pull, low, self._reply_old, self._reply_gone, self._reply_busy
+        ):
+            self._reply_gone(pull, self._old.first_offset(pull))
+
+    def _reply_gone(self, pull: Pull, first: int) -> None:
+        self._reply(pull, PullOutcome.MOVED, "OFFSET_TOO_SMALL", first)
+
+    def _reply_old(self, pull: Pull, found: Found) -> None:
+        if found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", found.next_offset, found)
+        else:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", found.next_offset)
+
+    def _reply_busy(self, pull: Pull, remark: str) -> None:
+        self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
+
+    def _answer_reset(self, pull: Pull, reset: OffsetReset) -> bool:
+        """The offset of the pull's queue was reset. False: the consumer knows, the pull is like any other.
+
+        Only the leader knows whether another reset, or its end, has followed.
+        """
+        queue = pull.topic_id, pull.queue_id
+        if not self._services.writes_open():
+            if not pull.puller.to_leader():
+                self.reply_nothing(pull)  # it comes again, and then as a request that can be passed on
+            return True
+        if pull.offset == reset.offset:
+            self._resets.known(pull.group, queue, reset)
+            return False
+
+        def confirmed(ok: bool) -> None:
+            if pull.puller.client.closed:
+                return
+            if not ok:
+                self._hold(pull)
+            elif self._resets.pending(pull.group, queue) == reset:
+                self._reply(pull, PullOutcome.MOVED, "OFFSET_RESET", reset.offset)
+            else:
+                self._settle(pull)
+
+        self._services.read_index(confirmed)
+        return True
+
+    def _ask_beyond(self, pull: Pull) -> bool:
+        """An offset past the end: the leader moves it once the group confirms where the end is."""
+        if not self._services.writes_open():
+            return False
+
+        def confirmed(ok: bool) -> None:
+            if pull.puller.client.closed:
+                return
+            high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+            if pull.offset <= high:
+                self._settle(pull)
+            elif ok:
+                remark = "OFFSET_OVERFLOW_BADLY" if high else "NO_MESSAGE_IN_QUEUE"
+                self._reply(pull, PullOutcome.MOVED, remark, high)
+            else:
+                self._hold(pull)
+
+        self._services.read_index(confirmed)
+        return True
+
+    # --- replies ---
+
+    def _reply_before(self, pull: Pull, found: Found, bad: QueueItem) -> None:
+        """Sends what comes before a message that cannot be read intact; if there is nothing, waits for its repair."""
+        here = is_here(self._services, bad.position)
+        if here:
+            logger.error(
+                "message at position %d (%s queue %d offset %d) cannot be read intact on node %d",
+                bad.position,
+                pull.topic,
+                pull.queue_id,
+                bad.queue_offset,
+                self._services.node_id,
+            )
+            self._services.report_damage(bad.position, bad.size)
+        if found.messages:
+            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, Found(0, found.body, bad.queue_offset))
+        elif found.next_offset > pull.offset:
+            self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", bad.queue_offset)
+        elif pull.repair_tries < REPAIR_TRIES:
+            pull.repair_tries += 1
+            self._services.call_later(REPAIR_RETRY_MS, lambda: self._settle_if_open(pull))
+        else:
+            until = "cannot be read intact" if here else "is not"
+            remark = (
+                f"the message at offset {bad.queue_offset} (position {bad.position}) {until} on node "
+                f"{self._services.node_id} until it is fetched from another node; pull again, or elsewhere"
+            )
+            self._reply(pull, PullOutcome.BUSY, remark, pull.offset)
+
+    def _settle_if_open(self, pull: Pull) -> None:
+        if not pull.puller.client.closed:
+            self._settle(pull)
+
+    def reply_nothing(self, pull: Pull) -> None:
+        """There was nothing for the pull until now (or it may not wait)."""
+        high = self._services.state.max_offset(pull.topic_id, pull.queue_id)
+        remark = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE"
+        self._reply(pull, PullOutcome.NOTHING, remark, pull.offset)
+
+    def _reply(
+        self,
+        pull: Pull,
+        outcome: PullOutcome,
+        remark: str,
+        next_offset: int,
+        found: Found = NOTHING,
+        bounds: tuple[int, int] | None = None,
+    ) -> None:
+        """`bounds`: those of the queue's rows here, if they have just been looked up."""
+        suggested = LEADER
+        labels: dict[str, str] = {}
+        if self._reads is not None:
+            suggested = self._reads.suggest(pull.group, pull.queue_id, found.last_position)
+            self._reads.label(labels)
+        if bounds is None:
+            first, high = self._old.first_offset(pull), self._services.state.max_offset(pull.topic_id, pull.queue_id)
+        else:
+            first, high = self._old.first_offset(pull, bounds[0]), bounds[1]
+        answer = PullAnswer(outcome, remark, next_offset, first, high, suggested, labels, found.body, found.messages)
+        if bounds is not None and pull.wanted is None and self.long_polls.answers is not None:
+            answer = answer._replace(for_many=ForMany())
+            self.long_polls.answers[wish_of(pull)] = answer
+        pull.puller.answered(answer)
+
+
+def _check_readable(wish: PullWish, topic: TopicConfig, group: GroupConfig | None) -> None:
+    if not topic.perm & PERM_READ:
+        raise Refused(Reason.NO_PERMISSION, f"topic {topic.name} may not be read (perm {topic.perm})")
+    if not 0 <= wish.queue_id < topic.read_queues:
+        remark = f"topic {topic.name} has read queues 0 to {topic.read_queues - 1}, not {wish.queue_id}"
+        raise Refused(Reason.INVALID, remark)
+    if group is not None and not group.consume_enable:
+        remark = f"consumer group {wish.group} may not consume (consumeEnable=false)"
+        raise Refused(Reason.NO_PERMISSION, remark)

@@ -1,0 +1,97 @@
+"""Where messages stand in the Raft log, read off the event loop: 1,024 positions may lie in as many segment files, and
+each of these has its entries' positions in a file of its own, or, where that is damaged, in its 64 MiB."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.runtime.contained import contain
+from raftlog.errors import RaftLogError
+
+if TYPE_CHECKING:
+    from cluster.runtime.context import NodeContext
+    from cluster.runtime.lanes import LaneRunner
+    from raftlog.storage.log.log_reader import EntrySpan
+
+WAITING_MAX = 256
+"""Requests that wait, of at most 8 KiB each; one more is refused, and may be sent again."""
+_RUN = struct.Struct(">QQI")
+
+EntryAt = Callable[[int], "EntrySpan"]
+Told = Callable[[bytes | RaftLogError], None]
+ReadEntries = Callable[[Sequence[int], Told], None]
+"""(positions, ascending; what is called with the runs, packed, or with why they cannot be told). Raises Refused."""
+
+
+class _Ask(NamedTuple):
+    positions: Sequence[int]
+    told: Told
+
+
+_Found = tuple[_Ask, bytes | RaftLogError]
+
+
+class EntryReads:
+    """Event loop only, but for its lane, which starts with the first request."""
+
+    def __init__(self, context: NodeContext, entry_at: EntryAt) -> None:
+        """`entry_at`: `raftlog.storage.log.log_reader.LogReader.entry_at`."""
+        self._context = context
+        self._lane = _Lane(entry_at)
+        self._waiting = 0
+        self._runner: LaneRunner[_Ask] | None = None
+
+    def ask(self, positions: Sequence[int], told: Told) -> None:
+        """See ReadEntries."""
+        if self._waiting >= WAITING_MAX:
+            raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")
+        if self._runner is None:
+            context = self._context
+            self._runner = context.environment.runner("entries", self._lane, context.loop, self._on_done, context.fail)
+        self._waiting += 1
+        self._runner.submit(_Ask(positions, told))
+
+    def _on_done(self, found: list[_Found]) -> None:
+        self._waiting -= len(found)
+        for ask, answer in found:
+            contain("telling the places of messages", ask.told, answer)
+
+    def close(self) -> None:
+        """Blocks until it is done with what it was doing."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+class _Lane:
+    idle_after_s: float | None = None
+
+    def __init__(self, entry_at: EntryAt) -> None:
+        self._entry_at = entry_at
+
+    def drain(self, batch: Sequence[_Ask]) -> list[_Found]:
+        return [(ask, self._answer(ask.positions)) for ask in batch]
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def _answer(self, positions: Sequence[int]) -> bytes | RaftLogError:
+        try:
+            return runs_of(positions, self._entry_at)
+        except RaftLogError as error:
+            return error
+
+
+def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:
+    """One run (index, term, how many) for neighbours of the same entry, packed. Raises RaftLogError."""
+    runs: list[bytes] = []
+    at, count = 0, len(positions)
+    while at < count:
+        entry = entry_at(positions[at])
+        first = at
+        while at < count and positions[at] < entry.end:
+            at += 1
+        runs.append(_RUN.pack(entry.index, entry.term, at - first))
+    return b"".join(runs)

@@ -1,0 +1,120 @@
+"""Messages read out of the node's log for consumers: sliced as they were stored, never without a matching CRC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from cluster.broker.reads.stored_bodies import POSITION_SIZE, body_of, extent_of, position_of
+from cluster.broker.services import Services
+from raftlog.errors import OutOfRangeError, StorageError
+from statemachine.payload import ITEM
+from statemachine.query import QueueItem
+
+logger = logging.getLogger(__name__)
+
+GAP_BYTES = 8 << 10
+"""Bytes of other queues that are read along rather than skipped, per message: copying them costs less than a read of
+its own. What one pull reads is bounded by this and `pull_values.MESSAGES_MAX`."""
+WHOLE_BYTES = 256 << 10
+"""Up to here only the mean of the gaps is looked at. Beyond, each is: behind one of a megabyte may lie hundreds of
+small messages, which would pay for reading it."""
+
+
+class Log(Protocol):
+    """What bytes are read from: the services of a node, or what reads for them on another thread."""
+
+    def read_log(self, position: int, size: int) -> bytes:
+        """See `Services`."""
+
+
+def read_body(
+    services: Log, items: bytes, extent: tuple[int, int, int] | None = None, *, told: int = logging.ERROR
+) -> tuple[bytes, int]:
+    """The stored messages of the packed `items`, one behind the other, and how many these are: up to the first whose
+    bytes do not match its CRC even when read again. What cannot be read is logged at the level `told`.
+
+    One read for those that lie close together. `extent`: that of the items, if the caller knows it.
+    """
+    first, span, _ = extent or extent_of(items)
+    if span <= min(WHOLE_BYTES, GAP_BYTES * (len(items) // ITEM.size)):
+        return _read_run(services, items, first, span, told)
+    parts: list[bytes] = []
+    count = 0
+    for run in _runs(items):
+        part, intact = _read_run(services, run, *extent_of(run)[:2], told)
+        parts.append(part)
+        count += intact
+        if intact * ITEM.size < len(run):
+            break
+    return b"".join(parts), count
+
+
+def read_intact(services: Log, items: Sequence[QueueItem], *, told: int = logging.ERROR) -> list[bytes]:
+    """The same, each message by itself."""
+    body, count = read_body(services, b"".join([ITEM.pack(*item[1:]) for item in items]), told=told)
+    pieces: list[bytes] = []
+    at = 0
+    for item in items[:count]:
+        pieces.append(body[at : at + item.size])
+        at += item.size
+    return pieces
+
+
+def is_here(services: Services, position: int) -> bool:
+    """False if this node's log does not reach down to the position: it was trimmed, and the rows do not know it yet,
+    or the node's log is still being filled up from the others."""
+    try:
+        services.read_log(position, 0)
+    except OutOfRangeError:
+        return False
+    except StorageError:
+        pass
+    return True
+
+
+def _runs(items: bytes) -> Iterator[bytes]:
+    """The packed items, divided where more than GAP_BYTES lie between two of them."""
+    begin, end = 0, position_of(items)
+    for number, (position, size) in enumerate(POSITION_SIZE.iter_unpack(items)):
+        if position - end > GAP_BYTES:
+            yield items[begin * ITEM.size : number * ITEM.size]
+            begin = number
+        end = position + size
+    yield items[begin * ITEM.size :]
+
+
+def _read_run(services: Log, items: bytes, first: int, span: int, told: int) -> tuple[bytes, int]:
+    try:
+        block = services.read_log(first, span)
+    except (StorageError, OutOfRangeError):
+        block = b""  # one by one then: what can be read is served
+    body, count = body_of(items, block, first)
+    if count * ITEM.size == len(items):
+        return body, count
+    parts = [body]
+    for at in range(count * ITEM.size, len(items), ITEM.size):
+        item = items[at : at + ITEM.size]
+        part, intact = body_of(item, block, first)
+        if not intact:
+            part, intact = _read_one(services, item, told)
+        if not intact:
+            break
+        parts.append(part)
+    return b"".join(parts), count + len(parts) - 1
+
+
+def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
+    """One message, read a second time if it does not match. See `body_of`."""
+    position, size = POSITION_SIZE.unpack(item)
+    try:
+        for _ in range(2):
+            part, intact = body_of(item, services.read_log(position, size), position)
+            if intact:
+                return part, intact
+    except StorageError as error:
+        logger.log(told, "reading %d bytes at position %d: %s", size, position, error)
+    except OutOfRangeError:
+        pass  # see `is_here`
+    return b"", 0

@@ -1,0 +1,241 @@
+"""Finding messages by position or key in a node's applied state. `message_queries` has the queries of clients.
+
+Positions come from clients and from an index of hashes, so nothing is served because somebody named it: a message
+counts only if the consume queue of an existing topic names that very position, and its bytes match the CRC there.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK, property_of
+from cluster.runtime.request_limits import INT64_MAX
+from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
+from raftlog.checksums import crc32c
+from raftlog.errors import OutOfRangeError, StorageError
+from raftlog.frame import FRAME_LENGTH_MAX
+from statemachine.delivery.staged_writes import attempt_of
+from statemachine.rows.keys import U64_MAX
+from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from statemachine.query import QueueItem
+
+CANDIDATES_MAX = 1024
+"""Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
+BYTES_MAX = 8 << 20
+"""Of a lookup's messages; half of the frame that clients accept."""
+
+_SYS_FLAG_AT = 36
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+
+
+class UnreadableError(Exception):
+    """No intact message can be read at the position: there is none, or its bytes have changed."""
+
+
+class Stored(NamedTuple):
+    """A message and the bytes it is stored as."""
+
+    message: Message
+    data: bytes
+
+
+class KeyQuery(NamedTuple):
+    """What a search for a key wants; both times are inclusive, milliseconds of log time."""
+
+    key: str
+    unique: bool
+    """Only UNIQ_KEY counts, else a word of KEYS does too."""
+    count_max: int
+    begin_ms: int = 0
+    end_ms: int = INT64_MAX
+
+
+class QueryResult(NamedTuple):
+    """What a lookup came to; `messages` newest first."""
+
+    messages: list[Stored]
+    unreadable: int | None
+    """Position of a candidate that cannot be read intact on this node."""
+    stopped: bool
+    """There may be more: CANDIDATES_MAX were read, or the reply is full."""
+
+
+def message_at(
+    node: Services, position: int, topic: TopicConfig | None = None, *, waiting: bool = False
+) -> Stored | None:
+    """The message whose first byte is at `position`; None if it is in no queue of `topic`, or of its own topic. With
+    `waiting` also one that is not delivered yet: if it was carried forward, as it was first stored.
+
+    Raises UnreadableError; a position at which no message begins is not told from one whose bytes have changed.
+    """
+    unreadable: UnreadableError | None = None
+    try:
+        found = _queued_at(node, position, topic)
+    except UnreadableError as error:
+        found, unreadable = None, error
+    if found is None and waiting and 0 <= position < node.state.applied_mark.end_position:
+        found = _waiting_at(node, position)
+    if found is None and unreadable is not None:
+        raise unreadable
+    return found
+
+
+def _queued_at(node: Services, position: int, topic: TopicConfig | None) -> Stored | None:
+    """The message that is in a queue."""
+    stored = _stored_at(node, position)
+    state, message = node.state, stored.message
+    topic = topic or state.topics.get(message.topic)
+    if topic is None or not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
+        return None
+    items = state.fetch(topic.id, message.queue_id, message.queue_offset, 1)
+    if not items or items[0].position != position:
+        return None
+    return _intact(stored, items[0])
+
+
+def _waiting_at(node: Services, position: int) -> Stored | None:
+    """The message that waits, and lies there or did before it was carried forward."""
+    state = node.state
+    scheduled, half = state.timers.at(position), state.halves.at(position)
+    if scheduled is not None and attempt_of(scheduled[0].due_ms) is not None:
+        return None  # it is staged: nobody sees it before it is committed
+    if scheduled is not None:
+        item = scheduled[1]
+    elif half is not None:
+        item = half.stored
+    else:
+        return None
+    stored = _intact(_stored_at(node, item.position), item)
+    return Stored(stored.message._replace(position=position), stored_at(stored.data, position))
+
+
+def _stored_at(node: Services, position: int) -> Stored:
+    """What is stored there, not checked yet. Raises UnreadableError."""
+    data = _bytes_at(node, position)
+    try:
+        return Stored(decode_message(data)[0], data)
+    except MessageFormatError as error:
+        raise UnreadableError(str(error)) from error
+
+
+def _intact(stored: Stored, item: QueueItem) -> Stored:
+    """Raises UnreadableError."""
+    if item.crc32c != crc32c(stored.data):
+        raise UnreadableError(f"the message at position {item.position} does not match its checksum")
+    return stored
+
+
+def _bytes_at(node: Services, position: int) -> bytes:
+    """What may be a message. Raises UnreadableError."""
+    state = node.state
+    end = state.applied_mark.end_position
+    if 0 <= position < state.trim_position:
+        raise UnreadableError(f"position {position} was trimmed: the log begins at {state.trim_position}")
+    if not 0 <= position <= end - HEAD.size:
+        raise UnreadableError(f"position {position} is not within the log, which ends at {end}")
+    try:
+        total, magic = HEAD.unpack(node.read_log(position, HEAD.size))[:2]
+        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= min(end - position, FRAME_LENGTH_MAX):
+            raise UnreadableError(f"no message begins at position {position}")
+        return node.read_log(position, total)
+    except (StorageError, OutOfRangeError, struct.error) as error:
+        raise UnreadableError(f"position {position}: {error}") from error
+
+
+def store_ms_at(node: Services, position: int) -> int:
+    """When the message at a position that the index names was stored, by its own head. Raises UnreadableError."""
+    try:
+        head = node.read_log(position, HEAD.size + 28)
+        if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+            raise UnreadableError(f"no message begins at position {position}")
+        born_host = 20 if _I32.unpack_from(head, _SYS_FLAG_AT)[0] & 0x10 else 8
+        store_ms: int = _I64.unpack_from(head, HEAD.size + born_host)[0]
+    except (StorageError, OutOfRangeError, struct.error) as error:
+        raise UnreadableError(f"position {position}: {error}") from error
+    return store_ms
+
+
+class KeyLookup:
+    """One search for a topic's messages with a key. Done in steps."""
+
+    def __init__(self, node: Services, topic: TopicConfig, query: KeyQuery) -> None:
+        self._node = node
+        self._topic = topic
+        self._query = query
+        self._key = query.key.encode("utf-8", "replace")
+        self._found: list[Stored] = []
+        self._bytes = 0
+        self._unreadable: int | None = None
+        self._stopped = False
+
+    def steps(self) -> Generator[None, None, QueryResult]:
+        """The search, in steps of a message or a bucket."""
+        yield from self._steps()
+        return QueryResult(self._found, self._unreadable, self._stopped)
+
+    def _steps(self) -> Iterator[None]:
+        """The search, yielding after each bucket and each message read."""
+        state = self._node.state
+        index, now_ms = state.message_index, state.applied_mark.timestamp_ms
+        query = self._query
+        read, below = 0, U64_MAX
+        while (bucket := index.bucket_below(below)) is not None and bucket.last_ms >= query.begin_ms:
+            below = bucket.base
+            if bucket.first_ms <= query.end_ms:
+                within = query.begin_ms <= bucket.first_ms and min(bucket.last_ms, now_ms) <= query.end_ms
+                for batch in index.candidates(bucket, self._topic.id, self._key):
+                    for position in reversed(batch if within else self._in_time(batch)):
+                        if read == CANDIDATES_MAX or len(self._found) == query.count_max or self._bytes > BYTES_MAX:
+                            self._stopped = True
+                            return
+                        read += 1
+                        self._take(position)
+                        yield
+                    yield
+            yield
+
+    def _in_time(self, positions: list[int]) -> list[int]:
+        """Those stored within the times: store times never decrease along the log."""
+
+        def stored(position: int) -> int:
+            return store_ms_at(self._node, position)
+
+        try:
+            start = bisect_left(positions, self._query.begin_ms, key=stored)
+            return positions[start : bisect_right(positions, self._query.end_ms, lo=start, key=stored)]
+        except UnreadableError:
+            return positions  # one by one then: what can be read is judged by itself
+
+    def _take(self, position: int) -> None:
+        if position < self._node.state.trim_position:
+            return  # its bucket was dropped a moment ago
+        try:
+            stored = message_at(self._node, position, self._topic)
+        except UnreadableError:
+            self._unreadable = position
+            return
+        if stored is not None and is_wanted(stored.message, self._topic.name, self._query):
+            self._found.append(stored)
+            self._bytes += len(stored.data)
+
+
+def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
+    """Whether the message is of the topic, has the key, and was stored within the times."""
+    if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
+        return False
+    key = query.key.encode("utf-8", "replace")
+    if _text_equal(property_of(message.properties, UNIQUE_MARK), key):
+        return True
+    return not query.unique and key in property_of(message.properties, KEYS_MARK).split(b" ")
+
+
+def _text_equal(found: bytes, wanted: bytes) -> bool:
+    """Equal as text: bytes of a property that are not UTF-8 were replaced before they were indexed."""
+    return found == wanted or found.decode("utf-8", "replace").encode() == wanted

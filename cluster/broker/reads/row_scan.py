@@ -1,0 +1,169 @@
+"""Which messages a pull gets, chosen by their rows in the queue: all of them, or those with certain tags.
+
+Every way is bounded: one pull looks at some of them and goes on at the next, from `next_offset`. `filter_search` does
+the same by the properties of the messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Generator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.reads.log_reads import read_body
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.reads.stored_bodies import extent_of
+from cluster.broker.services import Services
+from raftlog.work import METER, charge
+from statemachine.consume_queue import BLOCK
+from statemachine.payload import ITEM
+from statemachine.query import QueueItem, unpack_items
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+
+
+SCAN_MAX = 4096
+"""Queue items looked at by one pull with a tag filter."""
+SCAN_WINDOW = 256
+"""Items per fetch: an aligned chunk of the consume queue."""
+WINDOW_UNITS, STEP_UNITS = 40, 250
+"""What looking at one costs (`raftlog.work`), and above which costs a step ends."""
+
+_SIZE = struct.Struct(">8xI20x")
+_TAG = struct.Struct(">16xq8x")
+"""Of a packed item."""
+
+
+class Found(NamedTuple):
+    """What a pull gets."""
+
+    messages: int
+    """How many."""
+    body: bytes
+    """The stored messages, one behind the other."""
+    next_offset: int
+    """Where to go on."""
+    last_position: int = -1
+    """Of the last of them."""
+    unread: QueueItem | None = None
+    """The message at `next_offset`, if the pull ends there because it cannot be read intact."""
+
+
+NOTHING = Found(0, b"", 0)
+"""Of a pull that gets no message."""
+
+
+class Chosen(NamedTuple):
+    """What a pull is to get, by the rows of the queue."""
+
+    items: bytes
+    """Packed."""
+    next_offset: int
+    """Where to go on."""
+    offsets: Sequence[int]
+    """Of the items."""
+    extent: tuple[int, int, int]
+    """Of the items (`stored_bodies.extent_of`)."""
+
+
+def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
+    """All items from the pull's offset on, within the pull's limits but at least one, and where to go on."""
+    first = pull.offset
+    end = min(first + pull.messages_max, high)
+    items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
+    extent = extent_of(items)
+    if extent[1] > pull.bytes_max:  # else they have fewer bytes as well
+        items = items[: ITEM.size * _fitting(items, pull.bytes_max)]
+        extent = extent_of(items)
+    end = first + len(items) // ITEM.size
+    return Chosen(items, end, range(first, end), extent)
+
+
+def _fitting(items: bytes, bytes_max: int) -> int:
+    """How many of the packed items have no more than `bytes_max` bytes of messages together; at least one."""
+    ends = list(accumulate([size for (size,) in _SIZE.iter_unpack(items)]))
+    return max(1, bisect_right(ends, bytes_max))
+
+
+def choosing(rows: RecentBlocks, pull: Pull, tags: frozenset[int], high: int) -> Generator[None, None, Chosen]:
+    """The items with one of the tags, in bounded steps."""
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    total = 0
+    at, stop = pull.offset, min(high, pull.offset + SCAN_MAX)
+    began = METER.units
+    while at < stop:
+        if METER.units - began >= STEP_UNITS:
+            yield
+            began = METER.units
+        charge(WINDOW_UNITS)
+        window = rows.between(pull.topic_id, pull.queue_id, at, min(at - at % SCAN_WINDOW + SCAN_WINDOW, stop), high)
+        if not window:  # trimmed since the bounds were looked up: the next pull learns it
+            break
+        for number in [number for number, (tag,) in enumerate(_TAG.iter_unpack(window)) if tag in tags]:
+            item = window[number * ITEM.size : (number + 1) * ITEM.size]
+            total += _SIZE.unpack(item)[0]
+            if total > pull.bytes_max and parts:
+                return _chosen(parts, at + number, offsets)
+            parts.append(item)
+            offsets.append(at + number)
+            if len(parts) == pull.messages_max:
+                return _chosen(parts, at + number + 1, offsets)
+        at += len(window) // ITEM.size
+    return _chosen(parts, at, offsets)
+
+
+def _chosen(parts: list[bytes], next_offset: int, offsets: list[int]) -> Chosen:
+    items = b"".join(parts)
+    return Chosen(items, next_offset, offsets, extent_of(items))
+
+
+def read(services: Services, chosen: Chosen) -> Found:
+    """What was chosen, up to the first that cannot be read intact."""
+    items = chosen.items
+    body, count = read_body(services, items, chosen.extent)
+    if count * ITEM.size == len(items):
+        return Found(count, body, chosen.next_offset, chosen.extent[2])
+    bad = unpack_items(items[count * ITEM.size : (count + 1) * ITEM.size], chosen.offsets[count])[0]
+    return Found(count, body, bad.queue_offset, unread=bad)
+
+
+# Blocks of consume queues that were read lately: whoever reads a queue in order needs each of them several times.
+#
+# A closed block never changes, a topic's id is never used again, and who asks has just looked up the queue's bounds:
+# so nothing here becomes wrong. Rows that were trimmed since lead to log that is gone, as rows read a moment earlier
+# do.
+
+BLOCKS_MAX = 512
+"""4 MiB. Beyond, the one that was read first goes: a reader is done with it, unless more queues are read at once."""
+
+
+class RecentBlocks:
+    """By topic, queue and first offset. Event loop only."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._blocks: dict[tuple[int, int, int], bytes] = {}
+
+    def between(self, topic_id: int, queue_id: int, start: int, end: int, high: int) -> bytes:
+        """The packed items (`payload.ITEM`) with start <= queue_offset < end, where the caller has just seen that the
+        queue has these, and ends at `high`; b"" if the first was trimmed since."""
+        base = start - start % BLOCK
+        if end <= base + BLOCK <= high and (rows := self._closed(topic_id, queue_id, base)):
+            return rows[(start - base) * ITEM.size : (end - base) * ITEM.size]
+        return self._state.fetch_packed(topic_id, queue_id, start, end - start)
+
+    def _closed(self, topic_id: int, queue_id: int, base: int) -> bytes:
+        """The block that begins at `base`; b"" if its first rows are gone."""
+        name = (topic_id, queue_id, base)
+        rows = self._blocks.get(name)
+        if rows is None:
+            rows = self._state.fetch_packed(topic_id, queue_id, base, BLOCK)
+            if rows:
+                if len(self._blocks) >= BLOCKS_MAX:
+                    del self._blocks[next(iter(self._blocks))]
+                self._blocks[name] = rows
+        return rows

@@ -1,0 +1,304 @@
+"""What a consumer could not handle: the leader stores a copy for the group, to be delivered again later, or makes it a
+dead letter.
+
+The copy waits as a scheduled message of `%RETRY%group`, longer with each attempt, and goes to `%DLQ%group` once
+`reconsumeTimes` has reached the maximum. A failure is named by the group and the position of the message that failed.
+Its copy leaves a unique row under that name, so any leader recognises the same report when it comes again: for
+REPEATED_MS, and as long as the copy waits. Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.command_levels import raising
+from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
+from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
+from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
+from cluster.broker.reads.message_lookup import Stored, UnreadableError, message_at
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit, when_confirmed
+from cluster.replication.message_batch import TopicSlot
+from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.own_sends import submit_own
+from cluster.wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
+from raftlog.errors import StorageError
+from statemachine.commands import CREATE_TOPIC, PUT_GROUP, TIMERS_LEVEL, Command
+from statemachine.payload import RowKind
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.config.config import Config
+    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.proposals import Proposals
+    from statemachine.consuming.groups import GroupConfig
+
+TIMES_MAX = (1 << 31) - 1
+TRIES, RETRY_MS = 10, 200
+"""How long a message is waited for that is being repaired, and a topic that is being changed."""
+FIRST_LEVEL = 3
+"""The delay level of the first failure; each further one is a level more."""
+REPEATED_MS = 60_000
+"""A second report of a failure within this log time is the first one again. Later, and if the copy was delivered, the
+group has consumed the message anew: its offsets were reset."""
+FAILURE_MARK = 0x36
+"""In place of the body's CRC in the unique row of a failure."""
+
+Done = Callable[[Refused | None], None]
+"""Told None when a majority has the copy on disk."""
+
+
+class SentBack(NamedTuple):
+    """What a consumer reports. `maximum`: None if it leaves that to the group."""
+
+    group: str
+    position: int
+    delay_level: int
+    maximum: int | None
+    origin_topic: str
+
+
+class _Report(NamedTuple):
+    """A report on its way."""
+
+    client: ReplyTo
+    size: int
+    wanted: SentBack
+    done: Done
+
+
+class SendBacks:
+    """Takes reports of failed consumption. The leader's; callers forward to it."""
+
+    def __init__(self, services: Services, proposals: Proposals) -> None:
+        self._services = services
+        self._proposals = proposals
+        self.reload(services.config)
+        self._waiting: dict[tuple[str, int], list[_Report]] = {}
+        """By (group, position): reports of a failure whose copy is in flight, in this term as leader."""
+        self._undecided: set[tuple[str, int]] = set()
+        """Of copies in flight that nobody waits for any more: their reports were answered with UNKNOWN."""
+
+    def reload(self, config: Config) -> None:
+        """Other delays from now on."""
+        self._delays = Delays(config.timer)
+
+    def writes_opened(self) -> None:
+        """A new term of leadership: nothing is in flight."""
+        self._waiting = {}
+        self._undecided = set()
+
+    def send_back(self, client: ReplyTo, size: int, wanted: SentBack, done: Done) -> None:
+        """Stores a copy of the message. `size`: bytes of the request, which count against the client's limits."""
+        report = _Report(client, size, wanted, done)
+        # The message may have been pulled from a node that has applied more than this one.
+        when_confirmed(self._services, partial(self._keep, report, TRIES), done)
+
+    def _try(self, report: _Report, tries: int) -> None:
+        try:
+            self._keep(report, tries)
+        except Refused as refused:
+            report.done(refused)
+
+    def _keep(self, report: _Report, tries: int) -> None:
+        wanted, services = report.wanted, self._services
+        if not services.writes_open():
+            raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was stored")
+        if self._proposals.refusing:
+            raise Refused(Reason.UNAVAILABLE, self._proposals.refusing)
+        group = services.state.groups.get(wanted.group)
+        if group is None:
+            if self._read(report, tries) is not None:  # who names no message makes no group
+                self._make_group(report, tries)
+            return
+        if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
+            report.done(None)
+            return
+        name = (wanted.group, wanted.position)
+        if self._repeated(wanted):
+            report.done(None)
+            return
+        if name in self._waiting:
+            self._waiting[name].append(report)
+            return
+        if self._undecided and self._proposals.idle:
+            self._undecided.clear()
+        if name in self._undecided:
+            raise Refused(Reason.UNKNOWN, "a copy for an earlier report of this failure is undecided")
+        stored = self._read(report, tries)
+        if stored is None:
+            return
+        dead = is_dead(wanted, group, stored.message)
+        topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
+        slot = self._proposals.slot(topic)
+        if slot is None or (not dead and services.state.level < TIMERS_LEVEL):
+            self._prepare(report, topic, 1 if dead else group.retry_queue_nums, dead, tries)
+            return
+        if not slot.perm & PERM_WRITE:
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
+        self._propose(report, slot, stored, dead)
+
+    def _repeated(self, wanted: SentBack) -> bool:
+        """Whether the log holds a copy for this very failure."""
+        state = self._services.state
+        for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+            topic = state.topics.get(prefix + wanted.group)
+            row = None if topic is None else state.unique(topic.id, wanted.position, FAILURE_MARK)
+            if row is not None:
+                recent = self._services.log_time_ms() - row.time_ms < REPEATED_MS
+                return recent or state.timers.at(row.position) is not None
+        return False
+
+    # --- the message -------------------------------------------------------------------------------------------------
+
+    def _read(self, report: _Report, tries: int) -> Stored | None:
+        """The message; None if it is to be read again in a moment, because it is being repaired. Raises Refused."""
+        wanted = report.wanted
+        where = f"offset {wanted.position}"
+        try:
+            stored = message_at(self._services, wanted.position)
+        except UnreadableError as error:
+            if isinstance(error.__cause__, StorageError) and tries:
+                self._services.call_later(RETRY_MS, lambda: self._try(report, tries - 1))
+                return None
+            raise Refused(Reason.ERROR, f"no message to send back at {where}: {error}") from None
+        if stored is None:
+            raise Refused(Reason.ERROR, f"no message to send back at {where}: it is in no queue")
+        message = stored.message
+        known_as = {"", message.topic, property_of(message.properties, b"RETRY_TOPIC\x01").decode("utf-8", "replace")}
+        if wanted.origin_topic not in known_as:
+            remark = f"the message at {where} is of topic {message.topic}, not {wanted.origin_topic[:255]}"
+            raise Refused(Reason.ERROR, remark)
+        return stored
+
+    def _make_group(self, report: _Report, tries: int) -> None:
+        """RocketMQ makes a group when it is first named; a consumer's first heartbeat may be 30 s away."""
+        name = report.wanted.group
+        if not tries:
+            raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")
+
+        def made(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                remark = f"group {name} could not be made; nothing was stored: {result.remark}"
+                report.done(Refused(Reason.UNAVAILABLE, remark))
+            elif not result.results[-1].ok:
+                report.done(Refused(Reason.NO_GROUP, f"group {name} could not be made: {result.results[-1].value}"))
+            else:
+                self._try(report, tries - 1)
+
+        self._proposals.submit_commands([[PUT_GROUP, {"name": name}, True]], made)
+
+    def _prepare(self, report: _Report, topic: str, queues: int, dead: bool, tries: int) -> None:
+        """Makes the group's topic and raises the level of commands, or waits for a change of the topic; then looks at
+        the report anew."""
+        if not tries:
+            raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
+        run: list[Command] = []
+        if not dead:
+            run += raising(self._services, TIMERS_LEVEL, "delays", "; nothing was stored")
+        if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
+            fields = {
+                "name": topic,
+                "read_queues": queues,
+                "write_queues": queues,
+                "perm": PERM_READ | PERM_WRITE,
+            }
+            run.append([CREATE_TOPIC, fields, True])
+
+        def made(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                remark = f"topic {topic} could not be created; nothing was stored: {result.remark}"
+                report.done(Refused(Reason.UNAVAILABLE, remark))
+            elif result.results and not result.results[-1].ok:
+                report.done(Refused(Reason.ERROR, f"topic {topic}: {result.results[-1].value}"))
+            else:
+                self._try(report, tries - 1)
+
+        self._proposals.submit_commands(run, made)
+
+    # --- the copy ----------------------------------------------------------------------------------------------------
+
+    def _propose(self, report: _Report, slot: TopicSlot, stored: Stored, dead: bool) -> None:
+        client, wanted, message = report.client, report.wanted, stored.message
+        size = report.size + len(stored.data)
+        over = over_limit(self._services.config.limits, client, size, self._proposals.bytes_inflight)
+        if over:
+            raise Refused(Reason.BUSY, over)
+        properties = copied_properties(message)
+        queue_id = slot.next_queue % slot.write_queues
+        slot.next_queue = queue_id + 1
+        schedule = None
+        if not dead:
+            schedule = self._delays.of_level(wanted.delay_level or FIRST_LEVEL + message.reconsume_times)
+            properties = _addressed(Delayed(schedule, properties), slot.name, queue_id)
+        name = (wanted.group, wanted.position)
+        self._waiting[name] = [report]
+        submit_own(
+            self._proposals,
+            client,
+            size,
+            slot,
+            queue_id,
+            RowKind.DEAD_LETTER if dead else RowKind.SCHEDULED,
+            partial(self._settled, self._waiting, name),
+            flag=message.flag,
+            sys_flag=message.sys_flag & SYS_FLAGS_OF_A_COPY,
+            born_ms=message.born_ms,
+            born_host=encode_host(message.born_host),
+            reconsume_times=min(message.reconsume_times + 1, TIMES_MAX),
+            body=message.body,
+            properties=properties,
+            tag_hash=tag_hash(property_of(properties, b"TAGS\x01")),
+            unique_key=property_of(properties, UNIQUE_MARK).decode("utf-8", "replace"),
+            schedule=schedule,
+            failure=(wanted.position, FAILURE_MARK),
+        )
+
+    def _settled(self, waiting: dict[tuple[str, int], list[_Report]], name: tuple[str, int], outcome: Outcome) -> None:
+        """Tells everybody who reported this failure."""
+        fail, unknown = (
+            "the log did not take the copy; nothing was stored",
+            "the copy is undecided; it may still be stored",
+        )
+        refused = None if outcome is Outcome.OK else not_written(outcome, "", fail=fail, unknown=unknown)
+        if outcome is Outcome.UNKNOWN and waiting is self._waiting:
+            self._undecided.add(name)
+        for report in waiting.pop(name, ()):
+            report.done(refused)
+
+
+def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
+    """Whether the message has failed as often as it may."""
+    maximum = group.retry_max_times if wanted.maximum is None else wanted.maximum
+    return wanted.delay_level < 0 or message.reconsume_times >= maximum
+
+
+def copied_properties(message: Message) -> bytes:
+    """The message's own, and where it comes from: topic and id of the first one of a row of copies."""
+    properties = message.properties
+    if DELAY in properties:
+        properties = without(properties, DELAY)  # of a plain message: it would be read as a delay of the copy
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    for name, value in (
+        (b"RETRY_TOPIC\x01", message.topic),
+        (b"ORIGIN_MESSAGE_ID\x01", encode_message_id(message.store_host, message.position)),
+    ):
+        added = name + value.encode() + b"\x02"
+        # A message whose properties leave no room comes again all the same.
+        if not property_of(properties, name) and len(properties) + len(added) <= PROPERTIES_BYTES_MAX:
+            properties += added
+    return properties
+
+
+def _addressed(delayed: Delayed, topic: str, queue_id: int) -> bytes:
+    """The properties with the topic and queue of the copy, if there is room: only people read them."""
+    properties = delayed.properties
+    if REAL_TOPIC in properties or REAL_QID in properties:
+        delayed = Delayed(delayed.schedule, without(properties, REAL_TOPIC, REAL_QID))
+    try:
+        return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
+    except Refused:
+        return properties

@@ -1,0 +1,157 @@
+"""The fate of each send: its answer, and which identities are settled or kept for a retry (`identity`).
+
+A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, and its retry is
+recognised. A send that was answered for good is settled, and never remembered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.replication.identity import Identity
+from cluster.replication.outcome import Outcome
+from cluster.runtime.contained import contain
+
+if TYPE_CHECKING:
+    from cluster.broker.sends.closings import Closings
+    from cluster.replication.identity import RetryMemory
+    from cluster.replication.message_batch import Built, Send
+    from cluster.replication.outcome import ReplyTo
+    from cluster.runtime.clock import Clock
+    from statemachine.broker_state import BrokerState
+
+
+class SendAnswers(Protocol):
+    """What clients are told of their sends."""
+
+    def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
+        """It is stored: queue, queue offset, and the position, or those of a batch."""
+
+    def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
+        """The same of those from `at` on that need no more, their sessions included; returns the first that does."""
+
+    def fail(self, send: Send, refused: Refused) -> None:
+        """It was not stored, or with the reason UNKNOWN nobody knows."""
+
+
+class SendFates:
+    """Implements `cluster.replication.pending.SendReplies`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        state: BrokerState,
+        retries: RetryMemory,
+        incarnation: bytes,
+        answers: SendAnswers,
+        closings: Closings,
+    ) -> None:
+        """`incarnation` is the prefix of the producer ids that this node gave out."""
+        self._clock = clock
+        self._state = state
+        self._retries = retries
+        self._incarnation = incarnation
+        self._answers = answers
+        self._closings = closings
+
+    def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
+        """Committed and applied: the only place where a send is acknowledged."""
+        if self._closings.waiting:
+            self._remember_closing(sends, muted)
+        count, after = len(sends), 0
+        while (at := after if muted else self._answers.acknowledge_plain(sends, built, after)) < count:
+            send = sends[at]
+            after = at + 1
+            path = send.connection
+            if muted and at in muted:
+                continue
+            path.inflight_bytes -= send.size
+            if send.oneway:
+                settle(path, send.producer_id, send.sequence)
+                if send.done is not None:
+                    contain("ending a copy", send.done, Outcome.OK)
+            elif not path.closed:  # else it was remembered when its connection closed
+                settle(path, send.producer_id, send.sequence)
+                if send.schedule is not None:
+                    self._name_due(send, built.positions[at])
+                self._answers.acknowledge(send, send.queue_id, built.offsets[at], built.positions[at])
+
+    def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
+        """A re-send of what the log holds: the first one's result."""
+        settle(send.connection, send.producer_id, send.sequence)
+        positions: tuple[int, ...] | int = position
+        if send.batch:
+            items = self._state.fetch(topic_id, queue_id, queue_offset, len(send.batch))
+            positions = tuple(item.position for item in items)
+        if send.schedule is not None:
+            self._name_due(send, position)
+        self._answers.acknowledge(send, queue_id, queue_offset, positions)
+
+    def _name_due(self, send: Send, position: tuple[int, ...] | int) -> None:
+        """A request that repeats another has not been built itself: what waits is looked up."""
+        if not send.due_ms and type(position) is int and send.schedule is not None and send.schedule.names_due:
+            found = self._state.timers.at(position)
+            send.due_ms = 0 if found is None else found[0].due_ms
+
+    def refused(self, send: Send, remark: str) -> None:
+        """Never proposed, or proved lost: safe to send again anywhere."""
+        self._fail(send, Refused(Reason.UNAVAILABLE, remark))
+
+    def unbuildable(self, send: Send, remark: str) -> None:
+        """No entry could be made of it: an error of this node. The same again ends the same way."""
+        self._fail(send, Refused(Reason.ERROR, remark))
+
+    def _fail(self, send: Send, refused: Refused) -> None:
+        path = send.connection
+        path.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.FAIL)
+            return
+        if not settle(path, send.producer_id, send.sequence) and self._closings.hears(path):
+            self._remember(send)  # a refused retry says nothing about the first attempt
+        self._answers.fail(send, refused)
+
+    def unknown(self, send: Send, remark: str) -> None:
+        """Proposed and undecided."""
+        send.connection.inflight_bytes -= send.size
+        if send.done is not None:
+            send.done(Outcome.UNKNOWN)
+            return
+        if self._closings.hears(send.connection):
+            self._remember(send)
+        self._answers.fail(send, Refused(Reason.UNKNOWN, remark))
+
+    def connections_closed(self, unanswered: list[Send]) -> None:
+        """The clients can no longer hear of these: each may come again, also before the log has decided."""
+        for send in unanswered:
+            self._remember(send)
+
+    def _remember_closing(self, sends: list[Send], muted: set[int]) -> None:
+        closed = self._closings.waiting
+        for at, send in enumerate(sends):
+            if send.connection in closed and at not in muted:
+                self._remember(send)
+
+    def _remember(self, send: Send) -> None:
+        """Keeps the identity of a foreign client's unanswered send."""
+        if send.oneway or not send.unique_key or send.producer_id[:8] != self._incarnation:
+            return
+        identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+        self._retries.remember(send.slot.name, send.unique_key, send.body, identity, self._clock.monotonic_ms())
+        leave_session(send.connection, send.producer_id)
+
+
+def settle(path: ReplyTo, producer_id: bytes, sequence: int) -> bool:
+    """Answered for good. False if the identity is of an earlier session: the send was a retry."""
+    session = path.session
+    if session is None or session.producer_id != producer_id:
+        return False
+    session.settle(sequence)
+    return True
+
+
+def leave_session(path: ReplyTo, producer_id: bytes) -> None:
+    """The connection goes on under a new producer id, if this is its present one: its retry is to be recognised."""
+    if path.session is not None and path.session.producer_id == producer_id:
+        path.session = None

@@ -1,0 +1,582 @@
+"""Sends: checks a message or a batch, names it, finds out whether it is a re-send, queues it.
+
+Refusals happen before anything is proposed and say so by their reason; see docs/guarantees.md. This is the hot path: no
+task, no future, no log line per message.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cluster.broker.command_levels import raising
+from cluster.broker.delays import Delays, addressed, half_of, is_half, without
+from cluster.broker.names import PERM_WRITE
+from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
+from cluster.broker.sends.send_wish import Origin, PlainBatches, SendPath, SendWish, redirected
+from cluster.replication.acks.ack_levels import LevelError, ack_of
+from cluster.replication.identity import ConnectionSession, Identity, RetryMemory
+from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key_hash_of, normal_kind
+from cluster.replication.message_head import CACHED_TAG_MAX, cached_tag_hash, property_of, tag_hash
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.proposals import Proposals
+from cluster.wire.message_format import PROPERTIES_BYTES_MAX
+from raftlog.crc import crc32
+from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
+from statemachine.dedup import SessionUnreadError
+from statemachine.payload import RowKind
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.config.config import Config
+    from cluster.replication.message_head import Schedule
+    from cluster.runtime.clock import Clock
+    from cluster.runtime.work import Steps
+
+
+FORBIDDEN_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "RAFTMQ_SYS_STAGED",
+    }
+)
+DEFAULT_TOPICS = ("TBW102", "AUTO_CREATE_TOPIC_KEY")
+_BATCH_HEAD = struct.Struct(">iiiii")
+_U16 = struct.Struct(">H")
+
+
+_Origin = TypeVar("_Origin", bound=Origin)
+
+
+class Sends(Generic[_Origin]):
+    """Takes sends on the node that leads."""
+
+    def __init__(
+        self,
+        services: Services,
+        clock: Clock,
+        proposals: Proposals,
+        retries: RetryMemory,
+        incarnation: bytes,
+        *,
+        route: Callable[[_Origin], None],
+        refuse: Callable[[_Origin, Refused], None],
+    ) -> None:
+        """`incarnation`: 8 bytes that no other run of any node shares. Of a send that had to wait, `route` handles it
+        from the start, and `refuse` tells its client why nothing was stored."""
+        config = services.config
+        self._services = services
+        self._state = services.state
+        self._clock = clock
+        self._proposals = proposals
+        self._retries = retries
+        self._incarnation = incarnation
+        self._route = route
+        self._refuse = refuse
+        self._sessions = 0
+        self._session_reads = SessionReads(services)
+        suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster.name}\x02"
+        self.suffix = suffix.encode()
+        """Properties that the broker adds to every message."""
+        self._waiting: dict[str, list[Callable[[Refused | None], None]]] = {}
+        self._key_prefix = incarnation.hex().upper().encode()
+        self._keys = 0
+        self.reload(config)
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on."""
+        self._config, self._limits, self._delays = config, config.limits, Delays(config.timer)
+        self._plain_batches = PlainBatches(config.limits, self.suffix)
+
+    # --- entry -------------------------------------------------------------------------------------------------------
+
+    def send(self, origin: _Origin, wish: SendWish, *, oneway: bool) -> None:
+        """Stores a message, or a batch; `Proposals` tells its fate. Raises Refused."""
+        path, size, proposals = origin.path, origin.size, self._proposals
+        refusing = proposals.refusing
+        over = over_limit(self._limits, path, size, proposals.bytes_inflight)
+        if (refusing or over) and not self._held_already(wish, origin.identity):
+            raise Refused(Reason.UNAVAILABLE if refusing else Reason.BUSY, refusing or over)
+        topic, queue_id, asked = wish.topic, wish.queue_id, wish.properties
+        if topic[:1] == "%":
+            topic, queue_id, asked = redirected(wish, self._state.groups, origin.version)
+        slot = proposals.slot(topic)
+        if slot is None:
+            self._wait_for_topic(origin, topic, wish)
+            return
+        if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS:
+            raise _not_writable(slot)
+        if queue_id < 0:
+            queue_id = slot.next_queue % slot.write_queues
+            slot.next_queue = queue_id + 1
+        elif queue_id >= slot.queues:
+            remark = f"request queueId[{queue_id}] is illegal, topic {topic} has {slot.queues} queues"
+            raise NotTaken(Reason.INVALID, remark)
+        schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
+        if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
+            asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
+            if schedule is not None and self._state.level < TIMERS_LEVEL:
+                self._wait_for_level(origin, TIMERS_LEVEL)
+                return
+        self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
+
+    def _submit(
+        self,
+        origin: _Origin,
+        wish: SendWish,
+        oneway: bool,
+        slot: TopicSlot,
+        queue_id: int,
+        asked: str,
+        kind: int,
+        schedule: Schedule | None,
+    ) -> None:
+        """Checks the message that is to go to that queue, names it, and queues it unless it is a re-send. Raises
+        Refused. `asked`: its properties, without those the broker adds; `kind`: of its row (`RowKind`)."""
+        path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
+        if wish.is_batch:
+            properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body)
+        else:
+            properties, key, tag = self._check_message(len(body), asked.encode())
+            unique_key, batch = key.decode("utf-8", "replace"), ()
+        try:
+            ack = ack_of(properties or asked.encode(), slot.ack)
+        except LevelError as error:
+            raise Refused(Reason.MESSAGE_ILLEGAL, str(error)) from None
+        if slot.dedup == "off" or (oneway and not wish.producer_id):
+            producer_id, sequence, low = _NO_IDENTITY
+        else:
+            producer_id, sequence, low = self._identify(path, slot.name, wish, unique_key, body, origin.identity)
+        send = Send(
+            path,
+            size,
+            origin,
+            oneway,
+            slot,
+            queue_id,
+            wish.message_flag,
+            wish.sys_flag & ~0x3C,
+            wish.born_ms,
+            path.born_host,
+            wish.reconsume_times or 0,
+            body,
+            properties,
+            tag,
+            unique_key,
+            kind,
+            producer_id,
+            sequence,
+            low,
+            batch,
+            proposals.now_ms,
+            ack,
+            schedule=schedule,
+        )
+        if (slot.dedup == "strict" and self._known_unique(send)) or (producer_id and self._known(origin, send)):
+            return
+        if slot.dedup == "strict" and not batch and proposals.strict_inflight(send):
+            self._wait_for_first(origin, send)
+            return
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+        proposals.submit_send(send)
+
+    def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
+        """Calls `again` once a majority confirms that this node leads; if another one leads, routes the send there."""
+        release = self._hold(origin)
+
+        def confirmed(ok: bool) -> None:
+            if not release():
+                return
+            if ok and self._proposals.open:
+                again()
+            elif not self._proposals.open:
+                self._route(origin)
+            else:
+                remark = "no majority confirms what this node knows of the topic; nothing was stored, try again"
+                self._refuse(origin, Refused(Reason.UNAVAILABLE, remark))
+
+        self._services.read_index(confirmed)
+
+    def _hold(self, origin: _Origin) -> Callable[[], bool]:
+        """Counts a send that waits against the limits. The returned function ends that; it says whether its client is
+        still there: if not, nothing was stored, and nobody is to hear of it."""
+        path, size, proposals = origin.path, origin.size, self._proposals
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+
+        def release() -> bool:
+            path.inflight_bytes -= size
+            proposals.bytes_inflight -= size
+            return not path.closed
+
+        return release
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _held_already(self, wish: SendWish, given: Identity | None) -> bool:
+        """True if this send was stored or proposed before: then "busy" would deny what happened or may happen yet."""
+        producer_id, sequence = (given.producer_id, given.sequence) if given is not None else (b"", 0)
+        if wish.producer_id:
+            try:
+                producer_id, sequence = bytes.fromhex(wish.producer_id), wish.sequence
+            except ValueError:
+                return False
+        if not producer_id:
+            return False
+        highest = self._proposals.session_max.get(producer_id)
+        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
+            return False
+        try:
+            session = self._state.session_at_hand(producer_id)
+        except SessionUnreadError:  # held, it would need the room that is lacking
+            self._session_reads.read(producer_id, lambda _: None)
+            raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
+        if session is not None and session.find(sequence) is not None:
+            return True
+        return self._proposals.find_inflight(producer_id, sequence) is not None
+
+    def _check_message(self, body_size: int, properties: bytes) -> tuple[bytes, bytes, int]:
+        """Properties as they will be stored, UNIQ_KEY and tag hash. Raises Refused (13)."""
+        if body_size > self._limits.message_bytes_max:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"the message body has {body_size} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}",
+            )
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        if b"POP_CK\x01" in properties:
+            properties = without(properties, b"POP_CK\x01")
+        at = properties.find(b"UNIQ_KEY\x01")
+        if at > 0 and properties[at - 1] == 2:  # the usual case of `property_of`, in place
+            unique_key = properties[at + 9 : properties.find(b"\x02", at)]
+        else:
+            unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
+        if not unique_key:
+            unique_key = self.new_key()
+            properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
+        stored = properties + self.suffix
+        if len(stored) > self._limits.properties_bytes_max:
+            raise Refused(
+                Reason.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those the broker adds, "
+                f"limits.properties_bytes_max = {self._limits.properties_bytes_max}",
+            )
+        at = properties.find(b"TAGS\x01")
+        if at < 0:
+            return stored, unique_key, 0
+        if at and properties[at - 1] != 2:
+            return stored, unique_key, tag_hash(property_of(properties, b"TAGS\x01"))
+        tag = properties[at + 5 : properties.find(b"\x02", at)]  # both again the usual case, in place
+        return stored, unique_key, cached_tag_hash(tag) if 0 < len(tag) <= CACHED_TAG_MAX else tag_hash(tag)
+
+    def new_key(self) -> bytes:
+        """A UNIQ_KEY for a message that comes without one."""
+        self._keys += 1
+        return b"%b%016X" % (self._key_prefix, self._keys)
+
+    def split_batch(self, slot: TopicSlot, body: bytes) -> tuple[BatchMessage, ...]:
+        """The messages of a batch request (code 320 body). Raises Refused (13)."""
+        if slot.name.startswith("%RETRY%"):
+            raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
+        if len(body) > self._limits.message_bytes_max:
+            remark = f"the batch has {len(body)} bytes, limits.message_bytes_max = {self._limits.message_bytes_max}"
+            raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        strict = slot.dedup == "strict"
+        plain = None if strict else self._plain_batches.split(body)
+        if plain is not None:
+            return plain
+        messages: list[BatchMessage] = []
+        at, end = 0, len(body)
+        try:
+            while at < end:
+                size, _magic, _crc, flag, body_len = _BATCH_HEAD.unpack_from(body, at)
+                body_at = at + 20
+                props_at = body_at + body_len
+                (props_len,) = _U16.unpack_from(body, props_at)
+                stop = props_at + 2 + props_len
+                if body_len < 0 or stop > end or size != stop - at:
+                    remark = f"message {len(messages)} of the batch is truncated or longer than its length field"
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+                asked = body[props_at + 2 : stop]
+                if (b"DELAY" in asked or b"TIMER_D" in asked) and self._delays.of(asked, self._services.log_time_ms()):
+                    raise Refused(Reason.MESSAGE_ILLEGAL, "a message of a batch cannot be delivered later")
+                if b"TRAN_MSG" in asked and is_half(slot.name, asked):
+                    raise Refused(Reason.MESSAGE_ILLEGAL, "a half message (TRAN_MSG) is not sent in a batch")
+                properties, key, tag = self._check_message(body_len, asked)
+                key_hash = key_hash_of(key.decode("utf-8", "replace")) if strict else 0
+                messages.append(BatchMessage(flag, body[body_at:props_at], properties, tag, key_hash, key))
+                at = stop
+                if len(messages) > self._limits.batch_messages_max:
+                    limit = self._limits.batch_messages_max
+                    remark = f"the batch has more messages than limits.batch_messages_max = {limit}"
+                    raise Refused(Reason.MESSAGE_ILLEGAL, remark)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise Refused(Reason.MESSAGE_ILLEGAL, f"the batch body is malformed: {error}") from error
+        if not messages:
+            raise Refused(Reason.MESSAGE_ILLEGAL, "the batch is empty")
+        return tuple(messages)
+
+    # --- messages that are delivered later ---------------------------------------------------------------------------
+
+    def _waiting_kind(self, asked: str, topic: str, queue_id: int, kind: int) -> tuple[str, Schedule | None, int]:
+        """The properties as they are stored, where the message waits, and its kind; None and `kind` if it does not
+        wait. Raises Refused (13)."""
+        properties = asked.encode()
+        if is_half(topic, properties):
+            half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
+            return half.properties.decode(), half.schedule, RowKind.HALF
+        delayed = self._delays.of(properties, self._services.log_time_ms())
+        if delayed is None:
+            return asked, None, kind
+        addressed_to = addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
+        return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
+
+    def _wait_for_level(self, origin: _Origin, level: int) -> None:
+        """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
+        not announced that it knows the level."""
+        before = raising(self._services, level, "such messages", "; nothing was stored")
+        release = self._hold(origin)
+
+        def raised(result: ProposeResult) -> None:
+            if not release():
+                return
+            if result.outcome is Outcome.OK:
+                self._route(origin)
+            else:
+                self._refuse(origin, Refused(Reason.UNAVAILABLE, f"nothing was stored: {result.remark}"))
+
+        self._proposals.submit_commands(before, raised)
+
+    # --- topics that do not exist ------------------------------------------------------------------------------------
+
+    def _wait_for_topic(self, origin: _Origin, topic: str, wish: SendWish) -> None:
+        """Creates the topic if the rules allow; the send is routed again when the change is applied."""
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            changing = self._proposals.changing(topic)
+            commands = [] if changing else [[CREATE_TOPIC, self._new_topic(topic, wish), True]]
+            waiting = self._waiting[topic] = []
+        else:
+            commands = None
+        release = self._hold(origin)
+
+        def settle(refused: Refused | None) -> None:
+            if not release():
+                return
+            if refused is not None:
+                self._refuse(origin, refused)
+            else:
+                self._route(origin)
+
+        waiting.append(settle)
+        if commands is not None:
+            # Sends that find a change under way wait behind it with an entry of no commands.
+            self._proposals.submit_commands(commands, lambda result: self._topic_ready(topic, result))
+
+    def _topic_ready(self, topic: str, result: ProposeResult) -> None:
+        refused = None
+        if result.outcome is not Outcome.OK:
+            # The topic's fate is not the send's: the send itself was never proposed.
+            refused = Refused(Reason.UNAVAILABLE, f"topic {topic} could not be created: {result.remark}")
+        elif result.results and not result.results[0].ok:
+            refused = Refused(Reason.INVALID, f"topic {topic}: {result.results[0].code}")
+        for settle in self._waiting.pop(topic, ()):
+            settle(refused)
+
+    def _new_topic(self, topic: str, wish: SendWish) -> dict[str, object]:
+        """The config of a topic made by its first send (RocketMQ: TopicConfigManager). Raises Refused."""
+        special = topic.startswith(("%RETRY%", "%DLQ%"))
+        length_max = 255 if special else self._limits.topic_length_max
+        if not topic or len(topic) > length_max:
+            remark = f"the topic has {len(topic)} characters, allowed are 1 to {length_max} (limits.topic_length_max)"
+            raise Refused(Reason.INVALID, remark)
+        if not NAME.fullmatch(topic):
+            remark = f"the topic {topic!r} has characters outside ^[%|a-zA-Z0-9_-]+$"
+            raise Refused(Reason.INVALID, remark)
+        if topic in FORBIDDEN_TOPICS:
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic}] is conflict with system topic.")
+        if special:
+            queues = 1
+        elif self._config.topics.auto_create and topic not in DEFAULT_TOPICS:
+            queues = max(1, min(wish.default_queues, self._config.topics.default_queues))
+        else:
+            allowed = str(self._config.topics.auto_create).lower()
+            remark = f"topic[{topic}] not exist, create it first (topics.auto_create = {allowed})"
+            raise NotTaken(Reason.NO_TOPIC, remark)
+        return {"name": topic, "read_queues": queues, "write_queues": queues, "perm": 6}
+
+    # --- identity ----------------------------------------------------------------------------------------------------
+
+    def name_held(self, origin: _Origin, wish: SendWish) -> Identity | None:
+        """The identity under which this node hands a client's send to one leader after the other; None: the client
+        has named it."""
+        if wish.producer_id:
+            return None
+        unique_key = "" if wish.is_batch else _unique_key(wish)
+        return Identity(*self._identify(origin.path, wish.topic, wish, unique_key, origin.body, None))
+
+    def remember_held(self, origin: _Origin, wish: SendWish, identity: Identity) -> None:
+        """Keeps the identity of a send that was handed on and never answered for good."""
+        if identity.producer_id.startswith(self._incarnation) and not wish.is_batch:
+            self._retries.remember(wish.topic, _unique_key(wish), origin.body, identity, self._clock.monotonic_ms())
+
+    def _identify(
+        self, path: SendPath, topic: str, wish: SendWish, unique_key: str, body: bytes, given: Identity | None
+    ) -> tuple[bytes, int, int]:
+        """The fields of the send's Identity: the client's own, `given` by the node that holds the connection, one
+        that the send repeats, or a new one of its connection."""
+        if wish.producer_id:
+            try:
+                producer_id = bytes.fromhex(wish.producer_id)
+            except ValueError:
+                producer_id = b""
+            if len(producer_id) != 16 or wish.sequence < 1:
+                raise Refused(Reason.INVALID, "raftmqPid is 32 hex digits, raftmqSeq at least 1")
+            return Identity(producer_id, wish.sequence, wish.low_sequence)
+        if given is not None:
+            return given
+        if unique_key and len(self._retries):
+            claimed = self._retries.claim(topic, unique_key, body, self._clock.monotonic_ms())
+            if claimed is not None:
+                return claimed
+        return self.session_of(path).issue()
+
+    def session_of(self, path: SendPath) -> ConnectionSession:
+        """The connection as a producer session, opened on first use."""
+        session = path.session
+        if session is None:
+            self._sessions += 1
+            session = path.session = ConnectionSession(self._incarnation + self._sessions.to_bytes(8, "big"))
+        return session
+
+    def _known(self, origin: _Origin, send: Send) -> bool:
+        """True if the log or this node's own proposals already hold this send, which is answered like the first, or if
+        that is still to be looked up."""
+        producer_id, sequence = send.producer_id, send.sequence
+        proposals = self._proposals
+        highest = proposals.session_max.get(producer_id)
+        if sequence > (self._state.max_sequence(producer_id) if highest is None else highest):
+            proposals.session_max[producer_id] = sequence
+            return False
+        try:
+            session = self._state.session_at_hand(producer_id)
+        except SessionUnreadError:
+            self._wait_for_session(origin, send)
+            return True
+        if session is not None:
+            found = session.find(sequence)
+            if found is not None:
+                proposals.early.answer_stored(send, *found)
+                return True
+            if session.forgotten(sequence):
+                raise Refused(
+                    Reason.INVALID,
+                    f"sequence {sequence} of producer {producer_id.hex()} is below {session.low_sequence}, which that "
+                    "producer declared settled; use a new producer id",
+                )
+        first = proposals.find_inflight(producer_id, sequence)
+        if first is None:
+            return False
+        room = not over_limit(self._limits, send.connection, send.size, proposals.bytes_inflight)
+        send.connection.inflight_bytes += send.size
+        proposals.bytes_inflight += send.size
+        if isinstance(first, Send):
+            proposals.replace_queued(first, send, room=room)
+        else:
+            proposals.share(*first, send, room=room)
+        return True
+
+    def _known_unique(self, send: Send) -> bool:
+        """dedup=strict: any second message of the same key and body is the first one again."""
+        if send.batch:
+            return False
+        row = self._state.unique(send.slot.topic_id, key_hash_of(send.unique_key), crc32(send.body))
+        if row is None:
+            return False
+        self._proposals.early.answer_stored(send, row.topic_id, row.queue_id, row.queue_offset, row.position)
+        return True
+
+    def _wait_for_session(self, origin: _Origin, send: Send) -> None:
+        """It repeats one of very many sequences of its producer, and enters again once those are read."""
+        release = self._hold(origin)
+        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence)
+
+        def again(done: bool) -> None:
+            if not release():
+                return
+            if done:
+                self._route(origin)
+            else:
+                remark = "what this node stored of its producer cannot be read"
+                self._refuse(origin, Refused(Reason.UNKNOWN, remark))
+
+        self._session_reads.read(send.producer_id, again)
+
+    def _wait_for_first(self, origin: _Origin, send: Send) -> None:
+        """dedup=strict: the same message is on its way; this request enters again once its fate is known."""
+        release = self._hold(origin)
+        origin.identity = Identity(send.producer_id, send.sequence, send.low_sequence) if send.producer_id else None
+
+        def again(result: ProposeResult) -> None:
+            if not release():
+                return
+            if result.outcome is Outcome.OK:
+                self._route(origin)
+            else:
+                self._refuse(origin, Refused(Reason.UNKNOWN, "a send with the same key and body is undecided"))
+
+        self._proposals.submit_commands([], again)
+
+
+_NO_IDENTITY = Identity(b"", 0, 0)
+
+
+def _not_writable(slot: TopicSlot) -> Refused:
+    if not slot.perm & PERM_WRITE:
+        return NotTaken(Reason.NO_PERMISSION, f"topic {slot.name} does not accept writes (perm {slot.perm})")
+    return Refused(Reason.NO_PERMISSION, f"the topic[{slot.name}] is conflict with system topic.")
+
+
+def _unique_key(wish: SendWish) -> str:
+    return property_of(wish.properties.encode(), b"UNIQ_KEY\x01").decode("utf-8", "replace")
+
+
+Told = Callable[[bool], None]
+
+logger = logging.getLogger(__name__)
+
+
+class SessionReads:
+    """A producer may leave 65,536 sequences unsettled, each with a row of its own. Apply keeps the sessions in memory
+    that it used last. Others are read when a send repeats one of their sequences."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._waiting: dict[bytes, list[Told]] = {}
+
+    def read(self, producer_id: bytes, told: Told) -> None:
+        """Tells `told` in a later turn whether the session could be read; then it is in memory for a while."""
+        waiting = self._waiting.get(producer_id)
+        if waiting is None:
+            waiting = self._waiting[producer_id] = []
+            self._services.turns.begin_later(self, self._read(producer_id))
+        waiting.append(told)
+
+    def _read(self, producer_id: bytes) -> Steps:
+        done = False
+        try:
+            yield from self._services.state.read_session(producer_id)
+            done = True
+        except Exception:
+            logger.exception("the session of producer %s cannot be read", producer_id.hex())
+        for told in self._waiting.pop(producer_id):
+            told(done)
+            yield

@@ -1,0 +1,161 @@
+"""What is due, read off the event loop: rows of the state, and out of the log the messages that they name.
+
+These messages were stored long ago, so their bytes come from the disk rather than from the page cache. The seek to the
+first row and each step to the next are short wherever they run: see `statemachine.delivery.timers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.broker.reads.log_reads import read_intact
+from cluster.wire.message_format import Message, MessageFormatError, decode_message
+
+if TYPE_CHECKING:
+    from statemachine.broker_state import BrokerState
+    from statemachine.delivery.timers import TimerName, TimerRow, Timers
+    from statemachine.query import QueueItem
+
+
+logger = logging.getLogger(__name__)
+
+
+class DueAsk(NamedTuple):
+    """Which rows are wanted."""
+
+    term: object
+    """Who asks: comes back with the answer."""
+    now_ms: int
+    """Log time."""
+    after: TimerName | None
+    """Only rows behind this one."""
+    until: TimerName | None
+    """Only rows up to this one, which were read before in vain."""
+    passed: frozenset[TimerName]
+    """Rows that are passed over."""
+    rows_max: int
+    bytes_max: int
+    """One more row may pass it."""
+
+
+class DueRow(NamedTuple):
+    """A row that is due. If its messages cannot be read, `messages` is None and `bad` the first of those."""
+
+    row: TimerRow
+    messages: list[Message] | None
+    bad: QueueItem | None
+
+
+class DueFound(NamedTuple):
+    """The answer."""
+
+    ask: DueAsk
+    rows: list[DueRow]
+    last: TimerName | None
+    """Every row up to this one was looked at; None if there was none."""
+    more: bool
+    """There are further rows."""
+
+
+class RowReads:
+    """What lanes share that read rows of the family `timer`, and the messages that they name."""
+
+    idle_after_s: float | None = None
+
+    def __init__(self, state: BrokerState, read_log: Callable[[int, int], bytes]) -> None:
+        """`read_log`: see `Services`; called on the lane."""
+        self.state = state
+        self.read_log = read_log
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def fresh(self, row: TimerRow) -> TimerRow:
+        """The row as it is now, if it was carried forward since the scan began."""
+        if row.place >= self.state.trim_position:
+            return row
+        return self.state.timers.get(*row.name) or row
+
+    def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
+        """The messages of a row; `again`: they could not be read before."""
+        now = self.fresh(row)
+        if now is not row:
+            row, items = now, now.messages()
+        if is_gone(self.state, row):
+            return DueRow(row, [], None)
+        pieces = read_intact(self, items, told=logging.DEBUG if again else logging.ERROR)
+        if len(pieces) < len(items):
+            return DueRow(row, None, items[len(pieces)])
+        messages = []
+        for item, piece in zip(items, pieces, strict=True):
+            try:
+                messages.append(decode_message(piece)[0])
+            except MessageFormatError:
+                if not again:
+                    logger.exception("a scheduled message at position %d cannot be decoded", item.position)
+                return DueRow(row, None, item)
+        return DueRow(row, messages, None)
+
+
+class DueReads(RowReads):
+    """A lane: what is due. Raises KVError: a damaged database stops the node."""
+
+    def drain(self, batch: Sequence[DueAsk]) -> list[DueFound]:
+        """Answers each."""
+        return [self._find(ask) for ask in batch]
+
+    def _find(self, ask: DueAsk) -> DueFound:
+        found: list[DueRow] = []
+        last, size = ask.after, 0
+        for row in self.state.timers.due(ask.now_ms, ask.after):
+            if ask.until is not None and row.name > ask.until:
+                break
+            if row.name not in ask.passed:
+                if len(found) >= ask.rows_max or size >= ask.bytes_max:
+                    return DueFound(ask, found, last, more=True)
+                items = row.messages()
+                size += sum([item.size for item in items])
+                found.append(self.read(row, items, again=ask.until is not None))
+            last = row.name
+        return DueFound(ask, found, last, more=False)
+
+
+def is_gone(state: BrokerState, row: TimerRow) -> bool:
+    """Nobody can have its messages any more: their topic was deleted, or the log does not reach down to them."""
+    if row.topic_id not in state.topics_by_id:
+        return True
+    trim_position = state.trim_position
+    if row.place >= trim_position:
+        return False
+    # The row may have been carried forward since it was read, and the log trimmed behind it. In this order: a row that
+    # is read after the log began there, and lies below, will never lie above.
+    now = state.timers.get(*row.name)
+    return now is not None and now.place < trim_position
+
+
+class RowsInFlight:
+    """Of one term of leadership."""
+
+    def __init__(self) -> None:
+        self.inflight: dict[TimerName, int] = {}
+        """Row -> bytes of its copies."""
+        self.bytes = 0
+        self.unknown: set[TimerName] = set()
+        """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
+
+    def begin(self, name: TimerName, size: int) -> None:
+        """The row is in flight with copies of `size` bytes."""
+        self.inflight[name] = size
+        self.bytes += size
+
+    def end(self, name: TimerName) -> None:
+        """The row is in flight no more."""
+        self.bytes -= self.inflight.pop(name, 0)
+        self.unknown.discard(name)
+
+    def end_gone(self, timers: Timers) -> None:
+        """Ends those of unknown outcome that were carried out after all."""
+        for name in [name for name in self.unknown if timers.get(*name) is None]:
+            self.end(name)

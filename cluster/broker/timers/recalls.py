@@ -1,0 +1,142 @@
+"""Recalls: a message that waits for its time is taken back before it is due.
+
+The leader reads what waits, and the log decides: `recall_timer` takes the message out of its row. While that is on its
+way the row is held, so that no copy of the message is made from what was read before. A recall that comes again finds
+nothing waiting, and in the log the message, which is not due: it is answered as the first was. Source: RocketMQ's
+RecallMessageProcessor, which stores a message that deletes another; there a recall may come too late although it was
+confirmed, here it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.broker.command_levels import raising
+from cluster.broker.delays import REAL_TOPIC, TIMER_TOPIC
+from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
+from cluster.replication.message_head import UNIQUE_MARK, property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.wire.message_format import MessageFormatError, decode_message
+from raftlog.errors import OutOfRangeError, StorageError
+from statemachine.commands import RECALL_LEVEL, RECALL_TIMER
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from cluster.broker.timers.timer_delivery import TimerDelivery
+    from cluster.replication.proposals import Proposals
+    from cluster.wire.message_format import RecallHandle
+    from statemachine.query import QueueItem
+
+DECIDED_MS = 200
+"""An undecided recall is looked at this often: its row is held until the log has decided."""
+
+_DUE = b"TIMER_OUT_MS\x01"
+_FIELDS_MAX = 4096
+"""Bytes of a stored message besides body and properties, and of what the broker adds to these."""
+
+Done = Callable[[Refused | None], None]
+"""Told None when the message will not be delivered."""
+
+
+class Recalls:
+    """Takes recalls. The leader's; callers forward to it."""
+
+    def __init__(self, services: Services, proposals: Proposals, timers: TimerDelivery) -> None:
+        self._services = services
+        self._proposals = proposals
+        self._timers = timers
+
+    def recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
+        """Takes the message back. Refusals: NO_TOPIC, ILLEGAL if the handle is not of this topic and cluster, names
+        another message, or comes too late; UNAVAILABLE if nothing was done, UNKNOWN if it is undecided."""
+        # The message may have been stored by a leader that has applied more than this node.
+        when_confirmed(self._services, partial(self._recall, topic, handle, done), done)
+
+    def _recall(self, topic: str, handle: RecallHandle, done: Done) -> None:
+        services = self._services
+        state, config = services.state, services.config
+        if not services.writes_open():
+            raise Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done")
+        if topic not in state.topics:
+            raise Refused(Reason.NO_TOPIC, f"recall failed, the topic[{topic[:255]}] not exist")
+        if topic != handle.topic:
+            raise Refused(Reason.ILLEGAL, "recall failed, topic not match")
+        if handle.broker_name != config.cluster.broker_name:
+            raise Refused(Reason.ILLEGAL, "recall failed, the handle is of another cluster")
+        left_ms = handle.due_ms - services.log_time_ms()
+        if left_ms <= 0:
+            raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is due, it is delivered")
+        found = state.timers.at(handle.position)
+        if found is None:
+            if left_ms > config.timer.max_delay_ms:
+                raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: no message may wait that long")
+            if not self._waited(topic, handle):
+                raise Refused(Reason.ILLEGAL, "recall failed, no message waits where the handle says")
+            done(None)  # recalled before: what is not due is not delivered
+            return
+        row, item = found
+        if row.due_ms != handle.due_ms or self._unique_key(item) != handle.unique_key:
+            raise Refused(Reason.ILLEGAL, "recall failed, another message is stored where the handle says")
+        before = raising(services, RECALL_LEVEL, "recalls", "; nothing was done")
+        release = self._timers.hold(row.name)
+        if release is None:
+            raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
+        command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
+        services.propose([*before, command], partial(self._proposed, handle.position, release, done))
+
+    def _waited(self, topic: str, handle: RecallHandle) -> bool:
+        """Whether the log holds, where the handle says, a message that was to wait for that time."""
+        size = int.from_bytes(self._read(handle.position, 4), "big")
+        data = self._read(handle.position, size)
+        try:
+            message, _ = decode_message(data)
+        except MessageFormatError:
+            return False
+        properties = message.properties
+        named = {REAL_TOPIC: topic, UNIQUE_MARK: handle.unique_key, _DUE: str(handle.due_ms)}
+        return (message.topic, message.position) == (TIMER_TOPIC, handle.position) and all(
+            property_of(properties, name).decode("utf-8", "replace") == value for name, value in named.items()
+        )
+
+    def _read(self, position: int, size: int) -> bytes:
+        """What the log has there; b"" for more than a message can be."""
+        services = self._services
+        limits = services.config.limits
+        if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
+            return b""
+        try:
+            return services.read_log(position, size)
+        except OutOfRangeError:
+            return b""
+        except StorageError:
+            raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
+
+    def _unique_key(self, item: QueueItem) -> str:
+        """Of a message that waits. An early acknowledged send may have lost its place to another message."""
+        pieces = read_intact(self._services, [item])
+        if not pieces:
+            self._services.report_damage(item.position, item.size)
+            raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again")
+        return property_of(decode_message(pieces[0])[0].properties, UNIQUE_MARK).decode("utf-8", "replace")
+
+    def _proposed(self, position: int, release: Callable[[], None], done: Done, result: ProposeResult) -> None:
+        if result.outcome is Outcome.UNKNOWN:
+            self._release_when_decided(position, release)
+        else:
+            release()
+        if result.outcome is Outcome.OK:
+            done(None)  # also if an earlier recall of the message was first
+        else:
+            fail, unknown = "no leader took the recall; nothing was done", "the recall is undecided"
+            done(not_written(result.outcome, result.remark, fail=fail, unknown=unknown))
+
+    def _release_when_decided(self, position: int, release: Callable[[], None]) -> None:
+        services = self._services
+        undecided = services.writes_open() and not self._proposals.idle
+        if undecided and services.state.timers.at(position) is not None:
+            services.call_later(DECIDED_MS, lambda: self._release_when_decided(position, release))
+        else:
+            release()

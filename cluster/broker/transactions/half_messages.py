@@ -1,0 +1,402 @@
+"""Transactions: what ends a half message, and that it ends once (docs/adr/0050).
+
+A half message is open as long as the log's state has its row (`statemachine.delivery.half_messages`). The leader ends
+it: a commit by a copy for its queue, in whose entry the row goes; a rollback by the command alone. While one of them is
+on its way, whoever else wants to end the same message hears what became of the first. So a commit that comes twice,
+late or at the next leader finds the row gone, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from cluster.broker.copies import copied, queue_for
+from cluster.broker.delays import producer_group_of
+from cluster.broker.names import PERM_READ, PERM_WRITE
+from cluster.broker.reads.log_reads import read_intact
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.services import Services
+from cluster.replication.message_head import UNIQUE_MARK, property_of
+from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.own_sends import NoClient, submit_copies
+from cluster.wire.message_format import Message, decode_message
+from statemachine.commands import CHECK_HALVES, CREATE_TOPIC, END_HALVES
+from statemachine.delivery.half_messages import HalfMessage
+from statemachine.payload import RowKind
+
+if TYPE_CHECKING:
+    from cluster.replication.proposals import Proposals
+    from statemachine.delivery.half_messages import HalfMessages
+
+
+PARKED: Final = "parked"
+DROPPED: Final = "dropped"
+
+
+class TransactionMetrics:
+    """Counters are fed per half message, the gauges before a scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._open = Gauge("rocketmq_half_messages", "Half messages whose transaction is open", registry=registry)
+        self._bytes = Gauge("raftmq_half_message_bytes", "Stored bytes of half messages", registry=registry)
+        self._committed = Counter("rocketmq_commit_messages", "Transactions committed", registry=registry)
+        self._rolled_back = Counter("rocketmq_rollback_messages", "Transactions rolled back", registry=registry)
+        self._given_up = Counter(
+            "raftmq_half_messages_given_up", "Half messages that ended undecided", ["how"], registry=registry
+        )
+        self._checks = Counter("raftmq_transaction_checks", "Questions to producers", registry=registry)
+        self._mismatched = Counter(
+            "raftmq_transaction_mismatches", "Requests to end a transaction that is another", registry=registry
+        )
+
+        for how in (PARKED, DROPPED):
+            self._given_up.labels(how)
+
+    def committed(self) -> None:
+        """A copy is stored."""
+        self._committed.inc()
+
+    def rolled_back(self) -> None:
+        """A half message ended without a copy."""
+        self._rolled_back.inc()
+
+    def given_up(self, how: str, count: int = 1) -> None:
+        """PARKED after the last check, or DROPPED with its topic."""
+        self._given_up.labels(how).inc(count)
+
+    def asked(self) -> None:
+        """A producer was asked, or would have been if one were connected."""
+        self._checks.inc()
+
+    def mismatched(self) -> None:
+        """A request did not match the half message at its position."""
+        self._mismatched.inc()
+
+    def update(self, halves: HalfMessages) -> None:
+        """The gauges, as the state is now."""
+        self._open.set(halves.pending.count)
+        self._bytes.set(halves.pending.bytes)
+
+
+logger = logging.getLogger(__name__)
+
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""RocketMQ's topic of half messages whose producer did not decide however often it was asked."""
+SYS_FLAG_COMMITTED = 0x8
+"""RocketMQ: TRANSACTION_COMMIT_TYPE."""
+TRIES, RETRY_MS = 10, 200
+"""How long a message is waited for that is being repaired, a topic that is being changed, and room for a copy."""
+
+
+class Wish(Enum):
+    """What a producer says of its transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """It does not know yet: it is asked again."""
+
+
+class Ending(NamedTuple):
+    """END_TRANSACTION: which half message, and what is to become of it."""
+
+    position: int
+    half_offset: int
+    """As the answer to the send gave it, and a check after it: equal to the position."""
+    group: str
+    """Of the producer."""
+    unique_key: str
+    wish: Wish
+
+
+class End(StrEnum):
+    """How a request to end a half message was settled. Values are on the wire (`raftmqEnd`)."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolledBack"
+    PARKED = "parked"
+    DROPPED = "dropped"
+    """Its topic was deleted."""
+    EARLIER = "earlier"
+    """It was not open any more. How it ended is not kept."""
+    OPEN = "open"
+    """Nothing was to be done: its producer does not know."""
+
+
+Settled = Callable[[End | Refused], None]
+"""Called once. Those who ask while another's request is on its way hear what became of that."""
+
+
+class _Copy(NamedTuple):
+    """What a half message becomes."""
+
+    half: HalfMessage
+    message: Message
+    topic: str
+    queue_id: int
+    sys_flag: int
+    end: End
+    stored: Callable[[], None]
+
+
+class Transactions:
+    """Ends half messages. The leader's; callers forward to it."""
+
+    def __init__(self, node: Services, proposals: Proposals, metrics: TransactionMetrics) -> None:
+        self._node = node
+        self._proposals = proposals
+        self._ending: dict[int, list[Settled] | None] = {}
+        """Position -> who hears what became of the first that wanted to end it; None if that is undecided. Then it
+        stays here for as long as this node leads: no second copy is made while the first may still be stored."""
+        self._client = NoClient()
+        self.metrics = metrics
+
+    def writes_opened(self) -> None:
+        """Writes have opened: everything that this node proposed before is decided, and so is what was undecided."""
+        self._ending.clear()
+        self._client.inflight_bytes = 0
+
+    @property
+    def refusing(self) -> str:
+        """Why nothing can be committed at present; "" if it can."""
+        return self._proposals.refusing
+
+    def is_ending(self, position: int) -> bool:
+        """Whether a copy or a command that ends it is on its way."""
+        return position in self._ending
+
+    def end(self, asked: Ending, settled: Settled) -> None:
+        """Ends a half message as its producer wishes. Refusals: ERROR if the request does not match the message,
+        UNAVAILABLE if nothing was done and another leader may do it, UNKNOWN if it is undecided."""
+        self._end(asked, settled, TRIES)
+
+    def _end(self, asked: Ending, settled: Settled, tries: int) -> None:
+        if not self._node.writes_open():
+            settled(Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done"))
+            return
+        half = self._node.state.halves.get(asked.position)
+        if half is None:
+            self._ending.pop(asked.position, None)
+            settled(End.EARLIER)
+            return
+        message = self.read(half)
+        if message is None:
+            self._later(tries, settled, "its bytes cannot be read", lambda left: self._end(asked, settled, left))
+            return
+        why = mismatch(asked, message)
+        if why:
+            self.metrics.mismatched()
+            logger.warning("a transaction was not ended: %s", why)
+            settled(Refused(Reason.ERROR, why))
+        elif asked.wish is Wish.UNKNOWN:
+            settled(End.OPEN)
+        elif asked.wish is Wish.ROLLBACK:
+            self._first(half, settled, self._rollback)
+        else:
+            self._first(half, settled, lambda half, done: self._commit(half, message, done, TRIES))
+
+    def read(self, half: HalfMessage) -> Message | None:
+        """The half message as it was first stored; None if it cannot be read intact now."""
+        pieces = read_intact(self._node, [half.stored])
+        return decode_message(pieces[0])[0]._replace(position=half.position) if pieces else None
+
+    def park(self, half: HalfMessage, message: Message) -> None:
+        """Gives up on its producer: a copy goes to PARKED_TOPIC, where an operator finds it."""
+        self._first(half, _nobody, lambda half, done: self._park(half, message, done, TRIES))
+
+    def drop_deleted(self, halves: list[HalfMessage]) -> None:
+        """Ends half messages whose topic was deleted. One made again under the name has another id, and inherits
+        nothing."""
+        self.metrics.given_up(DROPPED, len(halves))
+        self._node.propose([[END_HALVES, [half.position for half in halves]]], lambda _: None)
+
+    # --- one at a time -----------------------------------------------------------------------------------------------
+
+    def _first(self, half: HalfMessage, settled: Settled, act: Callable[[HalfMessage, Settled], None]) -> None:
+        """Acts unless somebody does already."""
+        position = half.position
+        if position in self._ending:
+            waiting = self._ending[position]
+            if waiting is None:
+                settled(Refused(Reason.UNKNOWN, f"it is undecided what became of the half message at {position}"))
+            else:
+                waiting.append(settled)
+            return
+        waiting = self._ending[position] = [settled]
+
+        def done(end: End | Refused) -> None:
+            if self._ending.get(position) is waiting:
+                if isinstance(end, Refused) and end.reason is Reason.UNKNOWN:
+                    self._ending[position] = None
+                else:
+                    del self._ending[position]
+            for each in waiting:
+                each(end)
+
+        act(half, done)
+
+    def _rollback(self, half: HalfMessage, done: Settled) -> None:
+        def applied(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK:
+                self.metrics.rolled_back()
+            done(refusal(result.outcome, result.remark) or End.ROLLED_BACK)
+
+        self._node.propose([[END_HALVES, [half.position]]], applied)
+
+    def _commit(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
+        topic = self._node.state.topics_by_id.get(half.topic_id)
+        if topic is None:
+            self.drop_deleted([half])
+            done(End.DROPPED)
+            return
+        stored = self.metrics.committed
+        self._copy(
+            _Copy(half, message, topic.name, half.queue_id, SYS_FLAG_COMMITTED, End.COMMITTED, stored), done, tries
+        )
+
+    def _park(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
+        copy = _Copy(half, message, PARKED_TOPIC, 0, 0, End.PARKED, lambda: self.metrics.given_up(PARKED))
+        if PARKED_TOPIC in self._node.state.topics:
+            self._copy(copy, done, tries)
+            return
+        fields = {"name": PARKED_TOPIC, "read_queues": 1, "write_queues": 1, "perm": PERM_READ | PERM_WRITE}
+
+        def made(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK and result.results[0].ok:
+                self._copy(copy, done, tries)
+            else:
+                done(Refused(Reason.UNAVAILABLE, f"topic {PARKED_TOPIC} could not be created: {result.remark}"))
+
+        self._node.propose([[CREATE_TOPIC, fields, True]], made)
+
+    def _copy(self, copy: _Copy, done: Settled, tries: int) -> None:
+        """Stores the copy; in its entry, the half message ends."""
+        node, proposals, half = self._node, self._proposals, copy.half
+        if proposals.refusing or not node.writes_open():
+            done(Refused(Reason.UNAVAILABLE, proposals.refusing or "this node does not lead any more"))
+            return
+        slot = proposals.slot(copy.topic)
+        if slot is None:
+            why = f"topic {copy.topic} is being changed"
+        else:
+            why = over_limit(node.config.limits, self._client, half.size, proposals.bytes_inflight)
+        if slot is None or why:
+            self._later(tries, done, why, lambda left: self._copy(copy, done, left))
+            return
+
+        def told(outcome: Outcome) -> None:
+            if outcome is Outcome.OK:
+                copy.stored()
+            done(refusal(outcome, "the copy of the half message was not stored, or may not have been") or copy.end)
+
+        queue_id = queue_for(copy.queue_id, slot)
+        message, flags = copy.message, copy.sys_flag
+        made = copied(message, message.properties, sys_flag=flags, prepared_position=half.position)
+        effect = (END_HALVES, half.position)
+        submit_copies(proposals, self._client, [made], slot, queue_id, RowKind.COMMITTED, effect, told)
+
+    def _later(self, tries: int, settled: Settled, why: str, again: Callable[[int], None]) -> None:
+        if not tries:
+            settled(Refused(Reason.UNAVAILABLE, f"{why}; nothing was done"))
+            return
+        self._node.call_later(RETRY_MS, lambda: again(tries - 1))
+
+
+def mismatch(asked: Ending, message: Message) -> str:
+    """Why the request is not about this half message; "" if it is.
+
+    The answer to an early acknowledged send may name a position that was truncated with its entry and given to another
+    message, of the same producer group even: the unique key tells them apart.
+    """
+    where = f"the half message at {asked.position}"
+    if asked.half_offset != message.queue_offset:
+        return f"{where} has the half offset {message.queue_offset}, not {asked.half_offset}"
+    group = producer_group_of(message.properties)
+    if asked.group != group:
+        return f"{where} is of producer group {group}, not {asked.group[:255]}"
+    key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
+    if asked.unique_key != key:
+        return f"{where} has the unique key {key}, not {asked.unique_key[:255]}"
+    return ""
+
+
+def refusal(outcome: Outcome, why: str) -> Refused | None:
+    """The outcome for who asked."""
+    return None if outcome is Outcome.OK else not_written(outcome, why)
+
+
+def _nobody(end: End | Refused) -> None:
+    """Nobody waits for it."""
+
+
+# Asks producers what is to become of half messages that nobody has ended (docs/adr/0050).
+#
+# The number of checks is part of the log's state, so it goes on with the next leader, and a check counts whether or
+# not a producer of the group is connected anywhere. After `transaction.check_max` of them the message is parked.
+
+BATCH_MAX = 256
+"""Half messages of one command, and of one turn."""
+
+AskProducer = Callable[[str, "HalfMessage", "Message"], None]
+"""Asks one producer of the group, on whichever node it is connected; the answer is a request of its own."""
+
+
+class CheckBack:
+    """Runs on every node; does something on the one that leads."""
+
+    def __init__(self, node: Services, transactions: Transactions, ask: AskProducer) -> None:
+        self._node = node
+        self._transactions = transactions
+        self._ask = ask
+        self._proposed = False
+        """Checks are on their way into the log: what they are about is still due in the state."""
+
+    def tick(self, now_ms: int) -> None:
+        """Called all the time: one comparison while nothing is due.
+
+        While sends are refused because the disk is full, no commit can be stored: the checks would only run out.
+        """
+        check_ms = self._node.state.halves.check_ms
+        if check_ms is None or self._proposed or not self._node.writes_open() or self._transactions.refusing:
+            return
+        log_ms = self._node.log_time_ms()
+        if check_ms <= log_ms:
+            self._look(log_ms)
+
+    def _look(self, log_ms: int) -> None:
+        node, transactions = self._node, self._transactions
+        due = [half for half in node.state.halves.due(log_ms, BATCH_MAX) if not transactions.is_ending(half.position)]
+        topics = node.state.topics_by_id
+        deleted = [half for half in due if half.topic_id not in topics]
+        if deleted:
+            transactions.drop_deleted(deleted)
+        asked = []
+        for half in due:
+            if half.topic_id not in topics:
+                continue
+            if half.checks < node.config.transaction.check_max:
+                asked.append(half.position)
+            elif (message := transactions.read(half)) is not None:
+                transactions.park(half, message)
+        if asked:
+            self._proposed = True
+            node.propose([[CHECK_HALVES, log_ms + node.config.transaction.check_interval_ms, asked]], self._counted)
+
+    def _counted(self, result: ProposeResult) -> None:
+        """The checks count, and a later leader knows of them: now the producers are asked."""
+        self._proposed = False
+        if result.outcome is not Outcome.OK or not result.results[0].ok:
+            return
+        for position in result.results[0].value:
+            half = self._node.state.halves.get(position)
+            if half is None or self._transactions.is_ending(position):
+                continue  # its producer has decided meanwhile
+            message = self._transactions.read(half)
+            if message is not None:
+                self._transactions.metrics.asked()
+                self._ask(producer_group_of(message.properties), half, message)

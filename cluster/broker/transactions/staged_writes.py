@@ -1,0 +1,267 @@
+"""Staged writes on the leader: attempts are opened, messages staged for them, a write committed (docs/adr/0068).
+
+Everything here may be asked twice, also at two leaders one after the other. A slice of messages is named by its attempt
+and a sequence number, as sends are by their producer, and a commit that came before is told as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from cluster.broker.command_levels import raising
+from cluster.broker.names import PERM_WRITE
+from cluster.broker.refusal import Reason, Refused, not_written, over_limit
+from cluster.broker.sends.send_service import FORBIDDEN_TOPICS
+from cluster.replication.acks.ack_levels import Ack
+from cluster.replication.message_batch import Send
+from cluster.replication.message_head import Schedule, topic_field
+from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT, STAGED_LEVEL, Command
+from statemachine.delivery.staged_writes import COMMITTED, FULL, Attempt, AttemptState
+from statemachine.payload import RowKind
+
+if TYPE_CHECKING:
+    from cluster.broker.sends.send_wish import SendPath
+    from cluster.broker.services import Services
+    from cluster.replication.message_batch import BatchMessage, TopicSlot
+    from cluster.replication.proposals import Proposals
+    from cluster.runtime.work import Steps
+    from statemachine.delivery.staged_writes import StagedWrites
+
+
+STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
+"""What a staged message says its topic is, its queue being 0, until it is copied."""
+_FIELD = topic_field(STAGED_TOPIC)
+_WHAT = "staged writes"
+_PRODUCER = b"raftmq-w"
+DISCARDED_MAX = 1_024
+"""Attempts that one command discards."""
+
+
+class StagedSlice(NamedTuple):
+    """Messages of an attempt for one queue."""
+
+    attempt: int
+    sequence: int
+    """From 1 on; each attempt stages one after the other."""
+    topic: str
+    queue_id: int
+    """-1: the broker chooses."""
+    born_ms: int
+    body: bytes
+    """The messages as a batch request has them."""
+
+
+class CommitAnswer(NamedTuple):
+    """A write is committed."""
+
+    write: int
+    """The newest of its name."""
+    earlier: bool
+    """It was before: nothing changed."""
+
+
+class StagedWriteRequests:
+    """The leader's; callers forward to it."""
+
+    def __init__(
+        self,
+        services: Services,
+        proposals: Proposals,
+        split: Callable[[TopicSlot, bytes], tuple[BatchMessage, ...]],
+    ) -> None:
+        """`split` checks the messages of a batch request and adds what the broker adds. It raises Refused."""
+        self._services = services
+        self._proposals = proposals
+        self._split = split
+
+    def open(self, name: str, write: int, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
+        """A new attempt at the write: its number, unless the write is committed."""
+
+        def opened(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                done(_not_written(result))
+                return
+            answer = result.results[-1]
+            if answer.ok:
+                done(int(answer.value))
+            elif answer.code == COMMITTED:
+                done(CommitAnswer(int(answer.value), earlier=True))
+            elif answer.code == FULL:
+                done(Refused(Reason.BUSY, f"{answer.value} attempts are there already: see raftmq writes list"))
+            else:
+                done(Refused(Reason.INVALID, str(answer.value)))
+
+        self._propose([OPEN_ATTEMPT, name, write, self._services.log_time_ms()], opened, done)
+
+    def stage(self, path: SendPath, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
+        """Stores messages of an attempt; `done` is told why not, or None. Raises Refused."""
+        proposals = self._proposals
+        size = len(asked.body)
+        why = proposals.refusing or over_limit(self._services.config.limits, path, size, proposals.bytes_inflight)
+        if why:
+            raise Refused(Reason.UNAVAILABLE if proposals.refusing else Reason.BUSY, why)
+        attempt = self._open_attempt(asked.attempt)
+        slot = self._slot(asked.topic)
+        queue_id = asked.queue_id
+        if queue_id < 0:
+            queue_id = slot.next_queue % slot.write_queues
+            slot.next_queue = queue_id + 1
+        elif queue_id >= slot.queues:
+            remark = f"request queueId[{queue_id}] is illegal, topic {asked.topic} has {slot.queues} queues"
+            raise Refused(Reason.INVALID, remark)
+        producer_id = _PRODUCER + asked.attempt.to_bytes(8, "big")
+        if self._is_stored(producer_id, asked.sequence):
+            done(None)
+            return
+
+        def told(outcome: Outcome) -> None:
+            done(None if outcome is Outcome.OK else not_written(outcome, "", fail="it was not stored"))
+
+        send = Send(
+            connection=path,
+            size=size,
+            origin=None,
+            oneway=True,
+            slot=slot,
+            queue_id=queue_id,
+            flag=0,
+            sys_flag=0,
+            born_ms=asked.born_ms,
+            born_host=path.born_host,
+            reconsume_times=0,
+            body=b"",
+            properties=b"",
+            tag_hash=0,
+            unique_key="",
+            kind=RowKind.SCHEDULED,
+            producer_id=producer_id,
+            sequence=asked.sequence,
+            low_sequence=asked.sequence,
+            batch=self._split(slot, asked.body),
+            received_ms=proposals.now_ms,
+            ack=Ack.QUORUM_FSYNC,
+            schedule=Schedule(_FIELD, 0, due_ms=attempt.due_ms),
+            done=told,
+        )
+        proposals.session_max[producer_id] = max(asked.sequence, proposals.session_max.get(producer_id, 0))
+        path.inflight_bytes += size
+        proposals.bytes_inflight += size
+        proposals.submit_send(send)
+
+    def commit(
+        self, name: str, write: int, winners: Sequence[tuple[int, int]], done: Callable[[CommitAnswer | Refused], None]
+    ) -> None:
+        """Commits the write with these attempts, (number, messages) each. Refused if one is not there or not whole."""
+
+        def decided(result: ProposeResult) -> None:
+            if result.outcome is not Outcome.OK:
+                done(_not_written(result))
+                return
+            answer = result.results[-1]
+            if answer.ok:
+                done(CommitAnswer(write, earlier=False))
+            elif answer.code == COMMITTED:
+                done(CommitAnswer(int(answer.value), earlier=True))
+            else:
+                done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
+
+        rows = [list(winner) for winner in winners]
+        self._propose([COMMIT_WRITE, name, write, self._services.log_time_ms(), rows], decided, done)
+
+    def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
+        """Discards what is open for the write: how many attempts."""
+        self._services.turns.begin(self, self._abort(name, write, done))
+
+    # -- inside
+
+    def _abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> Steps:
+        """A command for each page of attempts; `done` is told when all are applied."""
+        waiting, total = 1, 0
+        refused: Refused | None = None
+
+        def ended(answer: int | Refused) -> None:
+            nonlocal waiting, total, refused
+            waiting -= 1
+            if isinstance(answer, Refused):
+                refused = refused or answer
+            else:
+                total += answer
+            if not waiting:
+                done(refused or total)
+
+        def discarded(result: ProposeResult) -> None:
+            ended(int(result.results[-1].value) if result.outcome is Outcome.OK else _not_written(result))
+
+        after: int | None = 0
+        while after is not None:
+            found, after = self._services.state.writes.open_of(name, write, after, DISCARDED_MAX)
+            if found:
+                waiting += 1
+                self._propose([DISCARD_ATTEMPTS, [attempt.number for attempt in found]], discarded, ended)
+            yield
+        ended(0)
+
+    def _propose(
+        self, command: Command, applied: Callable[[ProposeResult], None], refuse: Callable[[Refused], None]
+    ) -> None:
+        try:
+            run = list(raising(self._services, STAGED_LEVEL, _WHAT))
+        except Refused as refused:
+            refuse(refused)
+            return
+        self._services.propose([*run, command], applied)
+
+    def _open_attempt(self, number: int) -> Attempt:
+        attempt = self._services.state.writes.get(number)
+        if attempt is None or attempt.state is not AttemptState.OPEN:
+            raise Refused(Reason.ILLEGAL, f"attempt {number} is not open (any more): it was committed or discarded")
+        return attempt
+
+    def _slot(self, topic: str) -> TopicSlot:
+        slot = self._proposals.slot(topic)
+        if slot is None:
+            if self._proposals.changing(topic):
+                raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed")
+            raise Refused(Reason.NO_TOPIC, f"topic[{topic}] not exist, create it first")
+        if not slot.perm & PERM_WRITE or topic in FORBIDDEN_TOPICS or topic[:1] == "%":
+            raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes of this kind")
+        return slot
+
+    def _is_stored(self, producer_id: bytes, sequence: int) -> bool:
+        """Whether the log has the slice. Raises Refused while that is not decided."""
+        session = self._services.state.session(producer_id)
+        highest = self._proposals.session_max.get(producer_id, 0 if session is None else session.max_sequence)
+        if sequence > highest:
+            return False
+        if session is not None and session.find(sequence) is not None:
+            return True
+        if session is not None and session.forgotten(sequence):
+            raise Refused(Reason.INVALID, f"slice {sequence} is below {session.low_sequence}, which came later")
+        if self._proposals.find_inflight(producer_id, sequence) is not None:
+            raise Refused(Reason.BUSY, "the same slice is on its way into the log: ask again")
+        return False
+
+
+def _not_written(result: ProposeResult) -> Refused:
+    if result.unacceptable:
+        return Refused(Reason.INVALID, result.remark)
+    return not_written(result.outcome, result.remark)
+
+
+class StagedMetrics:
+    """Gauges, fed before a scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._messages = Gauge(
+            "raftmq_staged_messages", "Messages staged for a write, not copied yet", registry=registry
+        )
+        self._bytes = Gauge("raftmq_staged_bytes", "Stored bytes of staged messages", registry=registry)
+
+    def update(self, writes: StagedWrites) -> None:
+        """The gauges, as the state is now."""
+        self._messages.set(writes.left)
+        self._bytes.set(writes.left_bytes)

@@ -1,0 +1,161 @@
+"""A request that a handler answers: see `services.Request`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.request import SharedAnswer
+from cluster.runtime.room import Share
+from cluster.runtime.untracked import Untracked
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
+from cluster.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cluster.remoting.connection.reply_path import ReplyPath
+    from cluster.replication.slow_requests import SlowRequests
+
+logger = logging.getLogger(__name__)
+
+LANGUAGE_MAX = 16
+"""Characters kept of the language that a client reports."""
+
+
+class RemotingRequest(Untracked):
+    """One request, with its reply path. See `services.Request`. Its connection refers to it until it is closed."""
+
+    _header: Header
+    connection: ReplyPath
+    code: int
+    opaque: int
+    flag: int
+    body: bytes
+    _serialize_type: int
+    _slow: SlowRequests | None
+    _arrived_s: float
+    _ext: dict[str, str] | None
+    received: Frame | None = None
+    """See `may_come_back`."""
+    _answered: bool = False
+    _promised: Share | None = None
+
+    @classmethod
+    def of(cls, frame: Frame, slow: SlowRequests | None = None, *, reads_ext: bool = True) -> RemotingRequest:
+        """Raises CodecError if the ext fields are not an object of values; with `reads_ext` off, `ext` does."""
+        header = frame.header
+        return cls(
+            header,
+            frame.path,
+            header.code,
+            header.opaque,
+            header.flag,
+            frame.body,
+            frame.serialize_type,
+            slow,
+            0.0 if slow is None else slow.clock_s(),
+            ext_of(header) if reads_ext else None,
+        )
+
+    def may_come_back(self, frame: Frame) -> None:
+        """Another node may have to answer, and gets the request as it was received."""
+        self.received = frame
+
+    @property
+    def version(self) -> int:
+        """See `services.Request`."""
+        return self._header.version
+
+    @property
+    def language(self) -> str:
+        """See `services.Request`."""
+        return str(self._header.language)[:LANGUAGE_MAX]
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """See `services.Request`."""
+        if self._ext is None:
+            self._ext = ext_of(self._header)
+        return self._ext
+
+    @property
+    def ext_json(self) -> bytes:
+        """See `services.Request`."""
+        return self._header.extFields
+
+    @property
+    def client(self) -> tuple[str, int]:
+        """See `slow_requests.Answered`."""
+        return self.connection.peer_address
+
+    def hold(self) -> None:
+        """See `services.Request`."""
+        self._arrived_s = math.inf
+        if self.received is None:  # else another node may have to answer, and reads all of it
+            self.drop()
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `services.Request`."""
+        return self.connection.room_for(size, again)
+
+    def drop(self) -> None:
+        """See `services.Request`."""
+        header = self._header
+        self._header = Header(header.code, header.opaque, header.flag, header.version, header.language)
+        self._ext, self.body = {}, b""
+
+    def promise(self, size: int) -> None:
+        """See `services.Request`."""
+        if self._promised is None:
+            self._promised = self.connection.room.share()
+        self._promised.hold(size)
+
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Answers once; a oneway request is never answered. An answer that cannot be encoded becomes an error."""
+        if not self._may_answer(code):
+            return
+        try:
+            head = self._encode(code, remark, ext, len(body))
+        except Exception as error:
+            logger.exception("an answer to request code %d cannot be encoded", self.code)
+            head, body = (
+                self._encode(ResponseCode.SYSTEM_ERROR, f"the answer cannot be encoded: {error!r}", None, 0),
+                b"",
+            )
+        if body:
+            self.connection.write_parts(head, body)
+        else:
+            self.connection.write(head)
+
+    def reply_shared(self, answer: SharedAnswer) -> None:
+        """See `services.Request`."""
+        if self._serialize_type != JSON:
+            self.reply(answer.code, answer.remark, answer.ext, answer.body)
+        elif self._may_answer(answer.code):
+            self.connection.write_parts(answer.heads.head(self.opaque), answer.body)
+
+    def _may_answer(self, code: int) -> bool:
+        """Once; its room is given back, and the request is counted. False for a oneway request as well."""
+        if self._promised is not None:
+            self._promised.hold(0)
+            self.connection.room_given_back()
+        if self._answered:
+            return False
+        self._answered = True
+        if self._slow is not None:
+            self._slow.answered(self, code, self._arrived_s)
+        return not self.flag & FLAG_ONEWAY
+
+    def _encode(self, code: int, remark: str | None, ext: dict[str, str] | None, body_size: int) -> bytes:
+        return encode_head(
+            code,
+            self.opaque,
+            FLAG_RESPONSE,
+            body_size,
+            ext=ext,
+            remark=remark,
+            serialize_type=self._serialize_type,
+            language="JAVA",
+        )

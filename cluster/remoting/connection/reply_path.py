@@ -1,0 +1,228 @@
+"""The path of an answer to the client, whose connection is on this node or on one that forwards."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Hashable
+from typing import ClassVar
+
+from cluster.broker.services import ClientAnswer, ClientRequest
+from cluster.replication.identity import ConnectionSession
+from cluster.runtime.room import Room
+from cluster.wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
+from cluster.wire.codes import RequestCode
+
+
+class ReplyPath:
+    """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
+
+    __slots__ = (
+        "born_host",
+        "calls",
+        "closed",
+        "inflight_bytes",
+        "line",
+        "listener",
+        "on_close",
+        "peer_address",
+        "room",
+        "session",
+    )
+
+    forwarded: ClassVar[bool] = False
+    """Whether another node holds the client's connection."""
+
+    def __init__(self, peer_address: tuple[str, int], listener: str, room: Room) -> None:
+        """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken."""
+        self.room = room
+        self.peer_address = peer_address
+        self.listener = listener
+        self.closed = False
+        self.on_close: list[Callable[[], None]] = []
+        self.inflight_bytes = 0
+        self.born_host = pack_host(*peer_address)
+        self.session: ConnectionSession | None = None
+        """The send path's identity for what comes through here (see `replication.identity`)."""
+        self.line: OrderLine | None = None
+        """What is held here and keeps its order; None while nothing was."""
+
+        self.calls: ClientCalls | None = None
+        """Requests to the client that it has not answered; None before the first."""
+
+    @property
+    def owner(self) -> Hashable:
+        """See `cluster.broker.services.Client`."""
+        return self
+
+    @property
+    def age_s(self) -> float:
+        """See `cluster.remoting.request.Connection`."""
+        return math.inf
+
+    def order_line(self) -> OrderLine:
+        """The connection's line, begun when the first request is held."""
+        if self.line is None:
+            self.line = OrderLine()
+        return self.line
+
+    def write(self, data: bytes) -> None:
+        """Queues bytes for the client."""
+        raise NotImplementedError
+
+    def write_parts(self, head: bytes, body: bytes) -> None:
+        """The same of a frame in two parts, of which the second may be large."""
+        self.write(head + body)
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """Whether an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the client
+        is gone by then."""
+        if self.room.fits(size):
+            return True
+        self.room.wait(size, lambda: None if self.closed else again())
+        return False
+
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+
+    def room_given_back(self) -> None:
+        """What was promised to a request is not held for it any more: what waits behind it may go on."""
+
+    def consumers_changed(self, group: str) -> None:
+        """See `cluster.broker.services.Client`."""
+        self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def call(self, request: ClientRequest, ended: Ended) -> Callable[[], None]:
+        """See `cluster.broker.services.Client`."""
+        if self.calls is None:
+            self.calls = ClientCalls()
+            self.on_close.append(self.calls.close)
+        opaque = next_opaque()
+        give_up = self.calls.begin(opaque, ended)
+        self.write(encode_frame(request.code, opaque, 0, ext=request.ext, body=request.body, language="JAVA"))
+        return give_up
+
+    def call_oneway(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        """Sends a server-to-client request that wants no reply."""
+        self.write(encode_frame(code, next_opaque(), FLAG_ONEWAY, ext=ext, body=body, language="JAVA"))
+
+
+_opaque = 0
+
+
+def next_opaque() -> int:
+    """Ids of server-to-client requests: their own space."""
+    global _opaque
+    _opaque = (_opaque + 1) & 0x7FFFFFFF
+    return _opaque
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """ip (4 or 16 bytes) and int32 port; a name that is no address counts as 127.0.0.1."""
+    try:
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
+    except OSError:
+        packed = b"\x7f\x00\x00\x01"
+    if len(packed) == 16 and packed[:12] == b"\0" * 10 + b"\xff\xff":
+        packed = packed[12:]
+    return packed + port.to_bytes(4, "big")
+
+
+Ended = Callable[[ClientAnswer | None], None]
+
+
+class ClientCalls:
+    """Of one connection. Every call ends once: with the answer, or with None."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Ended] = {}
+
+    def begin(self, opaque: int, ended: Ended) -> Callable[[], None]:
+        """`ended` is called with the answer that carries `opaque`. Returns a function that gives up."""
+        self._waiting[opaque] = ended
+        return lambda: self._end(opaque, None)
+
+    def on_response(self, header: Header, body: bytes) -> None:
+        """The client answered; nobody may be waiting any more. Raises CodecError for malformed fields."""
+        if header.opaque in self._waiting:
+            self._end(header.opaque, ClientAnswer(header.code, header.remark or "", ext_of(header), body))
+
+    def close(self) -> None:
+        """The connection closed."""
+        for opaque in list(self._waiting):
+            self._end(opaque, None)
+
+    def _end(self, opaque: int, answer: ClientAnswer | None) -> None:
+        ended = self._waiting.pop(opaque, None)
+        if ended is not None:
+            ended(answer)
+
+
+# The order of one client connection on a node that passes its requests on (docs/guarantees.md, "Consumer offsets").
+#
+# What moves offsets, topics or groups goes to a leader in the order in which it came, one behind the other on the
+# same connection between the nodes, which keeps that order. None is handed on a second time, unless the leader said
+# that it did nothing, and no later one has been handed on, or carried out by this node, since.
+
+ONE_TRY = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+    }
+)
+"""Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""
+IN_LINE = ONE_TRY | {RequestCode.QUERY_CONSUMER_OFFSET}
+"""Who keeps the order: a query answers after the commits before it."""
+
+
+class OrderLine:
+    """The requests of one connection that keep their order, by the numbers under which they are held."""
+
+    __slots__ = ("_newest", "_newest_sent", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, None] = {}
+        """In nobody's hands, oldest first."""
+        self._newest = self._newest_sent = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether any of them is in nobody's hands."""
+        return bool(self._waiting)
+
+    def join(self, number: int) -> None:
+        """It came, or comes back from a leader that did nothing with it."""
+        self._waiting[number] = None
+        self._newest = max(self._newest, number)
+        if len(self._waiting) > 1:
+            self._waiting = dict(sorted(self._waiting.items()))
+
+    def may_go(self, number: int) -> bool:
+        """Whether none before it waits."""
+        return next(iter(self._waiting), number) >= number
+
+    def sent(self, number: int, code: int) -> None:
+        """A leader, which may be this node, has it in hand."""
+        self._waiting.pop(number, None)
+        if code in ONE_TRY:
+            self._newest_sent = max(self._newest_sent, number)
+
+    def served(self, code: int) -> None:
+        """This node carries out a later one itself: what a former leader gives back now was overtaken."""
+        if code in ONE_TRY:
+            self._newest_sent = self._newest + 1
+
+    def leave(self, number: int) -> None:
+        """It is answered or given up."""
+        self._waiting.pop(number, None)
+
+    def overtaken(self, number: int, code: int) -> bool:
+        """Whether a later one has been handed on: then it must not go any more."""
+        return code in ONE_TRY and self._newest_sent > number

@@ -1,0 +1,136 @@
+"""What the connections of a node may hold together, and the few numbers that decide when one of them waits.
+
+Two accounts (`cluster.runtime.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
+have not finished yet. Both are bounded before the work. Who finds no room is not refused: nothing more is read from its
+connection until there is some. A connection that holds nothing always has room for a small frame and a small answer,
+whatever others hold; one that holds much and does not move is closed, and its room is there again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.broker.reads.message_lookup import BYTES_MAX
+from cluster.remoting.request import Handler, Request
+from cluster.runtime.room import Room, Soon
+from cluster.wire.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+    from statemachine.broker_state import BrokerState
+
+
+SMALL_FRAME_BYTES = 256 << 10
+"""Frames up to here are read whatever others hold: there is one per connection at most."""
+EARLY_BYTES = 64 << 10
+"""So much of a larger frame has come before its room is asked for: saying a length costs its sender nothing."""
+FIRST_ANSWER_BYTES = 256 << 10
+"""An answer up to here is made whatever others hold, for a client that has taken all others."""
+COUNTED_BYTES = 16 << 10
+"""Answers above are counted when they are made, others once per turn of the loop."""
+CLOGGED_BYTES = 64 << 10
+"""Bytes that a transport keeps for a client before it tells that the client is slow (asyncio's high water)."""
+FRAME_HEAD_BYTES = 64 << 10
+"""Room for a header beside a message."""
+PROGRESS_BYTES = 4 << 10
+"""What a client must send of an unfinished frame in `limits.stalled_ms`, unless it finishes one."""
+PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
+"""The same for who holds room while others wait for it."""
+PRESSED_TAKES_MS = 2_000
+"""While others wait for room, a client takes something of its answers in this time (and in `limits.stalled_ms`)."""
+
+
+class Rooms:
+    """The accounts of one node. `tick` is the only clock in it."""
+
+    def __init__(self, limits: LimitsSection, soon: Soon) -> None:
+        self.unsent = Room(limits.node_unsent_bytes_max, soon)
+        """Answers that are made, or about to be, and that no client has taken."""
+        self.unfinished = Room(limits.node_inflight_bytes_max, soon)
+        """Frames of which a part has come."""
+        self._oversize = self.unfinished.inside(limits.node_inflight_bytes_max)
+        """Those that are larger than any message: they never take the place of messages."""
+        self.reload(limits)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on; what a connection that is open may have unsent stays as it was."""
+        self.connection_unsent_max = limits.connection_unsent_bytes_max
+        self.stalled_ms = limits.stalled_ms
+        self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES
+        largest = limits.frame_bytes_max + 4
+        self.unsent.resize(limits.node_unsent_bytes_max)
+        self.unfinished.resize(limits.node_inflight_bytes_max)
+        self._oversize.resize(max(largest, limits.node_inflight_bytes_max // 4))
+
+    def frame_room(self, size: int) -> Room:
+        """The room for an unfinished frame of that size."""
+        return self.unfinished if size <= self._message_frame_max else self._oversize
+
+    @property
+    def pressed(self) -> bool:
+        """Whether an unfinished frame waits for room that others hold."""
+        return bool(self.unfinished.waiting or self._oversize.waiting)
+
+
+# Requests whose answer may be much larger than the request: they wait for memory before anything is read.
+#
+# What an answer may come to is estimated, and held until it is given. Pulls know it better, and ask for room
+# themselves (`cluster.broker.pulls.pull_service`).
+
+logger = logging.getLogger(__name__)
+
+TOPIC_BYTES, GROUP_BYTES = 80, 640
+"""Of one topic's name in a list, and of one group's settings."""
+QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
+"""Of one queue's offsets, of which an answer has so many at most."""
+ROUTE_BYTES = 16 << 10
+CONSUMERS_BYTES = 64 << 10
+
+Sizes = Mapping[int, Callable[[], int]]
+"""Request code -> what its answer may come to now, bytes."""
+
+
+def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
+    """Of each request with a large answer; `limits`: those in force."""
+
+    def topics() -> int:
+        return TOPIC_BYTES * len(state.topics)
+
+    return {
+        RequestCode.GET_KVLIST_BY_NAMESPACE: topics,
+        RequestCode.GET_CONSUME_STATS: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.GET_TOPIC_STATS_INFO: lambda: QUEUE_BYTES * min(STATS_ROWS_MAX, state.queue_count),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda: TOPIC_BYTES * len(state.groups),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: lambda: CONSUMERS_BYTES,
+        RequestCode.QUERY_MESSAGE: lambda: BYTES_MAX + limits().message_bytes_max,
+        RequestCode.VIEW_MESSAGE_BY_ID: lambda: limits().message_bytes_max + limits().properties_bytes_max,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
+        RequestCode.GET_TOPICS_BY_CLUSTER: topics,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: GROUP_BYTES * len(state.groups),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda: CONSUMERS_BYTES,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda: ROUTE_BYTES,
+        RequestCode.GET_TOPIC_CONFIG: lambda: ROUTE_BYTES,
+        RequestCode.GET_BROKER_CLUSTER_INFO: lambda: ROUTE_BYTES,
+    }
+
+
+def with_room(handlers: Mapping[int, Handler], sizes: Sizes) -> dict[int, Handler]:
+    """The handlers, those of large answers wrapped."""
+    return {code: _waiting(handler, sizes[code]) if code in sizes else handler for code, handler in handlers.items()}
+
+
+def _waiting(handler: Handler, size: Callable[[], int]) -> Handler:
+    def handle(request: Request) -> None:
+        if not request.room_for(size(), lambda: handle(request)):
+            return
+        request.promise(size())
+        try:
+            handler(request)
+        except Exception as error:  # it may run long after its request came, and its room must come back
+            logger.exception("request code %d failed", request.code)
+            request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    return handle

@@ -1,0 +1,598 @@
+"""The connections of the remoting protocol: one asyncio.Protocol per connection, no task or future per request.
+
+All frames of one read are parsed in one loop; replies are collected per connection and sent in one write per loop
+iteration. A malformed or oversized frame closes its connection, is logged once, and affects no other connection. An
+oversized one is answered first, by its header alone.
+
+The memory of a connection is reserved before the work (`cluster.remoting.connection.rooms`). Reading is paused while
+its client reads no answers, while an answer waits for memory, or while there is none for the arriving frame; received
+frames wait in order. A connection without progress for long is closed (`cluster.remoting.connection.patience`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.reply_path import ReplyPath, pack_host
+from cluster.remoting.connection.rooms import (
+    CLOGGED_BYTES,
+    COUNTED_BYTES,
+    EARLY_BYTES,
+    FIRST_ANSWER_BYTES,
+    SMALL_FRAME_BYTES,
+    Rooms,
+)
+from cluster.remoting.request import Request, too_long
+from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
+from cluster.runtime.room import Share, Waiter
+from cluster.wire.codec import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEADER_AT,
+    CodecError,
+    check_header_size,
+    decode_header,
+    encode_frame,
+)
+from cluster.wire.codes import ResponseCode
+from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
+
+if TYPE_CHECKING:
+    from cluster.runtime.work import Steps, Turns
+
+logger = logging.getLogger(__name__)
+
+LONG_HEADER_BYTES = 4096
+"""Parsing a longer header is charged by itself; that of others is part of taking out the frame."""
+WORKS_MAX = 16
+"""While so many pieces of a connection's work wait for their turns, no more frames are dispatched."""
+STEP_UNITS = 250
+"""Requests that wait for a turn are handled in steps of about so much work (`raftlog.work`)."""
+WRITE_BUFFER_MAX = 64 << 20
+"""A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
+notifications."""
+FAREWELL_S = 2.0
+"""So long a client may take to read why its oversized frame was refused. What it sends meanwhile is dropped."""
+
+
+def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
+    """A frame without its length prefix, from its parts."""
+    return b"".join(((serialize_type << 24 | len(header)).to_bytes(4, "big"), header, body))
+
+
+class Dispatch:
+    """Receives the requests of all connections. Subclassed by the node's router."""
+
+    rooms: Rooms
+    """The memory accounts of all connections."""
+    turns: Turns
+    """The shares of the loop's turns."""
+
+    def on_request(self, frame: Frame) -> None:
+        """Called for every request frame, oneway ones included."""
+        raise NotImplementedError
+
+    def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Called before `on_request` for the frames of a read from `at` on, where there may be sends: returns the first
+        that is to go there."""
+        return at
+
+    def on_too_long(self, frame: Frame, remark: str) -> None:
+        """Called for a request whose body is longer than its code allows, without the body: it has not arrived."""
+        raise NotImplementedError
+
+    def on_oversized(self, frame: Frame, remark: str) -> None:
+        """Called for a request that is longer than any may be, without the body; its connection ends after the
+        answer."""
+        raise NotImplementedError
+
+    def on_open(self, connection: RemotingConnection) -> bool:
+        """False refuses the connection (too many)."""
+        raise NotImplementedError
+
+    def on_close(self, connection: RemotingConnection) -> None:
+        """The connection closed."""
+        raise NotImplementedError
+
+    def follow(self, connection: RemotingConnection) -> None:
+        """The connection has unfinished work: its progress is watched (`cluster.remoting.connection.patience`)."""
+        raise NotImplementedError
+
+
+class Leaving(Dispatch):
+    """Replaces a connection's dispatch when the node is about to close it."""
+
+    def __init__(self, before: Dispatch, remark: str) -> None:
+        self._before = before
+        self._remark = remark
+        self.on_too_long = before.on_too_long  # type: ignore[method-assign]
+        self.on_oversized = before.on_oversized  # type: ignore[method-assign]
+        self.on_open = before.on_open  # type: ignore[method-assign]
+        self.on_close = before.on_close  # type: ignore[method-assign]
+        self.follow = before.follow  # type: ignore[method-assign]
+        self.rooms = before.rooms
+        self.turns = before.turns
+
+    def on_request(self, frame: Frame) -> None:
+        """Refuses it: it was not processed, so it may be sent again to any node."""
+        header = frame.header
+        if not header.flag & FLAG_ONEWAY:
+            frame.path.write(
+                encode_frame(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    header.opaque,
+                    FLAG_RESPONSE,
+                    remark=self._remark,
+                    serialize_type=frame.serialize_type,
+                    language="JAVA",
+                )
+            )
+
+
+class RemotingConnection(ReplyPath, asyncio.Protocol):
+    """One client connection."""
+
+    __slots__ = (
+        "_backlog",
+        "_buffer",
+        "_clogged",
+        "_dispatch",
+        "_halted",
+        "_loop",
+        "_out",
+        "_out_is_large",
+        "_pauses",
+        "_rooms",
+        "_said_goodbye",
+        "_step_ends",
+        "_transport",
+        "_turn_wanted",
+        "_unfinished",
+        "_unsent",
+        "_waits",
+        "_wanted",
+        "_works",
+        "finished",
+        "handed",
+        "opened_s",
+        "received",
+    )
+
+    def __init__(self, dispatch: Dispatch, listener: str, frame_max: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._rooms = rooms = dispatch.rooms
+        super().__init__(("127.0.0.1", 0), listener, rooms.unsent.inside(rooms.connection_unsent_max))
+        self._dispatch = dispatch
+        self._buffer: FrameBuffer | LongFrame = FrameBuffer(frame_max)
+        self._loop = loop
+        self._out: list[bytes] = []
+        self._out_is_large = False
+        """Joining it would copy large bodies."""
+        self._said_goodbye = False
+        self._transport: asyncio.Transport | None = None
+        self._unsent = self.room.share()
+        """Unsent bytes for the client, without those of the current loop iteration."""
+        self._unfinished: Share | None = None
+        """The memory reserved for the arriving frame, if it is a large one."""
+        self._wanted: Waiter | None = None
+        """It waits for that memory."""
+        self._waits = 0
+        """Answers that wait for memory, one more while too much work waits for its turn, one while frames do."""
+        self._works = 0
+        """Pieces of work that wait for their turns."""
+        self._turn_wanted = False
+        """Frames wait for another turn of the loop: the share of this one is used up."""
+        self._step_ends: int | None = None
+        """The meter at which the present step of such frames ends; None outside of one."""
+        self._clogged = False
+        """The transport reports that the client is slow."""
+        self._halted = False
+        """No frame is dispatched; received ones are in the backlog."""
+        self._pauses = False
+        """The transport reads nothing."""
+        self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
+        self.received = 0
+        """Bytes received, for `patience`."""
+        self.handed = 0
+        """Bytes given to the transport."""
+        self.opened_s = 0.0
+        """When the client connected, by the loop's clock."""
+        self.finished = False
+        """A frame was completed since the last check of `patience`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.opened_s = self._loop.time()
+        peer = transport.get_extra_info("peername")
+        self.peer_address = (str(peer[0]), int(peer[1])) if peer else ("127.0.0.1", 0)
+        self.born_host = pack_host(*self.peer_address)
+        if not self._dispatch.on_open(self):
+            self.closed = self._halted = True
+            transport.abort()
+
+    @property
+    def age_s(self) -> float:
+        """See `cluster.remoting.request.Connection`."""
+        return self._loop.time() - self.opened_s
+
+    # --- what comes --------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parses and dispatches every complete frame."""
+        self.received += len(data)
+        try:
+            buffer, frames = self._buffer.feed(data)
+            METER.units += 2 * CALL_UNITS + (len(data) >> 10) + ITEM_UNITS * len(frames)  # the answers' write, too
+            if frames:
+                self.finished = True
+                if self._unfinished is not None or self._wanted is not None:
+                    self._free_frame()
+                if self._halted:
+                    self._backlog.append((buffer, frames))
+                else:
+                    self._serve(buffer, frames)
+            if self._buffer.buffered:
+                self._dispatch.follow(self)
+                if self._buffer.needed > SMALL_FRAME_BYTES and self._unfinished is None:
+                    self._begin_large_frame()
+        except FrameTooLargeError as error:
+            self._begin_oversized(error)
+        except CodecError as error:
+            self._bad_frame(error)
+
+    def _begin_oversized(self, error: FrameTooLargeError) -> None:
+        """A frame above the limit has begun. Its header says whom to answer; the rest is neither kept nor awaited."""
+        self._free_frame()
+        if error.length < 0:
+            self._bad_frame(error)
+            return
+        self._buffer = buffer = LongFrame(error, EARLY_BYTES)
+        self._dispatch.follow(self)
+        try:
+            self._refuse_oversized(buffer)
+        except CodecError as bad:
+            self._bad_frame(bad)
+
+    def _refuse_oversized(self, buffer: LongFrame) -> None:
+        """Answers the frame once its header is here, and ends the connection. Raises CodecError."""
+        begun = buffer.head(HEADER_AT)
+        if len(begun) < HEADER_AT:
+            return
+        end = HEADER_AT + int.from_bytes(begun[5:HEADER_AT], "big")
+        if end > EARLY_BYTES:
+            raise CodecError(f"{buffer.why}; its header has {end - HEADER_AT} bytes")
+        if end > buffer.buffered:
+            return
+        header = decode_header(begun[4], buffer.head(end)[HEADER_AT:])
+        buffer.skip()
+        if header.flag & FLAG_RESPONSE:
+            raise CodecError(f"{buffer.why}; it is an answer")
+        logger.warning("%s:%d sent an oversized frame, connection closed: %s", *self.peer_address, buffer.why)
+        self._backlog.clear()
+        self._dispatch.on_oversized(Frame(self, begun[4], header, b"", b"", 0), f"{buffer.why} (frame_bytes_max)")
+        self.say_goodbye()
+        self._loop.call_later(FAREWELL_S, self.abort)
+
+    def _bad_frame(self, error: Exception) -> None:
+        logger.warning("%s:%d sent a bad frame, connection closed: %s", *self.peer_address, error)
+        self.abort()
+
+    def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
+        """Dispatches frames until one has to wait; keeps those behind it."""
+        at, count = 0, len(frames)
+        while at < count:
+            if self.session is not None and (at := self._dispatch.take_sends(self, buffer, frames, at)) == count:
+                return
+            METER.units += FRAME_UNITS
+            start, stop = frames[at]
+            at += 1
+            if stop - start < 4:
+                raise CodecError(f"a frame of {stop - start} bytes has no header word")
+            end = start + 4 + int.from_bytes(buffer[start + 1 : start + 4], "big")
+            if end > stop:
+                raise CodecError("the header is longer than its frame")
+            header_bytes = buffer[start + 4 : end]
+            if len(header_bytes) > LONG_HEADER_BYTES:
+                charge_text(len(header_bytes))
+            serialize_type = buffer[start]
+            header = decode_header(serialize_type, header_bytes)
+            if not header.flag & FLAG_RESPONSE:
+                body = buffer[end:stop]
+                self._dispatch.on_request(Frame(self, serialize_type, header, header_bytes, body, stop - start - 4))
+            elif self.calls is not None:
+                self.calls.on_response(header, buffer[end:stop])
+            if at < count and self._is_turn_over():
+                self._want_turn()
+            if self._halted:
+                rest = frames[at:]
+                if rest and not self.closed:
+                    first = rest[0][0]
+                    kept = buffer[first : rest[-1][1]]  # the read alone, not a large frame before it
+                    self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
+                return
+
+    def _is_turn_over(self) -> bool:
+        """Whether frames have used up their step, or this turn of the loop has no room for more."""
+        if self._step_ends is None:
+            return self._dispatch.turns.spent()
+        return METER.units >= self._step_ends
+
+    def _want_turn(self) -> None:
+        """The frames that are left go on in a turn that has room, one step of each connection after the other. They are
+        an owner of their own: requests that are cut into steps themselves do not hold back those behind them."""
+        if self._turn_wanted or self.closed:
+            return
+        self._turn_wanted = True
+        self._waits += 1
+        self._halt()
+        if self._step_ends is None:
+            self._dispatch.turns.begin(("frames", self), self._serve_in_turns())
+
+    def _serve_in_turns(self) -> Steps:
+        while self._turn_wanted:
+            self._turn_wanted = False
+            self._waits -= 1
+            self._step_ends = METER.units + STEP_UNITS
+            try:
+                self.go_on()
+            finally:
+                self._step_ends = None
+            if self._turn_wanted:
+                yield
+
+    def _begin_large_frame(self) -> None:
+        """Refuses the arriving frame by its header, or reserves memory for it. A refused frame is neither kept nor
+        awaited: touching that much memory for the first time would block this node longer than an honest request."""
+        buffer = self._buffer
+        if isinstance(buffer, LongFrame):
+            self._refuse_oversized(buffer)
+            return
+        begun = buffer.head(HEADER_AT)
+        check_header_size(begun)
+        end = HEADER_AT + int.from_bytes(begun[5:HEADER_AT], "big")
+        if len(begun) == HEADER_AT and HEADER_AT < end <= min(buffer.buffered, buffer.needed):
+            header = decode_header(begun[4], buffer.head(end)[HEADER_AT:])
+            remark = None if header.flag & FLAG_RESPONSE else too_long(header.code, buffer.needed - end)
+            if remark is not None:
+                buffer.skip()
+                if self._wanted is not None:
+                    self._free_frame()
+                self._dispatch.on_too_long(Frame(self, begun[4], header, b"", b"", 0), remark)
+                return
+        self._claim_frame()
+
+    def _claim_frame(self) -> None:
+        """Reserves memory for the whole arriving frame, or pauses reading until there is some."""
+        needed = self._buffer.needed
+        if self.closed or self._buffer.buffered < EARLY_BYTES:
+            return
+        room = self._rooms.frame_room(needed)
+        if room.fits(needed):
+            self._unfinished, self._wanted = room.share(needed), None
+        else:
+            self._wanted = room.wait(needed, self._claim_frame)
+        self._set_reading()
+
+    def _free_frame(self) -> None:
+        """The large frame is complete or abandoned: releases its memory."""
+        if self._unfinished is not None:
+            self._unfinished.hold(0)
+            self._unfinished = None
+        if self._wanted is not None:
+            self._wanted.leave()
+            self._wanted = None
+            self._set_reading()
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `ReplyPath`. While an answer waits, no more frames are dispatched."""
+        room = self.room
+        if room.fits(size) or (size <= FIRST_ANSWER_BYTES and not room.taken and not self._waits):
+            return True
+        self._waits += 1
+        self._halt()
+
+        def granted() -> None:
+            self._waits -= 1
+            if self.closed:
+                return
+            self._loop.call_soon(self.go_on)
+            again()
+
+        self.room.wait(size, granted)
+        return False
+
+    def room_given_back(self) -> None:
+        """Checks whether reading can continue: a small answer, or none, causes no other event."""
+        if self._halted and not self._waits:
+            self._loop.call_soon(self.go_on)
+
+    def _halt(self) -> None:
+        if not self._halted:
+            self._halted = True
+            self._set_reading()
+
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+        before, self._works = self._works, self._works + count
+        if before < WORKS_MAX <= self._works:
+            self._waits += 1
+            self._halt()
+        elif self._works < WORKS_MAX <= before:
+            self._waits -= 1
+            if not self.closed:
+                self._loop.call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Continues with waiting frames and reads if nothing blocks them. Called whenever that may have changed."""
+        if self.closed or not self._halted or self._waits or self._is_over():
+            return
+        self._halted = False
+        try:
+            while self._backlog and not self._halted:
+                self._serve(*self._backlog.pop(0))
+                if self._backlog and self._is_turn_over():
+                    self._want_turn()
+        except CodecError as error:
+            self._bad_frame(error)
+        self._set_reading()
+
+    def _is_over(self) -> bool:
+        """Whether more bytes wait for this client than allowed, or any while the node is above its limit."""
+        node = self._rooms.unsent
+        return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
+
+    def _set_reading(self) -> None:
+        pause = self._halted or self._wanted is not None
+        transport = self._transport
+        if pause == self._pauses or transport is None or transport.is_closing():
+            return
+        self._pauses = pause
+        if pause:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    # --- what goes ---------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Queues bytes; all of this loop iteration are sent in one write."""
+        self._queue((data,), len(data))
+
+    def write_parts(self, head: bytes, body: bytes) -> None:
+        """See `ReplyPath`. A large body is not copied on its way to the socket."""
+        if len(body) <= COUNTED_BYTES:
+            self.write(head + body)
+        else:
+            self._out_is_large = True
+            self._queue((head, body), len(head) + len(body))
+
+    def _queue(self, parts: tuple[bytes, ...], size: int) -> None:
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += parts
+        if size > COUNTED_BYTES:
+            self._unsent.hold(self._unsent.held + size)
+            if self._is_over():
+                self._halt()
+
+    def write_all(self, data: bytes) -> None:
+        """The same for the answers of a whole entry, back to back: they are not held back for more, which would cost
+        an iteration of the loop. The transport itself joins what is written in one iteration."""
+        if self.closed:
+            return
+        self._out.append(data)
+        if len(self._out) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        large, self._out_is_large = self._out_is_large, False
+        if self.closed or self._transport is None or self._said_goodbye or not out:
+            return
+        if large:
+            size = sum(map(len, out))
+            self._transport.writelines(out)
+        else:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            size = len(data)
+            self._transport.write(data)
+        self.handed += size
+        if size >> 10:  # the call itself was charged with the read
+            METER.units += size >> 10
+        if self._clogged or self._unsent.held or size > CLOGGED_BYTES:
+            self.count_unsent()
+
+    def count_unsent(self) -> None:
+        """Updates the count of unsent bytes for the client."""
+        size = self.unsent_bytes
+        if size > WRITE_BUFFER_MAX:
+            logger.warning("%s:%d does not read its replies, connection closed", *self.peer_address)
+            self.abort()
+            return
+        self._unsent.hold((size if size > CLOGGED_BYTES else 0) + sum(map(len, self._out)))
+        if size > CLOGGED_BYTES:
+            self._dispatch.follow(self)
+        if self._is_over():
+            self._halt()
+        elif self._halted and not self._waits:
+            self._loop.call_soon(self.go_on)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than data is sent."""
+        self._clogged = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._clogged = False
+        if self._unsent.held:
+            self.count_unsent()
+
+    # --- what `patience` looks at ------------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the transport keeps for the client."""
+        return self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether answers wait for the client."""
+        return self._unsent.held > 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether this node waits for the rest of a frame."""
+        return self._buffer.buffered > 0 and not self._pauses
+
+    @property
+    def holds_room(self) -> bool:
+        """Whether its frame holds memory that others may need, and the client, not this node, delays it."""
+        return self._unfinished is not None and not self._waits
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def leave(self, remark: str) -> None:
+        """From now on every request is answered at once with code 14 and `remark`; requests in progress continue."""
+        self._dispatch = Leaving(self._dispatch, remark)
+
+    def say_goodbye(self) -> None:
+        """Sends the queued bytes and closes this side: the client closes its own when it has read everything."""
+        self._flush()
+        self._said_goodbye = True
+        if self._transport is not None and not self._transport.is_closing():
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        self._halted = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client disconnected; notifies the registered callbacks."""
+        if self.closed:
+            return
+        self.closed = self._halted = True
+        self._free_frame()
+        self._backlog.clear()
+        self.room.close()
+        self._dispatch.on_close(self)
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            callback()
+
+
+def unsupported(request: Request) -> None:
+    """The answer to an unsupported code."""
+    request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

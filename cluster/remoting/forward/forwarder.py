@@ -1,0 +1,578 @@
+"""Requests that only the leader can answer, on a node that does not lead: held, passed on, answered here, once.
+
+The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands a send
+to the next leader when this one goes, and gives every send an identity, so that one handed on twice is stored once.
+Writes without an identity are handed on once, in the order of their connection (`reply_path`). Whatever else is handed
+on goes to LEADERS_MAX leaders: one that two of them did not survive may be what ended them. A forwarded request is
+never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that never left is refused
+(14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from cluster.broker.refusal import over_limit
+from cluster.broker.sends.send_fates import leave_session, settle
+from cluster.peer.wire import Kind, WireError
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, OrderLine, ReplyPath
+from cluster.remoting.connection.server import raw_frame
+from cluster.remoting.request import Request
+from cluster.replication.identity import Identity
+from cluster.runtime.parts import Part
+from cluster.runtime.room import Room, Share, Soon
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
+from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
+from raftlog.types import NOBODY, NodeId
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from cluster.broker.sends.closings import Closings
+    from cluster.config.config import Config
+    from cluster.peer.transport import PeerTransport
+    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.slow_requests import SlowRequests
+    from cluster.runtime.clock import Clock
+
+
+logger = logging.getLogger(__name__)
+
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+STAGED = {RequestCode.OPEN_ATTEMPT, RequestCode.STAGE_MESSAGES, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
+WRITES = (
+    SENDS
+    | ONE_TRY
+    | STAGED
+    | {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
+)
+"""A second copy of what a consumer sends back does less harm than none; a transaction ends once, and a message that was
+recalled stays so. The log recognises what is asked of staged writes again."""
+CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
+"""Kept until the leader has confirmed them, also if their client waits for no answer."""
+SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
+LEADERS_MAX = 2
+"""How many leaders may have a request in hand, one after the other, and go without a word."""
+
+WORKS_MAX = 256
+"""So many pieces of work of one client behind another node wait for their turns; what comes above is refused. That node
+cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
+_HELD_PER_UNIT = 8
+"""Requests whose connection is looked at in a microsecond."""
+_TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
+
+LocalRoute = Callable[[Frame], None]
+
+
+class NamesSends(Protocol):
+    """Who knows the identities of sends (see `remoting.send`)."""
+
+    def name_held(self, frame: Frame) -> Identity | None:
+        """The identity of a send that this node takes over; None if it needs none. Raises CodecError."""
+
+    def remember_held(self, frame: Frame, identity: Identity) -> None:
+        """The send was never answered for good: its retry takes over the identity."""
+
+
+class Held:
+    """A client's request that this node keeps until somebody has answered it."""
+
+    __slots__ = (
+        "came_ms",
+        "deadline_ms",
+        "frame",
+        "line",
+        "promised",
+        "sent_to",
+        "size",
+        "tries",
+        "was_sent",
+    )
+
+    def __init__(self, frame: Frame, came_ms: int, deadline_ms: int) -> None:
+        self.frame = frame
+        self.came_ms = came_ms
+        self.deadline_ms = deadline_ms
+        self.size = frame.size
+        self.promised: Share | None = None
+        """The room for its answer, if that may be a large one."""
+        self.sent_to: NodeId = NOBODY
+        self.was_sent = False
+        self.tries = 0
+        """Leaders that it was handed to and that have not handed it back: each may have done it."""
+        self.line: OrderLine | None = None
+        """Set if the order of its connection is to be kept."""
+
+    @property
+    def one_try(self) -> bool:
+        """In a leader's hands it stays there: nobody could tell that it came again."""
+        return self.frame.header.code in ONE_TRY
+
+    @property
+    def oneway(self) -> bool:
+        """Its client waits for no answer."""
+        return bool(self.frame.header.flag & FLAG_ONEWAY)
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """It is kept up to its deadline while there is no leader: nobody waits for an answer meanwhile."""
+        return self.oneway and self.frame.header.code in CONFIRMED
+
+    @property
+    def spent(self) -> bool:
+        """Nobody else may be asked to do it, this node included."""
+        return self.tries >= (1 if self.one_try else LEADERS_MAX)
+
+
+class ForwardedPath(ReplyPath):
+    """On the leader: stands for a client whose connection another node holds."""
+
+    __slots__ = ("_id", "_peer", "_transport", "_works")
+
+    forwarded = True
+
+    def __init__(
+        self,
+        transport: PeerTransport,
+        peer: NodeId,
+        forward_id: int,
+        client: tuple[str, int],
+        listener: str,
+        room: Room,
+        works: Counter[Hashable],
+    ) -> None:
+        """`works`: owner -> how much cut work waits for its turn."""
+        super().__init__(client, listener, room)
+        self._works = works
+        self._transport = transport
+        self._peer = peer
+        self._id = forward_id
+
+    @property
+    def owner(self) -> Hashable:
+        """The client behind the forwarding node: neither each of its requests alone, nor all clients of that node."""
+        return self._peer, self.peer_address, self.listener
+
+    def work_waits(self, count: int) -> None:
+        """See `cluster.broker.services.Client`."""
+        owner, works = self.owner, self._works
+        works[owner] += count
+        if works[owner] <= 0:
+            del works[owner]
+
+    def write(self, data: bytes) -> None:
+        """The answer goes back to the node that holds the connection."""
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, True], data)
+
+    def hand_back(self) -> None:
+        """This node leads no longer and has not proposed the request: the holder passes it on itself (one hop)."""
+        self._transport.send_frame(self._peer, Kind.FORWARD_REPLY, [self._id, False], b"")
+
+
+class Forwarder:
+    """Both ends of forwarding."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        transport: PeerTransport,
+        *,
+        leader: Callable[[], NodeId],
+        leads: Callable[[], bool],
+        term: Callable[[], int],
+        local: LocalRoute,
+        names: NamesSends,
+        room: Room,
+        closings: Closings,
+        soon: Soon,
+        slow: SlowRequests | None = None,
+    ) -> None:
+        """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
+        as the leader; `room`: for answers on their way to clients."""
+        self._room = room
+        self.reload(config)
+        self._clock = clock
+        self._transport = transport
+        self._leader = leader
+        self._leads = leads
+        self._term = term
+        self._local = local
+        self._names = names
+        self._closings = closings
+        self._own_id = config.node_id
+        self._held: dict[int, Held] = {}
+        self._works: Counter[Hashable] = Counter()
+        """Client behind another node -> how much cut work of its requests waits here."""
+        self._early: list[tuple[NodeId, list[Any], bytes]] = []
+        self._early_bytes = 0
+        """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
+        whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
+        self._admitting = False
+        self._soon = soon
+        self._slow = slow
+        """Told of what was held for long."""
+        self._ids = transport.request_ids()
+        self.bytes_held = 0
+        """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
+
+    def part(self) -> Part:
+        """See `cluster.runtime.parts`."""
+        return Part(
+            name="forwarder",
+            tick=lambda _: self.expire(),
+            role=lambda _: self.pump(),
+            opened=lambda: self._soon(self.pump),
+            peer_closed=self.peer_closed,
+            frames={Kind.FORWARD: self.on_frame, Kind.FORWARD_REPLY: self.on_frame},
+            reload=self.reload,
+        )
+
+    def reload(self, config: Config) -> None:
+        """Another configuration from now on."""
+        self._limits = config.limits
+        self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
+
+    # --- the node that holds the connection --------------------------------------------------------------------------
+
+    def forward(self, frame: Frame, promised: Share | None = None) -> None:
+        """Takes a request over and passes it on as soon as there is a leader. Raises CodecError if malformed.
+
+        `promised`: the room for its answer, given back when it is answered or given up.
+        """
+        path, code, size = frame.path, frame.header.code, frame.size
+        over = over_limit(self._limits, path, size, self.bytes_held)
+        if over:
+            if promised is not None:
+                promised.hold(0)
+                path.room_given_back()
+            _answer(frame, ResponseCode.SYSTEM_BUSY, over)
+            return
+        if frame.identity is None and code in SENDS:
+            frame.identity = self._names.name_held(frame)
+        now_ms = self._clock.monotonic_ms()
+        held = Held(frame, now_ms, now_ms + self._deadline_ms)
+        held.promised = promised
+        forward_id = next(self._ids)
+        self._held[forward_id] = held
+        if code in IN_LINE:
+            held.line = path.order_line()
+            held.line.join(forward_id)
+        path.inflight_bytes += size
+        self.bytes_held += size
+        self._pass_on(forward_id, held)
+
+    def pump(self) -> None:
+        """The leader, or the way to it, changed: passes on what is not in the present leader's hands."""
+        self._admit_early()
+        for forward_id, held in list(self._held.items()):
+            self._pass_on(forward_id, held)
+
+    def _admit_early(self) -> None:
+        """Once writes are open, or another leads, and there is a way for the answer."""
+        if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
+            return
+        ready = [waiting for waiting in self._early if self._transport.connected(waiting[0])]
+        self._keep_early([waiting for waiting in self._early if not self._transport.connected(waiting[0])])
+        self._admitting = True
+        try:
+            for peer, header, frame in ready:
+                try:
+                    self.on_frame(peer, Kind.FORWARD, header, frame)
+                except WireError as error:
+                    logger.warning("node %d forwarded an unreadable request: %s", peer, error)
+        finally:
+            self._admitting = False
+
+    def _keep_early(self, waiting: list[tuple[NodeId, list[Any], bytes]]) -> None:
+        self._early = waiting
+        self._early_bytes = sum(len(frame) for _, _, frame in waiting)
+
+    def clients_closed(self, closed: Collection[ReplyTo]) -> None:
+        """Remembers the sends of connections that closed: they stay in hand, and may come again."""
+        charge(1 + len(self._held) // _HELD_PER_UNIT)
+        for held in self._held.values():
+            if held.frame.path in closed:
+                self._remember(held)
+
+    def peer_closed(self, peer: NodeId) -> None:
+        """What that peer had in hand may have been lost with the connection; what it passed on comes again.
+
+        Nothing is passed on to that peer in this call: its other connection may still stand, and would take the next
+        try along with it.
+        """
+        self._keep_early([waiting for waiting in self._early if waiting[0] != peer])
+        for forward_id, held in list(self._held.items()):
+            if held.sent_to != peer:
+                continue
+            if not held.spent:
+                self._wait_again(forward_id, held)
+                continue
+            self._drop(forward_id)
+            if held.frame.header.code in WRITES:
+                self._answer_unknown(held, f"the connection to the leader (node {peer}) was lost")
+            else:
+                self._answer_expired(held)
+        if self._leader() != peer:
+            self.pump()
+
+    def expire(self) -> None:
+        """Called on a timer: answers what is past its deadline, and passes on what waits."""
+        self._admit_early()
+        now = self._clock.monotonic_ms()
+        for forward_id, held in list(self._held.items()):
+            wait_over = not held.was_sent and now >= held.came_ms + self._leader_wait_ms
+            if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
+                self._drop(forward_id)
+                self._answer_expired(held)
+            elif held.sent_to == NOBODY:
+                self._pass_on(forward_id, held)
+
+    def _pass_on(self, forward_id: int, held: Held) -> None:
+        if held.line is not None and not held.line.may_go(forward_id):
+            return
+        if held.spent:
+            return  # the node that has it answers, or the deadline passes
+        if self._leads():
+            if held.line is not None:
+                held.line.sent(forward_id, held.frame.header.code)
+            self._drop(forward_id)
+            self._local(held.frame)
+            return
+        leader = self._leader()
+        if leader == NOBODY or leader == held.sent_to or not self._transport.connected(leader):
+            return
+        frame, path = held.frame, held.frame.path
+        identity = list(frame.identity) if frame.identity else None
+        header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity, self._term()]
+        payload = raw_frame(frame.serialize_type, frame.header_bytes, frame.body)
+        if self._transport.send_frame(leader, Kind.FORWARD, header, payload):
+            held.sent_to = leader
+            held.was_sent = True
+            held.tries += 1
+            if held.line is not None:
+                held.line.sent(forward_id, held.frame.header.code)
+            if held.oneway and frame.header.code not in CONFIRMED:
+                self._drop(forward_id)
+
+    def _drop(self, forward_id: int) -> Held | None:
+        held = self._held.pop(forward_id, None)
+        if held is not None:
+            held.frame.path.inflight_bytes -= held.size
+            self.bytes_held -= held.size
+            self._look_at(held)
+            if held.line is not None:
+                held.line.leave(forward_id)
+            if held.promised is not None:
+                held.promised.hold(0)
+                held.frame.path.room_given_back()
+        return held
+
+    def _look_at(self, held: Held) -> None:
+        """It leaves this node's hands: was that late?"""
+        slow = self._slow
+        if slow is None or held.waits_for_leader:
+            return
+        now_ms = self._clock.monotonic_ms()
+        took_ms = now_ms - held.came_ms
+        if took_ms >= slow.bound_ms:
+            header = held.frame.header
+            ext = ext_of(header) if header.code not in SENDS else {}
+            slow.passed_on(header.code, held.frame.path.peer_address, ext, took_ms, now_ms)
+
+    def _wait_again(self, forward_id: int, held: Held) -> None:
+        """Nobody has it in hand any more; tried again on the next timer or leader change."""
+        held.sent_to = NOBODY
+        if held.line is not None:
+            held.line.join(forward_id)
+
+    def _on_handed_back(self, forward_id: int, held: Held) -> None:
+        """The leader has done nothing with it."""
+        if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
+            self._drop(forward_id)
+            remark = "nothing was done: the leader changed, and a later request overtook it; try again"
+            _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            return
+        held.tries -= 1
+        if held.one_try:
+            held.was_sent = False
+        self._wait_again(forward_id, held)
+
+    def _answer_expired(self, held: Held) -> None:
+        code = held.frame.header.code
+        if code in SILENT:
+            return
+        if held.tries and code in WRITES:
+            self._answer_unknown(held, f"the leader did not answer within {held.deadline_ms - held.came_ms} ms")
+            return
+        self._settle(held, stored=False)
+        remark = "there is no leader now; nothing was done, try again"
+        _answer(held.frame, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def _answer_unknown(self, held: Held, why: str) -> None:
+        if self._closings.hears(held.frame.path):
+            self._remember(held)
+        remark = f"{UNKNOWN_REMARK} {why}; it may still be stored"
+        _answer(held.frame, ResponseCode.SYSTEM_ERROR, remark)
+
+    # --- frames between nodes ----------------------------------------------------------------------------------------
+
+    def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
+        """A forwarded request, or the answer to one. Raises WireError."""
+        try:
+            if kind == Kind.FORWARD:
+                self._on_forward(peer, header, payload)
+            else:
+                self._on_reply(peer, header, payload)
+        except (CodecError, TypeError, ArithmeticError, ValueError, IndexError) as error:
+            raise WireError(f"malformed forward frame: {error}") from error
+
+    def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        forward_id, client, listener, identity, term = decode_forward(header)
+        if not self._transport.connected(peer):  # nor could it be handed back
+            if self._early_fits(len(frame)):
+                self._put_early(peer, header, frame)
+            return
+        # Meant for the leader of that term: one that comes late, after a partition, was handed to another leader since,
+        # and a commit of an offset, which has no identity, would be done a second time over a newer one.
+        if term != self._term() or not (self._leads() or self._opens_soon(len(frame))):
+            self._transport.send_frame(peer, Kind.FORWARD_REPLY, [forward_id, False], b"")
+            return
+        self._admit_early()  # what came while writes were not open goes first
+        if not self._leads():
+            self._put_early(peer, header, frame)
+            return
+        end = 4 + int.from_bytes(frame[1:4], "big")
+        header_bytes = frame[4:end]
+        request = decode_header(frame[0], header_bytes)
+        path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room, self._works)
+        passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity)
+        if self._works[path.owner] >= WORKS_MAX:
+            _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
+        else:
+            self._local(passed_on)
+
+    def _opens_soon(self, size: int) -> bool:
+        return self._leader() == self._own_id and self._early_fits(size)
+
+    def _early_fits(self, size: int) -> bool:
+        return self._early_bytes + size <= self._limits.node_inflight_bytes_max
+
+    def _put_early(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        self._early.append((peer, header, frame))
+        self._early_bytes += len(frame)
+
+    def _on_reply(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
+        forward_id, answered = header
+        if not answered:
+            held = self._held.get(forward_id)
+            if held is not None and held.sent_to == peer:
+                self._on_handed_back(forward_id, held)
+            return
+        reply = decode_header(frame[4], frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
+        held = self._held.get(forward_id)
+        if held is None:
+            return
+        if reply.code != ResponseCode.SUCCESS and held.sent_to != peer:
+            return  # it speaks of its own attempt only; another node has the request in hand by now, or soon will
+        self._drop(forward_id)
+        if held.frame.path.closed or held.oneway:
+            if held.frame.path in self._closings.waiting:
+                self._remember(held)
+            return
+        if held.frame.identity is not None:
+            if reply.code == ResponseCode.SYSTEM_ERROR and (reply.remark or "").startswith(UNKNOWN_REMARK):
+                self._remember(held)
+            else:
+                self._settle(held, stored=reply.code == ResponseCode.SUCCESS)
+        held.frame.path.write(frame)
+
+    # --- identities --------------------------------------------------------------------------------------------------
+
+    def _settle(self, held: Held, *, stored: bool) -> None:
+        """Answered for good. A refused retry says nothing about the first attempt: its identity stays to be claimed."""
+        frame = held.frame
+        if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
+            return
+        if not stored and self._closings.hears(frame.path):
+            self._remember(held)
+
+    def _remember(self, held: Held) -> None:
+        """Its retry is recognised."""
+        if held.frame.identity is None:
+            return
+        self._names.remember_held(held.frame, held.frame.identity)
+        leave_session(held.frame.path, held.frame.identity.producer_id)
+
+
+def _answer(frame: Frame, code: int, remark: str) -> None:
+    header = frame.header
+    if not header.flag & FLAG_ONEWAY:
+        frame.path.write(
+            encode_frame(
+                code, header.opaque, FLAG_RESPONSE, remark=remark, serialize_type=frame.serialize_type, language="JAVA"
+            )
+        )
+
+
+class PullForwards:
+    """Has another node answer a pull that this one cannot answer."""
+
+    def __init__(self, forwarder: Forwarder, leads: Callable[[], bool], log_begins: Callable[[], int]) -> None:
+        """`leads`: this node leads and its writes are open; `log_begins`: see `cluster.remoting.router.Router`."""
+        self._forwarder = forwarder
+        self._leads = leads
+        self._log_begins = log_begins
+
+    def elsewhere(self, request: Request, position: int) -> bool:
+        """Forwards a pull to the leader, which has the whole log, if this node lacks it at `position`."""
+        # Only where the log is incomplete is a request kept as it was received.
+        held = isinstance(request, RemotingRequest) and request.received is not None
+        return held and position < self._log_begins() and self.to_leader(request)
+
+    def to_leader(self, request: Request) -> bool:
+        """Forwards a pull that only the leader can answer, unless this node leads."""
+        if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
+            return False
+        self._forwarder.forward(request.received)
+        return True
+
+
+_NUMBER_MAX = (1 << 63) - 1
+
+
+class Forwarded(NamedTuple):
+    """Fields of FORWARD."""
+
+    forward_id: int
+    client: tuple[str, int]
+    """The client's own ip and port."""
+    listener: str
+    identity: Identity | None
+    term: int
+    """In which the addressee leads."""
+
+
+def decode_forward(header: list[Any]) -> Forwarded:
+    """Raises WireError for what is none."""
+    match header:
+        case [int(forward_id), str(ip), int(port), str(listener), identity, int(term)] if (
+            0 <= forward_id <= _NUMBER_MAX and 0 <= port <= 0xFFFF and 0 <= term <= _NUMBER_MAX
+        ):
+            return Forwarded(forward_id, (ip, port), listener, _identity(identity), term)
+    raise WireError(f"malformed header of a forwarded request: {header!r:.200}")
+
+
+def _identity(fields: Any) -> Identity | None:
+    match fields:
+        case None:
+            return None
+        case [bytes(producer_id), int(sequence), int(low)] if (
+            0 < len(producer_id) <= 64 and 0 <= sequence <= _NUMBER_MAX and 0 <= low <= _NUMBER_MAX
+        ):
+            return Identity(producer_id, sequence, low)
+    raise WireError(f"malformed identity of a forwarded send: {fields!r:.200}")

@@ -1,0 +1,126 @@
+"""Names who asks for a commit of an offset (15) or for a queue lock (41, 42), as its connection's heartbeats told.
+
+Only the node with the connection knows. It says so in an ext field of the request that it forwards, and the leader
+believes that field of a forwarded request alone.
+
+- CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops what a client
+  commits of a queue that another client holds. The node with the connection cannot decide that: its rows may not show
+  the lock yet.
+- STANDING of a lock: what the heartbeats said of the client that the request names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS, Members, Role
+from cluster.broker.groups.queue_locks import Standing
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.request import Request
+from cluster.runtime import metered_json
+from cluster.runtime.request_limits import ClientId, GroupName
+from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
+from cluster.wire.json_text import MALFORMED
+
+if TYPE_CHECKING:
+    from cluster.remoting.request import Connection
+
+
+CLIENTS: Final = "raftmqClients"
+"""A JSON list of client ids. A leader that does not know the field takes every commit. A client may set it
+on a connection without heartbeats."""
+CLIENTS_MAX = 16
+"""A connection of more clients is not told apart: its commits pass."""
+
+_encode = metered_json.encode
+_decode_clients = metered_json.decoder(list[str])
+
+
+def committers(request: Request, group: str, members: Members) -> frozenset[str]:
+    """The clients that may have sent a commit; none if neither the connection nor the commit names any."""
+    known = members.clients_of(request.connection, group)
+    if known:
+        return known
+    try:
+        return frozenset(_decode_clients(request.ext.get(CLIENTS, "[]")))
+    except msgspec.DecodeError:
+        return frozenset()
+
+
+def name_committers(frame: Frame, members: Members) -> Frame:
+    """The commit as it is forwarded. Raises CodecError if its header is malformed."""
+    ext = ext_of(frame.header)
+    clients = members.clients_of(frame.path, ext.get("consumerGroup", ""))
+    if frame.path.forwarded or not 0 < len(clients) <= CLIENTS_MAX:
+        return frame
+    return with_field(frame, ext, CLIENTS, _encode(sorted(clients)).decode())
+
+
+def with_field(frame: Frame, ext: dict[str, str], name: str, value: str) -> Frame:
+    """The request with these ext fields and one more."""
+    header = frame.header
+    written = encode_frame(
+        header.code,
+        header.opaque,
+        header.flag,
+        ext={**ext, name: value},
+        remark=header.remark,
+        serialize_type=frame.serialize_type,
+        language=str(header.language),
+        version=header.version,
+    )
+    return msgspec.structs.replace(frame, header_bytes=written[HEADER_AT:])
+
+
+STANDING: Final = "raftmqStanding"
+"""A Standing. A node that does not know the field passes requests on without it: they count as a member's."""
+
+
+class _Named(msgspec.Struct, rename="camel"):
+    """Of a LockBody: who asks."""
+
+    consumer_group: GroupName
+    client_id: ClientId
+
+
+_decode_named = metered_json.decoder(_Named, strict=False)
+
+
+def standing_of(request: Request, group: str, client_id: str, members: Members) -> Standing:
+    """The leader's question."""
+    if not request.connection.forwarded:
+        return _standing(request.connection, group, client_id, members)
+    try:
+        return Standing(request.ext.get(STANDING, Standing.MEMBER))
+    except ValueError:
+        return Standing.STRANGER
+
+
+def gives_up(request: Request, group: str, client_id: str, members: Members) -> bool:
+    """Whether the request may end that client's locks. Over a new connection nobody but its host may do that to a
+    client that is there."""
+    standing = standing_of(request, group, client_id, members)
+    if standing is not Standing.NEW:
+        return standing is Standing.MEMBER
+    there = members.find(Role.CONSUMER, group, client_id)
+    return there is None or there.connection.peer_address[0] == request.connection.peer_address[0]
+
+
+def _standing(connection: Connection, group: str, client_id: str, members: Members) -> Standing:
+    if client_id in members.clients_of(connection, group):
+        return Standing.MEMBER
+    return Standing.NEW if connection.age_s * 1000 < FIRST_HEARTBEAT_MS else Standing.STRANGER
+
+
+def name_standing(frame: Frame, members: Members) -> Frame:
+    """The request as it is forwarded. Raises CodecError if its header is malformed."""
+    if frame.path.forwarded:
+        return frame
+    try:
+        named = _decode_named(frame.body)
+        standing = _standing(frame.path, named.consumer_group, named.client_id, members)
+    except MALFORMED:  # the leader refuses it
+        standing = Standing.STRANGER
+    return with_field(frame, ext_of(frame.header), STANDING, standing.value)

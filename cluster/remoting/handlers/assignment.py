@@ -1,0 +1,131 @@
+"""Requests before consuming: the queues assigned to a client (400), and whether its filter is one (46).
+
+400 is sent by consumers that leave the choice of queues to the broker, POP consumers above all. There is no POP here:
+the answer is mode PULL, RocketMQ's default. Source: RocketMQ's QueryAssignmentProcessor, ClientManageProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from cluster.broker.filters.known_filters import UNKNOWN, KnownFilters
+from cluster.broker.groups.assignment import assigned_queues
+from cluster.broker.groups.group_members import BROADCASTING, Members
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services, begin_steps
+from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
+from cluster.remoting.handlers.heartbeat import SubscriptionData
+from cluster.remoting.request import Handler, Request
+from cluster.runtime import metered_json
+from cluster.runtime.work import Steps
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
+from raftlog.work import ITEM_UNITS, charge, charge_bytes
+
+PIECE = 256
+"""Queues that one step encodes."""
+_BROADCASTING_NAMES = (BROADCASTING, "0", 0)
+_Body = TypeVar("_Body")
+
+
+class Question(msgspec.Struct, rename="camel"):
+    """Body of QUERY_ASSIGNMENT; `message_model` is a name or an ordinal."""
+
+    topic: str
+    consumer_group: str
+    client_id: str = ""
+    strategy_name: str | None = "AVG"
+    message_model: str | int | None = "CLUSTERING"
+
+
+class ClientCheck(msgspec.Struct, rename="camel"):
+    """Body of CHECK_CLIENT_CONFIG."""
+
+    subscription_data: SubscriptionData | None = None
+
+
+_decode_question = metered_json.decoder(Question, strict=False)
+_decode_check = metered_json.decoder(ClientCheck, strict=False)
+_encode = metered_json.encode
+
+
+class Assignments:
+    """Handlers of 46 and 400."""
+
+    def __init__(self, services: Services, members: Members, filters: KnownFilters) -> None:
+        self._services = services
+        self._members = members
+        self._filters = filters
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; 400 is the leader's."""
+        return {
+            RequestCode.QUERY_ASSIGNMENT: refusing(self._query),
+            RequestCode.CHECK_CLIENT_CONFIG: refusing(self._check_client),
+        }
+
+    def _query(self, request: Request) -> None:
+        question = _parse(request.body, _decode_question, "QueryAssignmentRequestBody")
+        after_read_index(
+            self._services,
+            request,
+            lambda request: in_steps(self._services, request, self._answer(request, question)),
+        )
+
+    def _answer(self, request: Request, question: Question) -> Steps:
+        """A null has the client change nothing."""
+        queues = assigned_queues(
+            self._services,
+            self._members,
+            question.consumer_group,
+            question.client_id,
+            question.topic,
+            strategy=question.strategy_name or "",
+            broadcasting=question.message_model in _BROADCASTING_NAMES,
+        )
+        if queues is None:
+            request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":null}')
+            return
+        pieces = []
+        for at in range(0, len(queues), PIECE):
+            charge(ITEM_UNITS * len(queues[at : at + PIECE]))
+            pieces.append(self._rows(question.topic, queues[at : at + PIECE]))
+            yield
+        charge_bytes(sum(map(len, pieces)))
+        request.reply(ResponseCode.SUCCESS, body=b'{"messageQueueAssignments":[%b]}' % b",".join(pieces))
+
+    def _rows(self, topic: str, queues: Sequence[int]) -> bytes:
+        name = self._services.config.cluster.broker_name
+        rows = [
+            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": "PULL"}
+            for queue_id in queues
+        ]
+        return _encode(rows)[1:-1]
+
+    def _check_client(self, request: Request) -> None:
+        """Refuses what is no filter before the consumer starts."""
+        data = _parse(request.body, _decode_check, "CheckClientRequestBody").subscription_data if request.body else None
+        if data is None or self._filters.get(data.expression_type, data.sub_string) is not UNKNOWN:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            steps = self._learn(request, data.expression_type, data.sub_string)
+            begin_steps(self._services.turns, request.connection, steps)
+
+    def _learn(self, request: Request, kind: str | None, text: str | None) -> Steps:
+        yield from self._filters.learn(kind, text)
+        try:
+            self._filters.get(kind, text)
+        except Refused as refused:
+            refuse(request, refused)
+        else:
+            request.reply(ResponseCode.SUCCESS)
+
+
+def _parse(body: bytes, decode: Callable[[bytes], _Body], name: str) -> _Body:
+    try:
+        return decode(body)
+    except MALFORMED as error:
+        raise Refused(Reason.INVALID, f"body is not {name} JSON: {error}") from None

@@ -1,0 +1,125 @@
+"""What operators' tools want of consumers: resets of offsets (222, 314), and requests that a client answers itself
+(307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
+
+The latter go to the client's connection, on whichever node that is, and its answer comes back as it is (RocketMQ:
+AdminBrokerProcessor.callConsumer). The body of 222 is JSON with objects as keys, as the tools expect it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.broker.groups.group_members import Role
+from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
+from cluster.broker.names import check_group_name
+from cluster.broker.reads.message_lookup import UnreadableError, message_at
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import ClientAnswer, ClientRequest
+from cluster.remoting.answers import refuse, refusing, reply_written
+from cluster.remoting.request import asked_by, integer, text
+from cluster.replication.outcome import Outcome
+from cluster.runtime import metered_json
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import MessageFormatError, decode_message_id
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.client_relay import ClientRelay
+    from cluster.broker.services import Services
+    from cluster.remoting.request import Handler, NoteChange, Request
+    from cluster.replication.outcome import ProposeResult
+
+_encode = metered_json.encode
+
+
+class ConsumerRequests:
+    """Handlers of 222 and 314, the leader's, and of 307 and 309, any node's. `note`: see `cluster.remoting.request`."""
+
+    def __init__(self, services: Services, resets: OffsetResets, relay: ClientRelay, note: NoteChange) -> None:
+        self._services = services
+        self._resets = resets
+        self._relay = relay
+        self._note = note
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: refusing(self._reset),
+            RequestCode.CLONE_GROUP_OFFSET: refusing(self._clone),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: refusing(self._relay_to_consumer),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: refusing(self._consume_directly),
+        }
+
+    def _reset(self, request: Request) -> None:
+        wish = _reset_wish(request)
+        value = f" {wish.value}" if wish.to in (ResetTo.TIME, ResetTo.OFFSET) else ""
+        to = f"{wish.to.name.lower()}{value}"
+
+        def answer(outcome: list[QueueOffset] | Refused) -> None:
+            if isinstance(outcome, Refused):
+                refuse(request, outcome)
+            else:
+                says = f"its offsets in {len(outcome)} queues of {wish.topic} were reset to {to}"
+                self._note(f"group {wish.group}", asked_by(request, says))
+                rows = [self._row(wish.topic, *each) for each in outcome]
+                request.reply(ResponseCode.SUCCESS, body=b'{"offsetTable":{%b}}' % b",".join(rows))
+
+        self._resets.reset(wish, answer)
+
+    def _row(self, topic: str, queue_id: int, offset: int) -> bytes:
+        queue = {"brokerName": self._services.config.cluster.broker_name, "queueId": queue_id, "topic": topic}
+        return b"%b:%d" % (_encode(queue), offset)
+
+    def _clone(self, request: Request) -> None:
+        source, to = text(request, "srcGroup"), text(request, "destGroup")
+        topic = request.ext.get("topic", "")
+        trace = asked_by(request, f"its offsets{topic and f' of {topic}'} were set to those of the group {source}")
+
+        def done(result: ProposeResult) -> None:
+            if result.outcome is Outcome.OK:
+                self._note(f"group {to}", trace)
+            reply_written(request, result)
+
+        self._resets.clone(source, to, topic, done)
+
+    def _consume_directly(self, request: Request) -> None:
+        """The message goes along: the client consumes it at once, and answers what came of it."""
+        try:
+            _, position = decode_message_id(text(request, "msgId"))
+            stored = message_at(self._services, position)
+        except MessageFormatError as error:
+            raise Refused(Reason.INVALID, f"msgId: {error}") from None
+        except UnreadableError as error:
+            raise Refused(Reason.ERROR, str(error)) from None
+        if stored is None:
+            raise Refused(Reason.ERROR, f"there is no message at position {position}")
+        self._relay_to_consumer(request, stored.data)
+
+    def _relay_to_consumer(self, request: Request, body: bytes | None = None) -> None:
+        group, client_id = text(request, "consumerGroup"), text(request, "clientId")
+        check_group_name(group)
+
+        def answer(outcome: ClientAnswer | Refused) -> None:
+            if not isinstance(outcome, Refused):
+                request.reply(outcome.code, outcome.remark or None, outcome.ext, outcome.body)
+            elif outcome.reason is Reason.NO_CONSUMER:  # RocketMQ's words and code
+                remark = f"The Consumer <{group}> <{client_id[:255]}> not online"
+                refuse(request, Refused(Reason.ERROR, remark))
+            else:
+                refuse(request, outcome)
+
+        sent = ClientRequest(request.code, request.ext, request.body if body is None else body)
+        self._relay.ask_client(Role.CONSUMER, group, client_id, sent, answer)
+
+
+def _reset_wish(request: Request) -> ResetWish:
+    """Fields of 222. A queue and an offset (RocketMQ 5) before a time; a negative time is the end. Raises Refused."""
+    group, topic = text(request, "group"), text(request, "topic")
+    check_group_name(group)
+    time_ms = integer(request, "timestamp")
+    queue_id, offset = integer(request, "queueId", -1), integer(request, "offset", -1)
+    queue = queue_id if queue_id >= 0 else None
+    if offset >= 0 and queue is not None:
+        return ResetWish(group, topic, ResetTo.OFFSET, offset, queue)
+    if time_ms < 0:
+        return ResetWish(group, topic, ResetTo.LATEST, queue_id=queue)
+    return ResetWish(group, topic, ResetTo.TIME, time_ms, queue)

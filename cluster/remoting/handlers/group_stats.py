@@ -1,0 +1,130 @@
+"""What operators' tools ask of consumer groups: connected members (203), progress (208), groups of a topic (300).
+
+Bodies are the JSON of RocketMQ's ConsumerConnection, ConsumeStats (whose keys are objects) and GroupList. Rates are not
+measured per group: consumeTps is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.broker.groups.group_admin import Groups, Progress
+from cluster.broker.groups.group_members import Member, Members
+from cluster.broker.names import check_group_name
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
+from cluster.remoting.request import Handler, Request, text
+from cluster.runtime import metered_json
+from cluster.wire.codec import LANGUAGES
+from cluster.wire.codes import RequestCode
+
+_encode = metered_json.encode
+
+
+SORTED_MAX = 4_000
+
+
+class GroupStats:
+    """Handlers of 203, 208 and 300."""
+
+    def __init__(self, services: Services, members: Members, groups: Groups) -> None:
+        self._services = services
+        self._members = members
+        self._groups = groups
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; 208 and 300 are the leader's."""
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: refusing(self._connections),
+            RequestCode.GET_CONSUME_STATS: refusing(self._stats),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: refusing(self._groups_of),
+        }
+
+    def _connections(self, request: Request) -> None:
+        """Every node knows all consumers: they send heartbeats to each."""
+        group = text(request, "consumerGroup")
+        found = self._members.consumers.get(group)
+        if found is None:
+            raise Refused(Reason.NO_CONSUMER, f"the consumer group[{group[:120]}] not online")
+        rest = {
+            "consumeFromWhere": found.consume_from_where,
+            "consumeType": found.consume_type,
+            "messageModel": found.message_model,
+            "subscriptionTable": {
+                row.topic: {
+                    "classFilterMode": False,
+                    "codeSet": [],
+                    "expressionType": row.expression_type,
+                    "subString": row.sub_string,
+                    "subVersion": row.version,
+                    "tagsSet": [],
+                    "topic": row.topic,
+                }
+                for row in found.subscriptions.values()
+            },
+        }
+        members = in_order(found.members)
+        steps = table_body(b'{"connectionSet":[', members, connection_row, b"]," + _encode(rest)[1:])
+        answer_in_steps(self._services, request, steps)
+
+    def _stats(self, request: Request) -> None:
+        group = text(request, "consumerGroup")
+        check_group_name(group)
+
+        def answer(request: Request) -> None:
+            rows = self._groups.progress(group, request.ext.get("topic", ""))
+            steps = table_body(b'{"consumeTps":0.0,"offsetTable":{', rows, self._row, b"}}")
+            answer_in_steps(self._services, request, steps)
+
+        # Commits on their way count: a group that has just caught up must not seem behind.
+        self._services.settle_offsets(group, lambda: after_read_index(self._services, request, answer))
+
+    def _row(self, row: Progress) -> bytes:
+        """`queue: offsets`."""
+        queue = {
+            "brokerName": self._services.config.cluster.broker_name,
+            "queueId": row.queue_id,
+            "topic": row.topic,
+        }
+        values = {
+            "brokerOffset": row.max_offset,
+            "consumerOffset": row.offset,
+            "lastTimestamp": row.store_ms,
+            "pullOffset": row.offset,
+        }
+        return _encode(queue) + b":" + _encode(values)
+
+    def _groups_of(self, request: Request) -> None:
+        topic = text(request, "topic")
+
+        def answer(request: Request) -> None:
+            answer_in_steps(self._services, request, self._readers(topic))
+
+        after_read_index(self._services, request, answer)
+
+    def _readers(self, topic: str) -> Answer:
+        groups = yield from self._groups.readers(topic)
+        return _encode({"groupList": groups})
+
+
+def in_order(members: Mapping[str, Member]) -> list[Member]:
+    """By their client ids, unless they are so many that sorting them would take a long step."""
+    return [members[name] for name in (sorted(members) if len(members) <= SORTED_MAX else list(members))]
+
+
+def connection_row(member: Member) -> bytes:
+    """A client as RocketMQ's Connection JSON."""
+    return _encode(connection_fields(member))
+
+
+def connection_fields(member: Member) -> dict[str, Any]:
+    """A client as RocketMQ's Connection JSON."""
+    ip, port = member.connection.peer_address
+    return {
+        "clientAddr": f"{ip}:{port}",
+        "clientId": member.client_id,
+        "language": member.language if member.language in LANGUAGES else "OTHER",
+        "version": member.version,
+    }

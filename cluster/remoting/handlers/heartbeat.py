@@ -1,0 +1,298 @@
+"""Heartbeats, goodbyes and the list of a group's consumers (codes 34, 35, 38).
+
+34 and 35 concern the node that holds the connection and are never forwarded; 38 is the leader's to answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from cluster.broker.filters.subscription import Subscription
+from cluster.broker.groups.group_members import BROADCASTING, CLUSTERING, Member, Members
+from cluster.broker.groups.group_news import GroupNews
+from cluster.broker.groups.queue_locks import QueueLocks
+from cluster.broker.names import check_group_name
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, in_steps, refuse, refusing
+from cluster.remoting.forward.origins import gives_up
+from cluster.remoting.request import Handler, Request, text, too_long
+from cluster.replication.outcome import ProposeResult
+from cluster.runtime import metered_json
+from cluster.runtime.request_limits import (
+    HEARTBEAT_GROUPS_MAX,
+    HEARTBEAT_SUBSCRIPTIONS_MAX,
+    ClientId,
+    Expression,
+    GroupName,
+    Signed64,
+    TopicName,
+    Unsigned31,
+    Word,
+)
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
+from raftlog.work import ITEM_UNITS, charge, charge_bytes
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.group_members import ConsumerGroup
+
+
+GROUP_UNITS = 15
+"""Noting a client in one group."""
+_MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+"""Java's enums in order of their ordinals, which is what C++ clients send."""
+
+
+class SubscriptionData(msgspec.Struct, rename="camel", gc=False):
+    """One topic of a heartbeat. Tags are derived from `sub_string`: C++ clients send no codeSet."""
+
+    topic: TopicName
+    sub_string: Expression | None = "*"
+    sub_version: Signed64 = 0
+    expression_type: Word | None = "TAG"
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    """One consumer group of a heartbeat; enums are names (Java, JS) or ordinals (C++)."""
+
+    group_name: GroupName
+    consume_type: Word | Unsigned31 = "CONSUME_PASSIVELY"
+    message_model: Word | Unsigned31 = CLUSTERING
+    consume_from_where: Word | Unsigned31 = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: (
+        Annotated[list[SubscriptionData], msgspec.Meta(max_length=HEARTBEAT_SUBSCRIPTIONS_MAX)] | None
+    ) = None
+
+
+class ProducerData(msgspec.Struct, rename="camel", gc=False):
+    """One producer group of a heartbeat."""
+
+    group_name: GroupName
+
+
+class HeartbeatData(msgspec.Struct, rename="camel"):
+    """Body of HEART_BEAT. `without_sub`: the subscriptions are those of the last heartbeat with this fingerprint."""
+
+    client_id: ClientId = msgspec.field(name="clientID")
+    consumer_data_set: Annotated[list[ConsumerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
+    producer_data_set: Annotated[list[ProducerData], msgspec.Meta(max_length=HEARTBEAT_GROUPS_MAX)] | None = None
+    heartbeat_fingerprint: Signed64 = 0
+    without_sub: bool = False
+
+
+_decode = metered_json.decoder(HeartbeatData, strict=False)
+
+
+class Heartbeats:
+    """Handlers of 34, 35 and 38 over the node's `Members`."""
+
+    def __init__(self, services: Services, members: Members, locks: QueueLocks) -> None:
+        self._services = services
+        self._members = members
+        self._news = GroupNews(services, members)
+        self._locks = locks
+        self._lists = ConsumerLists()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; 34 and 35 are never forwarded, 38 is the leader's."""
+        return {
+            RequestCode.HEART_BEAT: refusing(self._heartbeat),
+            RequestCode.UNREGISTER_CLIENT: refusing(self._unregister),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: refusing(self._consumer_list),
+        }
+
+    def _heartbeat(self, request: Request) -> None:
+        data = _parse(request.body)
+        groups = len(data.producer_data_set or ()) + len(data.consumer_data_set or ())
+        self._members.check(request.connection, data.client_id, groups)
+        in_steps(self._services, request, self._note(request, data))
+
+    def _note(self, request: Request, data: HeartbeatData) -> Generator[None]:
+        """Registers the client in each group, then tells the log what is new, and answers."""
+        changed = False
+        for producer in data.producer_data_set or ():
+            charge(GROUP_UNITS)
+            self._members.add_producer(producer.group_name, _member(request, data.client_id))
+            yield
+        consumers = data.consumer_data_set or []
+        for consumer in consumers:
+            charge(GROUP_UNITS)
+            changed |= self._note_consumer(request, data, consumer)
+            yield
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if changed or not data.heartbeat_fingerprint else "false",
+        }
+        yield from self._propose_news([consumer.group_name for consumer in consumers], request, ext)
+
+    def _note_consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData) -> bool:
+        """Registers one group of a heartbeat. True if the client should send its subscriptions next time."""
+        member = _member(request, data.client_id)
+        known = self._members.consumers.get(consumer.group_name)
+        before = known.members.get(data.client_id) if known is not None else None
+        member.fingerprint = data.heartbeat_fingerprint
+        subscriptions = None if data.without_sub else _subscriptions(consumer)
+        model = _enum_name(consumer.message_model, _MESSAGE_MODELS)
+        changed = self._members.add_consumer(consumer.group_name, member, subscriptions, model)
+        group = self._members.consumers[consumer.group_name]
+        group.consume_type = _enum_name(consumer.consume_type, _CONSUME_TYPES)
+        group.consume_from_where = _enum_name(consumer.consume_from_where, _FROM_WHERE)
+        return changed or not group.subscribed or before is None or before.fingerprint != data.heartbeat_fingerprint
+
+    def _propose_news(self, groups: list[str], request: Request, ext: dict[str, str]) -> Generator[None]:
+        """Answers the heartbeat, after the log knows its groups if this node can tell it. Only what no entry can hold
+        is an error: the next heartbeat proposes again what could not be written now."""
+
+        def done(result: ProposeResult | None) -> None:
+            if result is not None and result.unacceptable:
+                refuse(request, Refused(Reason.INVALID, result.remark))
+            else:
+                request.reply(ResponseCode.SUCCESS, None, ext)
+
+        yield from self._news.propose(groups, done)
+
+    def _unregister(self, request: Request) -> None:
+        in_steps(self._services, request, self._leave(request, text(request, "clientID")))  # behind its heartbeats
+
+    def _leave(self, request: Request, client_id: str) -> Generator[None]:
+        group = request.ext.get("consumerGroup")
+        charge(GROUP_UNITS)
+        ends = group and self._services.writes_open() and gives_up(request, group, client_id, self._members)
+        self._members.remove(request.connection, client_id, group, request.ext.get("producerGroup"))
+        if group and ends:  # an orderly leave hands its queues over at once
+            charge(ITEM_UNITS * len(self._services.state.locks_of_group(group)))
+            self._locks.unlock(group, client_id, None, lambda _: None)
+        request.reply(ResponseCode.SUCCESS)
+        yield
+
+    def _consumer_list(self, request: Request) -> None:
+        group = text(request, "consumerGroup")
+        after_read_index(
+            self._services, request, lambda request: in_steps(self._services, request, self._list(request, group))
+        )
+
+    def _list(self, request: Request, group: str) -> Generator[None]:
+        found = self._members.consumers.get(group)
+        if found is None:
+            raise Refused(Reason.ERROR, f"no consumer of group {group} is connected")
+        body = yield from self._lists.body(found)
+        charge_bytes(len(body))
+        request.reply(ResponseCode.SUCCESS, body=body)
+
+
+def handlers(services: Services, members: Members, locks: QueueLocks) -> dict[int, Handler]:
+    """Request code -> handler of heartbeats and membership."""
+    return Heartbeats(services, members, locks).handlers()
+
+
+def _parse(body: bytes) -> HeartbeatData:
+    """All of it is checked before any of it counts. Raises Refused (29)."""
+    if remark := too_long(RequestCode.HEART_BEAT, len(body)):
+        raise Refused(Reason.INVALID, remark)
+    try:
+        data = _decode(body)
+    except MALFORMED as error:
+        raise Refused(Reason.INVALID, f"heartbeat body is not HeartbeatData JSON: {error}") from None
+    if not data.client_id:
+        raise Refused(Reason.INVALID, "heartbeat has no clientID")
+    for group in (*(data.consumer_data_set or ()), *(data.producer_data_set or ())):
+        check_group_name(group.group_name)
+    for consumer in data.consumer_data_set or ():
+        _enum_name(consumer.message_model, _MESSAGE_MODELS)
+        _enum_name(consumer.consume_type, _CONSUME_TYPES)
+        _enum_name(consumer.consume_from_where, _FROM_WHERE)
+    return data
+
+
+def _member(request: Request, client_id: str) -> Member:
+    return Member(client_id, request.connection, request.language, request.version)
+
+
+def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
+    return [
+        Subscription(s.topic, s.expression_type or "TAG", s.sub_string or "*", s.sub_version)
+        for s in consumer.subscription_data_set or ()
+    ]
+
+
+def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
+    """Name of a Java enum value given as name or ordinal. Raises Refused (29)."""
+    text_value = str(value)
+    if text_value in names:
+        return text_value
+    if text_value.isdecimal() and int(text_value) < len(names):
+        return names[int(text_value)]
+    raise Refused(Reason.INVALID, f"{text_value[:40]} is none of {', '.join(names)}")
+
+
+# The list of a group's consumers (38) as JSON, built once for all who ask.
+#
+# When a member joins, each member asks for the list of all: in a group of 2,000, 2,000 answers of 100 KiB. So the
+# text is kept until the members change. Those who ask while it is built go on with building where another one
+# stopped.
+
+PIECE = 256
+"""Ids that one step encodes."""
+_HEAD, _TAIL = b'{"consumerIdList":[', b"]}"
+
+
+class _List:
+    """Of one group."""
+
+    __slots__ = ("body", "building", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        """The group's, of which `body` is."""
+        self.body = b""
+        self.building: Generator[None] | None = None
+
+
+class ConsumerLists:
+    """Of all groups."""
+
+    def __init__(self) -> None:
+        self._lists: WeakKeyDictionary[ConsumerGroup, _List] = WeakKeyDictionary()
+
+    def body(self, group: ConsumerGroup) -> Generator[None, None, bytes]:
+        """Steps that return the body of an answer: of the group as it was when they began, or later."""
+        found = self._lists.get(group)
+        if found is None:
+            found = self._lists[group] = _List()
+        wanted = group.version
+        while found.version < wanted:
+            if found.building is None:
+                found.building = _build(found, group)
+            if next(found.building, True):
+                found.building = None
+            yield
+        return found.body
+
+
+def _build(found: _List, group: ConsumerGroup) -> Generator[None]:
+    version, ids, pieces = group.version, iter(group.members), [_HEAD]
+    while piece := list(islice(ids, PIECE)):
+        charge(ITEM_UNITS * len(piece))
+        if len(pieces) > 1:
+            pieces.append(b",")
+            yield
+        pieces.append(metered_json.encode(piece)[1:-1])
+    pieces.append(_TAIL)
+    charge_bytes(sum(map(len, pieces)))
+    found.body = b"".join(pieces)
+    found.version = version

@@ -1,0 +1,232 @@
+"""Requests about stored messages: finds them by key (12) or by the position in an offsetMsgId (33), sends one back
+(36), recalls one (370), and names the entries of the Raft log that hold them (700005).
+
+Each decodes its fields, asks the broker and answers its outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cluster.broker.evicted.evicted_keys import EvictedKeys
+from cluster.broker.message_queries import MessageQueries
+from cluster.broker.names import check_group_name
+from cluster.broker.reads.message_lookup import KeyQuery
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.sends.redelivery import TIMES_MAX, SendBacks, SentBack
+from cluster.broker.services import Services
+from cluster.remoting.answers import refuse, refusing
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.request import Handler, Request, integer, integer_in, text
+from cluster.wire.codec import is_true
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import decode_recall_handle
+from raftlog.errors import OutOfRangeError, RaftLogError
+
+if TYPE_CHECKING:
+    from cluster.broker.reads.entry_reads import ReadEntries
+    from cluster.broker.reads.message_lookup import QueryResult, Stored
+    from cluster.broker.timers.recalls import Recalls
+    from cluster.remoting.request import RequestFigures
+
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_MAX = 64
+"""RocketMQ: maxMsgsNumBatch."""
+UNIQUE_MESSAGES_MAX = 32
+"""RocketMQ: defaultQueryMaxNum, whatever a query for a UNIQ_KEY asks for."""
+UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
+
+
+class QueryRequests:
+    """Handlers of queries."""
+
+    def __init__(
+        self, services: Services, metrics: RequestFigures | None = None, evicted_keys: EvictedKeys | None = None
+    ) -> None:
+        """`evicted_keys`: see MessageQueries."""
+        self._services = services
+        self._queries = MessageQueries(services, evicted_keys)
+        self._metrics = metrics
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; none of these is forwarded."""
+        return {
+            RequestCode.QUERY_MESSAGE: refusing(self._by_key),
+            RequestCode.VIEW_MESSAGE_BY_ID: refusing(self._by_position),
+        }
+
+    def _by_key(self, request: Request) -> None:
+        topic, key = text(request, "topic"), text(request, "key")
+        unique = is_true(request.ext.get(UNIQUE_FIELD))
+        count_max = UNIQUE_MESSAGES_MAX if unique else min(integer(request, "maxNum"), MESSAGES_MAX)
+        query = KeyQuery(key, unique, count_max, integer(request, "beginTimestamp"), integer(request, "endTimestamp"))
+        if count_max < 1:
+            raise Refused(Reason.INVALID, f"maxNum is {count_max}, it must be at least 1")
+
+        def answer(found: QueryResult | Refused) -> None:
+            if isinstance(found, Refused):
+                self._refuse(request, "key", found)
+                return
+            self._note("key", "found")
+            mark = self._services.state.applied_mark
+            ext = {
+                "indexLastUpdateTimestamp": str(mark.timestamp_ms),
+                "indexLastUpdatePhyoffset": str(mark.end_position),
+            }
+            request.reply(ResponseCode.SUCCESS, None, ext, b"".join([stored.data for stored in found.messages]))
+
+        self._queries.by_key(request.connection, topic, query, answer, lambda error: self._failed(request, error))
+
+    def _by_position(self, request: Request) -> None:
+        def answer(stored: Stored | Refused) -> None:
+            if isinstance(stored, Refused):
+                self._refuse(request, "id", stored)
+                return
+            self._note("id", "found")
+            request.reply(ResponseCode.SUCCESS, body=stored.data)
+
+        self._queries.by_position(integer(request, "offset"), answer, lambda error: self._failed(request, error))
+
+    def _refuse(self, request: Request, kind: str, refused: Refused) -> None:
+        self._note(kind, "refused" if refused.reason is Reason.UNAVAILABLE else "none")
+        refuse(request, refused)
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        logger.error("a query (code %d) failed", request.code, exc_info=error)
+        request.reply(ResponseCode.SYSTEM_ERROR, f"the query failed on node {self._services.node_id}: {error}")
+
+    def _note(self, kind: str, outcome: str) -> None:
+        if self._metrics is not None:
+            self._metrics.queried(kind, outcome)
+
+
+# CONSUMER_SEND_MSG_BACK (code 36): the fields decoded, the broker asked, its outcome answered.
+#
+# Facts in docs/wire-protocol.md; who decides is `cluster.broker.sends.redelivery`.
+
+V3_4_9 = 121
+"""Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
+
+
+class SendBackRequests:
+    """Handler of 36, the leader's."""
+
+    def __init__(self, send_backs: SendBacks) -> None:
+        self._send_backs = send_backs
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: refusing(self._send_back)}
+
+    def _send_back(self, request: Request) -> None:
+        wanted = parse(request)
+        assert isinstance(request, RemotingRequest), request
+        assert request.received is not None
+
+        def done(refused: Refused | None) -> None:
+            if refused is None:
+                request.reply(ResponseCode.SUCCESS)
+            else:
+                refuse(request, refused)
+
+        self._send_backs.send_back(request.connection, len(request.received.header_bytes), wanted, done)
+
+
+def parse(request: Request) -> SentBack:
+    """The request's fields. Raises Refused (29)."""
+    group = text(request, "group")
+    check_group_name(group)
+    position = integer_in(request, "offset", 0, (1 << 63) - 1)
+    delay_level = integer_in(request, "delayLevel", -TIMES_MAX - 1, TIMES_MAX, 0)
+    maximum = integer_in(request, "maxReconsumeTimes", -TIMES_MAX - 1, TIMES_MAX, -1)
+    named = maximum >= 0 and request.version >= V3_4_9
+    return SentBack(group, position, delay_level, maximum if named else None, request.ext.get("originTopic", ""))
+
+
+# RECALL_MESSAGE (code 370): the fields decoded, the broker asked, its outcome answered.
+#
+# Facts in docs/wire-protocol.md; who decides is `cluster.broker.timers.recalls`.
+
+
+class RecallRequests:
+    """Handler of 370, the leader's."""
+
+    def __init__(self, recalls: Recalls) -> None:
+        self._recalls = recalls
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.RECALL_MESSAGE: refusing(self._recall)}
+
+    def _recall(self, request: Request) -> None:
+        topic = text(request, "topic")
+        try:
+            handle = decode_recall_handle(text(request, "recallHandle"))
+        except ValueError as error:
+            raise Refused(Reason.ILLEGAL, str(error)) from None
+
+        def done(refused: Refused | None) -> None:
+            if refused is None:
+                request.reply(ResponseCode.SUCCESS, None, {"msgId": handle.unique_key})
+            else:
+                refuse(request, refused)
+
+        self._recalls.recall(topic, handle, done)
+
+
+# Where messages stand in the Raft log (700005), ours: positions of messages in, index and term of their entries out.
+#
+# Drawn in docs/wire-protocol.md. Every node answers from its own log, out of the positions of entries that it has in
+# memory or in a segment's sidecar; no message is read.
+
+POSITIONS_MAX = 1024
+"""Of one request: as many as a pull has messages."""
+_POSITION_SIZE = 8
+
+
+class EntryRequests:
+    """The handler of 700005."""
+
+    def __init__(self, services: Services, read: ReadEntries) -> None:
+        self._services = services
+        self._read = read
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; it is not forwarded."""
+        return {RequestCode.ENTRIES_AT: refusing(self._answer)}
+
+    def _answer(self, request: Request) -> None:
+        positions = _positions(request.body)
+        services = self._services
+        if services.fenced():
+            raise Refused(Reason.BUSY, f"node {services.node_id} serves nothing: its rows are known to be wrong")
+        if positions and positions[-1] >= services.state.applied_mark.end_position:
+            raise Refused(Reason.UNAVAILABLE, f"node {services.node_id} has not applied position {positions[-1]} yet")
+        self._read(positions, partial(self._told, request))
+
+    def _told(self, request: Request, found: bytes | RaftLogError) -> None:
+        node = self._services.node_id
+        if isinstance(found, bytes):
+            request.reply(ResponseCode.SUCCESS, body=found)
+        elif isinstance(found, OutOfRangeError):
+            remark = f"the log of node {node} does not reach down to the message: {found}"
+            refuse(request, Refused(Reason.NOT_FOUND, remark))
+        else:
+            refuse(request, Refused(Reason.BUSY, f"node {node} cannot tell: {found}"))
+
+
+def _positions(body: bytes) -> Sequence[int]:
+    """Raises Refused (29) unless they ascend and are few enough."""
+    if len(body) % _POSITION_SIZE or len(body) > POSITIONS_MAX * _POSITION_SIZE:
+        raise Refused(Reason.INVALID, f"the body has {len(body)} bytes; at most {POSITIONS_MAX} positions of 8 may be")
+    positions: tuple[int, ...] = struct.unpack(f">{len(body) // _POSITION_SIZE}Q", body)
+    if any(after < before for before, after in pairwise(positions)):
+        raise Refused(Reason.INVALID, "the positions do not ascend")
+    return positions

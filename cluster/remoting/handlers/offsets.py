@@ -1,0 +1,145 @@
+"""Consumer offsets and queue bounds (codes 14, 15, 29, 30, 31, 32). Leader only; reads wait for a ReadIndex round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.broker.evicted.evicted_bounds import EvictedBounds
+from cluster.broker.groups.group_members import Members
+from cluster.broker.groups.group_offsets import Name, Offsets
+from cluster.broker.groups.queue_locks import other_holder
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.remoting.answers import after_read_index, refuse, refusing, reply_written
+from cluster.remoting.forward.origins import committers
+from cluster.remoting.request import Handler, Request, integer, text
+from cluster.replication.outcome import ProposeResult
+from cluster.wire.codec import FLAG_ONEWAY
+from cluster.wire.codes import RequestCode, ResponseCode
+
+Told = Callable[[int | Refused | None], None]
+
+
+class OffsetRequests:
+    """Handlers of consumer offsets and queue bounds."""
+
+    def __init__(self, services: Services, members: Members, offsets: Offsets) -> None:
+        self._services = services
+        self._members = members
+        self._offsets = offsets
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; all of them the leader's."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: refusing(self._query),
+            RequestCode.UPDATE_CONSUMER_OFFSET: refusing(self._update),
+            RequestCode.GET_MAX_OFFSET: self._bound("offset", self._max_offset),
+            RequestCode.GET_MIN_OFFSET: self._bound("offset", self._min_offset),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._told("offset", self._offset_by_time),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._told("timestamp", self._earliest_store_time),
+        }
+
+    def _query(self, request: Request) -> None:
+        group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), integer(request, "queueId")
+        set_zero = request.ext.get("setZeroIfNotFound", "true").lower() != "false" and not self._begins_at_time(group)
+
+        def answer(offset: int | None) -> None:
+            if offset is None:  # lets the client's ConsumeFromWhere decide
+                refuse(request, Refused(Reason.NOT_FOUND, f"group {group} has no offset of {topic} queue {queue_id}"))
+            else:
+                request.reply(ResponseCode.SUCCESS, None, {"offset": str(offset)})
+
+        self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
+
+    def _begins_at_time(self, group: str) -> bool:
+        """Whether its members want to begin at a time: they look for the offset themselves, and miss nothing."""
+        found = self._members.consumers.get(group)
+        return found is not None and found.consume_from_where == "CONSUME_FROM_TIMESTAMP"
+
+    def _update(self, request: Request) -> None:
+        group, topic = text(request, "consumerGroup"), text(request, "topic")
+        queue_id, offset = integer(request, "queueId"), integer(request, "commitOffset")
+        if offset < 0:  # ali-ons sends -1 before it has consumed anything
+            request.reply(ResponseCode.SUCCESS)
+        elif holder := self._other_holder(request, group, topic, queue_id):
+            request.reply(ResponseCode.SUCCESS, f"not committed: client {holder} holds {topic} queue {queue_id}")
+        elif request.flag & FLAG_ONEWAY:
+            self._offsets.commit_later(group, topic, queue_id, offset)
+        else:
+            name = name_of(request)
+            self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
+
+    def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
+        """Who consumes the queue in order, if that is another client. RocketMQ takes such a commit and lets the holder
+        read again or skip; what it drops for another reason, a reset, it answers with SUCCESS and a remark."""
+        config = self._services.state.topics.get(topic)
+        if config is None:
+            return None
+        queue = config.id, queue_id
+        members = self._members
+        return other_holder(self._services, members, group, queue, lambda: committers(request, group, members))
+
+    # --- 29 to 32 ---
+
+    def _bound(self, field: str, number_of: Callable[[Request, str, int], int]) -> Handler:
+        def answered(request: Request) -> None:
+            number = number_of(request, text(request, "topic"), integer(request, "queueId"))
+            request.reply(ResponseCode.SUCCESS, None, {field: str(number)})
+
+        return lambda request: after_read_index(self._services, request, answered)
+
+    def _max_offset(self, request: Request, topic: str, queue_id: int) -> int:
+        return self._offsets.max_offset(topic, queue_id)
+
+    def _min_offset(self, request: Request, topic: str, queue_id: int) -> int:
+        return self._offsets.min_offset(topic, queue_id)
+
+    def _told(self, field: str, ask: Callable[[Request, str, int, Told], None]) -> Handler:
+        """One that may have to read the tier first."""
+
+        def answered(request: Request) -> None:
+            def told(number: int | Refused | None) -> None:
+                if isinstance(number, Refused):
+                    refuse(request, number)
+                else:  # -1 for an empty queue, as RocketMQ says it
+                    request.reply(ResponseCode.SUCCESS, None, {field: str(-1 if number is None else number)})
+
+            ask(request, text(request, "topic"), integer(request, "queueId"), told)
+
+        return lambda request: after_read_index(self._services, request, answered)
+
+    def _offset_by_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
+        upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
+        self._offsets.offset_by_time(topic, queue_id, integer(request, "timestamp"), told, upper=upper)
+
+    def _earliest_store_time(self, request: Request, topic: str, queue_id: int, told: Told) -> None:
+        self._offsets.earliest_store_ms(topic, queue_id, told)
+
+
+def handlers(services: Services, members: Members, old: EvictedBounds | None = None) -> dict[int, Handler]:
+    """Request code -> handler of consumer offsets and queue bounds. `old`: see Offsets."""
+    return OffsetRequests(services, members, Offsets(services, old)).handlers()
+
+
+def name_of(request: Request) -> Name | None:
+    """The identity that a commit carries, None without one. Raises Refused (29) if it is malformed."""
+    pid = request.ext.get("raftmqPid")
+    if not pid:
+        return None
+    try:
+        sender = bytes.fromhex(pid)
+    except ValueError:
+        sender = b""
+    sequence, low = integer(request, "raftmqSeq"), integer(request, "raftmqLow", 1)
+    if len(sender) != 16 or not 1 <= low <= sequence:
+        remark = "raftmqPid is 32 hex digits, raftmqSeq at least 1, raftmqLow from 1 to raftmqSeq"
+        raise Refused(Reason.INVALID, remark)
+    return Name(sender, sequence, low)
+
+
+def _answer_update(request: Request, result: ProposeResult) -> None:
+    """A topic deleted meanwhile is the one reason for which apply leaves an offset out."""
+    if result.results and not result.results[0].ok:
+        refuse(request, Refused(Reason.NO_TOPIC, "the topic was deleted meanwhile"))
+    else:
+        reply_written(request, result)

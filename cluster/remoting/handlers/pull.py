@@ -1,0 +1,240 @@
+"""Pulls (codes 11, 361): any node answers from its own applied state. The table of answers: docs/wire-protocol.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from cluster.broker.filters.known_filters import KnownFilters
+from cluster.broker.filters.subscription import Expression
+from cluster.broker.pulls.pull_service import Pulls
+from cluster.broker.reads.pull_values import BYTES_DEFAULT, PullAnswer, PullOutcome, PullWish
+from cluster.broker.refusal import Refused
+from cluster.remoting.answers import refuse
+from cluster.remoting.request import Connection, Handler, Request, SharedAnswer, integer, integers, text
+from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
+from cluster.runtime.untracked import Untracked
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
+
+if TYPE_CHECKING:
+    from cluster.remoting.request import RequestFigures
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+FLAG_CLASS_FILTER = 8
+"""Bits of a pull's sysFlag; the last: a class of the user's is to filter at the broker."""
+V4_0_0 = 212
+"""Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
+
+_CODES: dict[PullOutcome, ResponseCode] = {
+    PullOutcome.FOUND: ResponseCode.SUCCESS,
+    PullOutcome.NOT_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullOutcome.NOTHING: ResponseCode.PULL_NOT_FOUND,
+    PullOutcome.MOVED: ResponseCode.PULL_OFFSET_MOVED,
+    PullOutcome.BUSY: ResponseCode.SYSTEM_BUSY,
+}
+_FIGURES: dict[PullOutcome, str] = {
+    PullOutcome.FOUND: "found",
+    PullOutcome.NOT_MATCHED: "found",
+    PullOutcome.NOTHING: "empty",
+    PullOutcome.MOVED: "moved",
+    PullOutcome.BUSY: "refused",
+}
+"""The `outcome` of the metric."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
+Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+
+Elsewhere = Callable[[Request, int], bool]
+"""Has another node answer where this one lacks the log at a position (`forward.PullForwards.elsewhere`)."""
+
+ToLeader = Callable[[Request], bool]
+"""Has the leader answer, if another node leads (`cluster.remoting.forward.forwarder.PullForwards.to_leader`)."""
+
+
+class PullRequests:
+    """Handlers of pulls."""
+
+    def __init__(
+        self, pulls: Pulls, elsewhere: Elsewhere, to_leader: ToLeader, metrics: RequestFigures | None = None
+    ) -> None:
+        self._pulls = pulls
+        self._elsewhere = elsewhere
+        self._to_leader = to_leader
+        self._metrics = metrics
+
+    @property
+    def filters(self) -> KnownFilters:
+        """Those that pulls have asked for."""
+        return self._pulls.filters
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; none of these is forwarded as a whole."""
+        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+
+    def _pull(self, request: Request) -> None:
+        try:
+            wish = decode_pull(request)
+        except Refused as refused:
+            refuse(request, refused)
+            return
+        self._pulls.pull(PullReply(request, wish.topic, self._elsewhere, self._to_leader, self._metrics), wish)
+
+
+class PullReply(Untracked):
+    """Implements `cluster.broker.reads.pull_values.Puller` for a request."""
+
+    _request: Request
+    _topic: str
+    _elsewhere: Elsewhere
+    _to_leader: ToLeader
+    _metrics: RequestFigures | None
+
+    @property
+    def client(self) -> Connection:
+        """See `Puller`."""
+        return self._request.connection
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `Puller`."""
+        return len(self._request.ext_json) + len(self._request.body)
+
+    def hold(self) -> None:
+        """See `Puller`."""
+        self._request.hold()
+
+    def room_for(self, size: int, again: Callable[[], None]) -> bool:
+        """See `Puller`."""
+        return self._request.room_for(size, again)
+
+    def elsewhere(self, position: int) -> bool:
+        """See `Puller`."""
+        return self._elsewhere(self._request, position)
+
+    def to_leader(self) -> bool:
+        """See `Puller`."""
+        return self._to_leader(self._request)
+
+    def answered(self, answer: PullAnswer) -> None:
+        """Every answer to a pull carries all four numbers: Java clients unbox them unasked."""
+        if answer.for_many is None:
+            self._request.reply(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
+        else:
+            shared = answer.for_many.made
+            if not isinstance(shared, SharedAnswer):
+                shared = SharedAnswer(_CODES[answer.outcome], answer.remark, _ext_of(answer), answer.body)
+                answer.for_many.keep(shared)
+            self._request.reply_shared(shared)
+        if self._metrics is not None:
+            self._metrics.pulled(_FIGURES[answer.outcome])
+            if answer.messages:
+                self._metrics.messages_out(self._topic, answer.messages, len(answer.body))
+
+    def refused(self, refused: Refused) -> None:
+        """See `Puller`."""
+        refuse(self._request, refused)
+
+
+def _ext_of(answer: PullAnswer) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": answer.suggested,
+        "nextBeginOffset": str(answer.next_offset),
+        "minOffset": str(answer.min_offset),
+        "maxOffset": str(answer.max_offset),
+        **answer.labels,
+    }
+
+
+class PullFields(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The ext fields of a pull (PullMessageRequestHeader), read at once. Numbers are texts (Java, Go) or numbers (C++).
+
+    What does not fit, or has fields that are not here, is read one by one: that says what is wrong.
+    """
+
+    consumerGroup: Name
+    topic: Name
+    queueId: Signed64
+    queueOffset: Signed64
+    maxMsgNums: Signed64
+    sysFlag: Signed64
+    commitOffset: Signed64 = -1
+    suspendTimeoutMillis: Signed64 = 0
+    subscription: str | None = None
+    subVersion: Signed64 = 0
+    expressionType: str | None = None
+    maxMsgBytes: Signed64 = BYTES_DEFAULT
+    requestSource: object = None
+    proxyFrowardClientId: object = None
+    bname: object = None
+    lo: object = None
+    ns: object = None
+    nsd: object = None
+    oway: object = None
+
+
+_decode = msgspec.json.Decoder(PullFields, strict=False).decode
+
+
+def decode_pull(request: Request) -> PullWish:
+    """The request's fields. Raises Refused (29), or CodecError."""
+    try:
+        fields = _decode(request.ext_json)
+    except MALFORMED:
+        fields = read_one_by_one(request)
+    flags = fields.sysFlag
+    own = flags & FLAG_SUBSCRIPTION
+    forwarded = request.connection.forwarded
+    return PullWish(
+        fields.consumerGroup,
+        fields.topic,
+        fields.queueId,
+        fields.queueOffset,
+        fields.maxMsgNums,
+        fields.maxMsgBytes,
+        # The node that holds the connection waits for an answer no longer than for that of a send.
+        fields.suspendTimeoutMillis if flags & FLAG_SUSPEND and not forwarded else 0,
+        # Not when another node held it: later commits of its connection may be here already.
+        fields.commitOffset if flags & FLAG_COMMIT_OFFSET and not forwarded else -1,
+        Expression(fields.expressionType, fields.subscription) if own else None,
+        0 if own else fields.subVersion,
+        lambda: compares_tags(request, fields.expressionType, flags),
+    )
+
+
+def read_one_by_one(request: Request) -> PullFields:
+    """The same, with a reason for a field that is missing or wrong. Raises Refused (29), or CodecError."""
+    ext = request.ext
+    group, topic = text(request, "consumerGroup"), text(request, "topic")
+    queue_id, flags, offset, messages_max = integers(request, "queueId", "sysFlag", "queueOffset", "maxMsgNums")
+    return PullFields(
+        group,
+        topic,
+        queue_id,
+        offset,
+        messages_max,
+        flags,
+        integer(request, "commitOffset", -1) if flags & FLAG_COMMIT_OFFSET else -1,
+        integer(request, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0,
+        ext.get("subscription"),
+        0 if flags & FLAG_SUBSCRIPTION else integer(request, "subVersion", 0),
+        ext.get("expressionType"),
+        integer(request, "maxMsgBytes", BYTES_DEFAULT),
+    )
+
+
+def compares_tags(request: Request, expression_type: str | None, flags: int) -> bool:
+    """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
+
+    Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
+    nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js
+    (ali-ons, which calls itself a Java client of version 121) lets messages without a tag through.
+    """
+    if flags & FLAG_CLASS_FILTER or expression_type not in (None, "", "TAG"):
+        return False
+    language = request.language
+    return language == "CPP" or (language == "JAVA" and request.version >= V4_0_0)

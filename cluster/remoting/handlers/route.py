@@ -1,0 +1,358 @@
+"""The name server half: where topics are, which topics there are (codes 105, 106, 101, 206, 216, 219, 224, 304, 351).
+
+Every node answers from its own applied state; only before it calls a topic unknown does it ask the group (ReadIndex),
+so a topic is visible everywhere as soon as the request that made it was answered. Readers see the whole Raft group as
+one broker name: id 0 is the leader, every other node has its own id, addresses are those of the listener that was
+asked. Producers see one more name per node, since they repeat a failed send only at another name
+(docs/adr/0010-broker-names.md). JSON is compact and in key order: the Go client splits it as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from cluster.broker.groups.early_routes import V4_0_0, EarlyRoutes
+from cluster.broker.names import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, no_topic
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.peer.reach import stand_ins
+from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, names_body, refusing
+from cluster.remoting.handlers.replies import TOPIC_SUFFIX
+from cluster.remoting.request import Connection, Handler, Request, text
+from cluster.runtime import metered_json
+from cluster.wire.codes import RequestCode, ResponseCode
+from raftlog.types import NOBODY, NodeId
+from raftlog.work import charge
+
+if TYPE_CHECKING:
+    from statemachine.topics import TopicConfig
+
+AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
+"""What clients call it; the second is the name that RocketMQ 4.3 gave it."""
+
+SYSTEM_TOPICS = frozenset(
+    {
+        *AUTO_CREATE_NAMES,
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Names that tools hide from lists of user topics."""
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""RocketMQ's namespace of the key-value table for `orderTopicConf`."""
+CLUSTERS_FIELD = "raftmqClusters"
+"""ext field of the reply to 106; RocketMQ's clients do not look at it."""
+CPP = "CPP"
+JAVA = "JAVA"
+HOLD_MS = 50
+"""How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
+node that it knows by then, and a send that meets that lock fails at once, five times over."""
+
+_encode = metered_json.encode
+
+
+class Routes:
+    """Answers route requests; remembers the last leader, so that a map stays whole while there is none."""
+
+    def __init__(self, services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> None:
+        """`unreached`: nodes that the leader does not reach (`cluster.peer.reach`)."""
+        self._services = services
+        self._unreached = unreached
+        self._early = early
+        self._held: set[Connection] = set()
+        """Open connections of C++ clients that have asked."""
+        self._last_leader = NOBODY
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; none of these is forwarded."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: refusing(self._route),
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: refusing(self._topics_by_cluster),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_KV_CONFIG: refusing(self._kv_config),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: refusing(self._kv_list),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._succeed,
+            RequestCode.GET_TOPIC_CONFIG: refusing(self._topic_config),
+        }
+
+    def broker_data(self, listener: str) -> dict[str, Any]:
+        """The BrokerData object: addresses of that listener, "0" the leader's, "n" those of the other nodes n.
+
+        Without a leader the last known one keeps its place; if there never was one, no address has id 0 and
+        producers ask again before each send.
+        """
+        addresses = self._services.broker_addresses(listener)
+        leader = self._services.leader_id()
+        if leader != NOBODY:
+            self._last_leader = leader
+        by_id = {("0" if node == self._last_leader else str(node)): addresses[node] for node in addresses}
+        cluster = self._services.config.cluster
+        return {
+            "brokerAddrs": dict(sorted(by_id.items())),
+            "brokerName": cluster.broker_name,
+            "cluster": cluster.name,
+            "enableActingMaster": False,
+        }
+
+    def _readers_data(self, listener: str) -> dict[str, Any]:
+        """The BrokerData object of a route. Where consumers read from followers, the id of one that is out of reach, or
+        leaves, leads to another node: a consumer that was told to read there goes on asking that id for ever."""
+        data = self.broker_data(listener)
+        if self._services.config.modes.slave_read_enable:
+            addresses = self._services.broker_addresses(listener)
+            instead = {
+                str(node): addresses[stand_in] for node, stand_in in stand_ins(addresses, self._unreached()).items()
+            }
+            data["brokerAddrs"] = {name: instead.get(name, address) for name, address in data["brokerAddrs"].items()}
+        return data
+
+    def _aliases(self, request: Request) -> list[dict[str, Any]]:
+        """A BrokerData object for each node, id 0 the address that its name leads to; none where they would not help.
+
+        Names and their number stay when a node is out of reach, so that a key keeps its queue.
+        """
+        cluster = self._services.config.cluster
+        addresses = self._services.broker_addresses(request.connection.listener)
+        if not cluster.producer_aliases or len(addresses) < 2 or not _repeats_safely(request):
+            return []
+        return [
+            {
+                "brokerAddrs": {"0": addresses[stand_in]},
+                "brokerName": f"{cluster.broker_name}-{node}",
+                "cluster": cluster.name,
+                "enableActingMaster": False,
+            }
+            for node, stand_in in stand_ins(addresses, self._unreached()).items()
+        ]
+
+    def _route(self, request: Request) -> None:
+        topic = text(request, "topic")
+
+        def answer() -> None:
+            self._answer_about(request, topic, lambda: self._route_body(topic, request))
+
+        if request.language == CPP and self._services.config.cluster.producer_aliases and self._is_first(request):
+            self._services.call_later(HOLD_MS, answer)
+        else:
+            answer()
+
+    def _is_first(self, request: Request) -> bool:
+        """Whether nothing was held back for this connection yet."""
+        connection = request.connection
+        if connection in self._held:
+            return False
+        self._held.add(connection)
+        connection.on_close.append(lambda: self._held.discard(connection))
+        return True
+
+    def _topic_config(self, request: Request) -> None:
+        topic = text(request, "topic")
+        self._answer_about(request, topic, lambda: self._topic_config_body(topic))
+
+    def _answer_about(self, request: Request, topic: str, body_of: Callable[[], bytes | None]) -> None:
+        """Answers with the body; if there is none yet, asks the group before saying that the topic is unknown."""
+        body = body_of()
+        if body is not None:
+            request.reply(ResponseCode.SUCCESS, body=body)
+            return
+
+        def confirmed(ok: bool) -> None:
+            body = body_of()
+            if body is not None:
+                request.reply(ResponseCode.SUCCESS, body=body)
+            elif ok:
+                request.reply(ResponseCode.TOPIC_NOT_EXIST, no_topic(topic).remark)
+            else:  # 17 would make a producer create a topic that may well exist
+                remark = f"no leader can confirm now whether topic {topic} exists; try again"
+                request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+        self._services.read_index(confirmed)
+
+    def _route_body(self, topic: str, request: Request) -> bytes | None:
+        queues = self._queue_data(topic)
+        if queues is None:
+            return None
+        aliases = self._aliases(request) if queues["perm"] & PERM_WRITE else []
+        names = [alias["brokerName"] for alias in aliases]
+        config = self._services.state.topics.get(topic)
+        withheld = config is not None and self._is_withheld(request, config)
+        body: dict[str, Any] = {
+            "brokerDatas": [] if withheld else [self._readers_data(request.connection.listener), *aliases],
+            "filterServerTable": {},
+        }
+        if config is not None and config.order:
+            body["orderTopicConf"] = _order_conf(names or [queues["brokerName"]], config)
+        body["queueDatas"] = _split_by_name(topic, queues, names)
+        return _encode(body)
+
+    def _is_withheld(self, request: Request, config: TopicConfig) -> bool:
+        group = config.name.removeprefix(RETRY_PREFIX)
+        if group == config.name or len(self._services.broker_addresses(request.connection.listener)) < 2:
+            return False
+        return self._early.withholds(request.connection, group, config)
+
+    def _topic_config_body(self, topic: str) -> bytes | None:
+        config = self._services.state.topics.get(topic)
+        return None if config is None else encode_topic_config(config)
+
+    def _queue_data(self, topic: str) -> dict[str, Any] | None:
+        name = self._services.config.cluster.broker_name
+        config = self._services.state.topics.get(topic)
+        if config is not None:
+            return _queue_data(name, config.perm, config.read_queues, config.write_queues, config.sys_flag)
+        if topic == self._services.config.cluster.name + TOPIC_SUFFIX:  # replies are pushed, and not stored
+            return _queue_data(name, PERM_READ | PERM_WRITE, 1, 1, 0)
+        topics = self._services.config.topics
+        if topic in AUTO_CREATE_NAMES and topics.auto_create:
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            return _queue_data(name, perm, topics.default_queues, topics.default_queues, 0)
+        return None
+
+    def _cluster_info(self, request: Request) -> None:
+        """106. Java's tools look up here what a route called a broker, so there the table has the aliases too. The
+        cluster has one broker for all: who adds up brokers counts the group once."""
+        cluster = self._services.config.cluster
+        aliases = self._aliases(request) if request.language == JAVA else []
+        brokers = [self.broker_data(request.connection.listener), *aliases]
+        body = {
+            "brokerAddrTable": {broker["brokerName"]: broker for broker in brokers},
+            "clusterAddrTable": {cluster.name: [cluster.broker_name]},
+        }
+        ext = {CLUSTERS_FIELD: " ".join(self._services.cluster_uuids())}
+        request.reply(ResponseCode.SUCCESS, ext=ext, body=_encode(body))
+
+    def _all_topics(self, request: Request) -> None:
+        answer_in_steps(self._services, request, names_body(b"topicList", self._services.state.topics))
+
+    def _topics_by_cluster(self, request: Request) -> None:
+        if text(request, "cluster") == self._services.config.cluster.name:
+            self._all_topics(request)
+        else:
+            _reply_topics(request, [])
+
+    def _system_topics(self, request: Request) -> None:
+        cluster = self._services.config.cluster
+        _reply_topics(request, [*SYSTEM_TOPICS, cluster.name, cluster.broker_name])
+
+    def _kv_config(self, request: Request) -> None:
+        """101: of the key-value table there is what follows from topics, their order configuration."""
+        namespace, key = text(request, "namespace"), text(request, "key")
+        config = self._services.state.topics.get(key) if namespace == ORDER_TOPIC_CONFIG else None
+        if config is None or not config.order:
+            request.reply(ResponseCode.QUERY_NOT_FOUND, "the name server's key-value table has no such row")
+        else:
+            value = self._order_conf(config, self._alias_names(request))
+            request.reply(ResponseCode.SUCCESS, None, {"value": value})
+
+    def _kv_list(self, request: Request) -> None:
+        if text(request, "namespace") != ORDER_TOPIC_CONFIG:
+            raise _no_namespace()
+        answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
+
+    def _order_confs(self, names: list[str]) -> Answer:
+        """The table of topic -> its `orderTopicConf`, of the topics that have one."""
+        table: dict[str, str] = {}
+        for at, (name, config) in enumerate(self._services.state.topics.items()):
+            if at % NAMES_PER_STEP == 0:
+                yield
+                charge(NAMES_PER_STEP)
+            if config.order:
+                table[name] = self._order_conf(config, names)
+        if not table:
+            raise _no_namespace()
+        return _encode({"table": table})
+
+    def _alias_names(self, request: Request) -> list[str]:
+        return [alias["brokerName"] for alias in self._aliases(request)]
+
+    def _order_conf(self, config: TopicConfig, names: list[str]) -> str:
+        group = self._services.config.cluster.broker_name
+        return _order_conf(names if names and config.perm & PERM_WRITE else [group], config)
+
+    def _succeed(self, request: Request) -> None:
+        """216: a topic's route is gone with the topic (215), there is nothing else to delete."""
+        request.reply(ResponseCode.SUCCESS)
+
+
+def handlers(services: Services, unreached: Callable[[], Collection[NodeId]], early: EarlyRoutes) -> dict[int, Handler]:
+    """Request code -> handler of the name server half; `unreached`: see Routes."""
+    return Routes(services, unreached, early).handlers()
+
+
+def encode_topic_config(config: TopicConfig) -> bytes:
+    """A topic as the TopicConfig JSON of RocketMQ."""
+    return _encode(topic_config_fields(config))
+
+
+def topic_config_fields(config: TopicConfig) -> dict[str, Any]:
+    """The fields of TopicConfig JSON, in key order."""
+    return {
+        "attributes": dict(sorted(config.attributes.items())),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": config.name,
+        "topicSysFlag": config.sys_flag,
+        "writeQueueNums": config.write_queues,
+    }
+
+
+def _queue_data(name: str, perm: int, read_queues: int, write_queues: int, sys_flag: int) -> dict[str, Any]:
+    return {
+        "brokerName": name,
+        "perm": perm,
+        "readQueueNums": read_queues,
+        "topicSysFlag": sys_flag,
+        "writeQueueNums": write_queues,
+    }
+
+
+def _repeats_safely(request: Request) -> bool:
+    """False for clients that several names make worse (docs/adr/0010-broker-names.md).
+
+    Node.js (ali-ons), which calls itself a Java client of version 121, compresses a message again for each repetition
+    and marks it as compressed once: nobody can read it then. C++ calls itself older still, and repeats well.
+    """
+    return request.language == CPP or request.version >= V4_0_0
+
+
+def _split_by_name(topic: str, queues: dict[str, Any], aliases: list[str]) -> list[dict[str, Any]]:
+    """The group's queues for readers, then the same ones for writers under each alias; unchanged without aliases.
+
+    Every alias has all write queues: a client's selector takes `hash % (aliases * queues)`, which is queue
+    `hash % queues` under each of them, so a key keeps its queue when the leader or the number of nodes changes.
+    """
+    if not aliases:
+        return [queues]
+    perm = queues["perm"]
+    # Clients take the queue count of a topic yet to be made from the read queues of this one.
+    read_queues = queues["readQueueNums"] if topic in AUTO_CREATE_NAMES else 0
+    alias = {**queues, "perm": perm & ~PERM_READ, "readQueueNums": read_queues}
+    return [{**queues, "perm": perm & ~PERM_WRITE}, *({**alias, "brokerName": name} for name in aliases)]
+
+
+def _order_conf(names: list[str], config: TopicConfig) -> str:
+    """`name:queues;...`: the queues that producers of an ordered topic use, in their order, whichever broker is known
+    at present. The same ones as in the route, so that a key keeps its queue when `order` is set."""
+    return ";".join(f"{name}:{config.write_queues}" for name in names)
+
+
+def _no_namespace() -> Refused:
+    return Refused(Reason.NOT_FOUND, "the name server's key-value table has no such namespace")
+
+
+def _reply_topics(request: Request, topics: list[str]) -> None:
+    request.reply(ResponseCode.SUCCESS, body=_encode({"topicList": sorted(topics)}))

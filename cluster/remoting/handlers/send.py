@@ -1,0 +1,134 @@
+"""Sends (codes 10, 310 and 320): the header decoded, the broker asked, a refusal answered. Fates: `send_reply`.
+
+This is the hot path: no task, no future, no log line per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cluster.broker.names import PERM_WRITE
+from cluster.broker.refusal import NotTaken, Refused
+from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
+from cluster.kernel import twin
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.handlers.send_header import decode_send_header
+from cluster.remoting.handlers.send_reply import SendReplyWriter
+from cluster.replication.identity import Identity
+from cluster.wire.codec import FLAG_ONEWAY, JSON, decode_header
+
+if TYPE_CHECKING:
+    from cluster.config.config import LimitsSection
+    from cluster.remoting.connection.reply_path import ReplyPath
+    from cluster.replication.identity import RetryMemory
+    from cluster.replication.message_batch import TopicSlot
+    from cluster.replication.proposals import Proposals
+    from cluster.replication.send_queue import SendQueue
+
+
+V3_4_9 = 121
+"""Protocol version of the first RocketMQ whose consumers name their own maximum (MQVersion.V3_4_9)."""
+
+
+class SendHandler:
+    """Takes send requests on the node that leads, and names those that it holds for a leader."""
+
+    def __init__(
+        self,
+        sends: Sends[Frame],
+        replies: SendReplyWriter,
+        make_intake: Callable[[LimitsSection], Intake],
+        limits: LimitsSection,
+    ) -> None:
+        self._sends = sends
+        self._replies = replies
+        self._make_intake = make_intake
+        self.reload(limits)
+
+    def reload(self, limits: LimitsSection) -> None:
+        """Other limits from now on; `Sends` has them from the node."""
+        self.intake = self._make_intake(limits)
+        """Takes plain ones before their headers are decoded."""
+
+    def on_send(self, frame: Frame, *, confirmed: bool = False) -> None:
+        """Handles one request. Raises CodecError if its header is malformed.
+
+        `confirmed`: a majority says that this node leads. Without that, no client is told that its topic is not there,
+        or takes no messages.
+        """
+        header = frame.header
+        wish = decode_send_header(header)
+        if header.version < V3_4_9:
+            wish.max_reconsume_times = None
+        try:
+            self._sends.send(frame, wish, oneway=header.flag & FLAG_ONEWAY != 0)
+        except Refused as refused:
+            if isinstance(refused, NotTaken) and not confirmed:
+                self._sends.when_confirmed(frame, partial(self.on_send, frame, confirmed=True))
+            else:
+                self._replies.refuse(frame, refused)
+
+    def name_held(self, frame: Frame) -> Identity | None:
+        """The identity under which this node hands a client's send to one leader after the other.
+
+        None: the client has named it, or it is oneway. Raises CodecError if its header is malformed.
+        """
+        wish = decode_send_header(frame.header)
+        return None if frame.header.flag & FLAG_ONEWAY else self._sends.name_held(frame, wish)
+
+    def remember_held(self, frame: Frame, identity: Identity) -> None:
+        """Keeps the identity of a send that was handed on and never answered for good."""
+        self._sends.remember_held(frame, decode_send_header(frame.header), identity)
+
+
+# The short way of plain sends: from the bytes of a read into the queue, by the kernel.
+#
+# A send is plain if nothing about it needs a decision of this node beyond the checks of `Sends`: a JSON header of the
+# usual form, an existing topic, no delay, transaction, identity or level of its own. Everything else, and everything
+# that is to be refused, goes the long way through `Router.on_request`, which decides what is right.
+
+
+@twin
+class Intake:
+    """Takes plain sends. In Python there is no shorter way than the long one: it takes none."""
+
+    def __init__(
+        self,
+        proposals: Proposals,
+        queue: SendQueue,
+        retries: RetryMemory,
+        limits: LimitsSection,
+        suffix: bytes,
+        slot_of: Callable[[bytes], TopicSlot | None],
+        new_key: Callable[[], bytes],
+        origin_of: Callable[[ReplyPath, bytes, bytes, int], Frame],
+    ) -> None:
+        """`suffix`: properties that the broker adds to every message; `slot_of`: a topic that `Proposals.plain` does
+        not name, None if its sends are not plain; `new_key` makes a UNIQ_KEY; `origin_of` makes the request of a send
+        again, from its path, header, body and size."""
+
+    def take(self, path: ReplyPath, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
+        """Queues the plain sends among the frames of a read, from `at` on; returns the first that is none."""
+        return at
+
+
+def make_intake(proposals: Proposals, sends: Sends[Frame], retries: RetryMemory, limits: LimitsSection) -> Intake:
+    """The intake of a node."""
+
+    def slot_of(name: bytes) -> TopicSlot | None:
+        topic = name.decode()
+        if topic[:1] == "%" or topic in FORBIDDEN_TOPICS:
+            return None
+        slot = proposals.slot(topic)
+        if slot is None or not slot.perm & PERM_WRITE or slot.ack or slot.dedup != "retry":
+            return None
+        proposals.plain[name] = slot
+        return slot
+
+    return Intake(proposals, proposals.queue, retries, limits, sends.suffix, slot_of, sends.new_key, _origin_of)
+
+
+def _origin_of(path: ReplyPath, header: bytes, body: bytes, size: int) -> Frame:
+    return Frame(path, JSON, decode_header(JSON, header), header, body, size)

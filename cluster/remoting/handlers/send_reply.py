@@ -1,0 +1,140 @@
+"""Answers to sends: from byte templates, appended per connection, written once per loop iteration."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.kernel import twin
+from cluster.remoting.answers import CODES, answer_of
+from cluster.remoting.connection.frame import Frame
+from cluster.replication.message_batch import Built, Send
+from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
+from cluster.wire.codes import ResponseCode
+from cluster.wire.message_format import RecallHandle
+
+if TYPE_CHECKING:
+    from cluster.remoting.request import RequestFigures
+
+_STORED = (
+    b'{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%b",'
+    b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"JAVA","opaque":%d%b'
+)
+_TAIL = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION_SENT
+_PREFIX = struct.Struct(">ii")
+_REASONS: dict[int, str] = {
+    ResponseCode.SYSTEM_BUSY: "busy",
+    ResponseCode.MESSAGE_ILLEGAL: "message_illegal",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "not_available",
+    ResponseCode.NO_PERMISSION: "no_permission",
+    ResponseCode.TOPIC_NOT_EXIST: "no_topic",
+    ResponseCode.INVALID_PARAMETER: "invalid",
+}
+"""Response code -> `reason` of the metric."""
+_REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+class SendReplyWriter:
+    """Writes the answers to sends; `cluster.broker.sends.send_fates` says which."""
+
+    def __init__(self, store_host: bytes, broker_name: str, metrics: RequestFigures | None = None) -> None:
+        """`broker_name`: by which clients find the cluster."""
+        self._host_hex = store_host.hex().upper().encode()
+        self._broker_name = broker_name
+        self._metrics = metrics
+
+    def refuse(self, frame: Frame, refused: Refused) -> None:
+        """Answers a request that never became a send."""
+        self._count(refused)
+        if not frame.header.flag & FLAG_ONEWAY:
+            _answer_refused(frame, refused)
+
+    def fail(self, send: Send, refused: Refused) -> None:
+        """Answers a send that was not stored, or whose fate is unknown."""
+        if refused.reason is not Reason.UNKNOWN:
+            self._count(refused)
+        if not send.oneway:
+            assert type(send.origin) is Frame
+            _answer_refused(send.origin, refused)
+
+    def _count(self, refused: Refused) -> None:
+        if self._metrics is not None:
+            self._metrics.refused(_REASONS.get(CODES[refused.reason], "other"))
+
+    def acknowledge_plain(self, sends: list[Send], built: Built, at: int) -> int:
+        """Answers plain sends from `at` on, which are stored; returns the first that is none."""
+        return acknowledge(sends, built.offsets, built.positions, at, self._host_hex, _TAIL, _as_json)
+
+    def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
+        """Answers a send that is stored."""
+        if send.oneway:
+            return
+        request = send.origin
+        assert type(request) is Frame
+        host = self._host_hex
+        if type(positions) is int:
+            message_id = b"%b%016X" % (host, positions)
+        else:
+            message_id = b",".join([b"%b%016X" % (host, p) for p in positions])  # type: ignore[union-attr]
+        key = send.unique_key
+        if request.serialize_type == BINARY or send.due_ms:
+            ext = {
+                "msgId": message_id.decode(),
+                "queueId": str(queue_id),
+                "queueOffset": str(offset),
+                "transactionId": key,
+                **_REGION,
+            }
+            if send.due_ms and type(positions) is int and send.slot.name[0] != "%":
+                handle = RecallHandle(send.slot.name, self._broker_name, send.due_ms, key, positions)
+                ext["recallHandle"] = handle.encode()
+            frame = encode_frame(
+                0,
+                request.header.opaque,
+                FLAG_RESPONSE,
+                ext=ext,
+                serialize_type=request.serialize_type,
+                language="JAVA",
+            )
+        else:
+            header = _STORED % (queue_id, message_id, offset, _as_json(key), request.header.opaque, _TAIL)
+            frame = _PREFIX.pack(4 + len(header), len(header)) + header
+        send.connection.write(frame)
+
+
+@twin
+def acknowledge(
+    sends: list[Send],
+    offsets: list[int],
+    positions: list[tuple[int, ...] | int],
+    at: int,
+    host: bytes,
+    tail: bytes,
+    as_json: Callable[[str], bytes],
+) -> int:
+    """Answers plain sends that the kernel took, from `at` on; returns the first that is none. Python leaves all to
+    `SendReplyWriter`. `host`: of message ids, in hex; `tail`: of the header, behind the opaque."""
+    return at
+
+
+def _as_json(key: str) -> bytes:
+    """As it stands between quotes."""
+    return (key if key.isalnum() else json.dumps(key)[1:-1]).encode()
+
+
+def _answer_refused(frame: Frame, refused: Refused) -> None:
+    code, remark = answer_of(refused)
+    frame.path.write(
+        encode_frame(
+            code,
+            frame.header.opaque,
+            FLAG_RESPONSE,
+            ext=_REGION,
+            remark=remark,
+            serialize_type=frame.serialize_type,
+            language="JAVA",
+        )
+    )

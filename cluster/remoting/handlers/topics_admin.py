@@ -1,0 +1,276 @@
+"""Topics and consumer groups made, changed and deleted by administrators (codes 17, 215, 200, 207, 201).
+
+Leader only: the server forwards these before they come here. A write is answered after it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cluster.broker.groups.group_admin import Groups
+from cluster.broker.names import topic_named
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import Services
+from cluster.broker.topics import Topics
+from cluster.remoting.answers import after_read_index, answer_in_steps, refusing, reply_written, table_body
+from cluster.remoting.handlers.route import ORDER_TOPIC_CONFIG, SYSTEM_TOPICS
+from cluster.remoting.request import Handler, Request, asked_by, integer_in, text, too_long
+from cluster.replication.outcome import ProposeResult
+from cluster.runtime import metered_json
+from cluster.runtime.request_limits import (
+    RETRY_POLICY_BYTES_MAX,
+    Attributes,
+    GroupName,
+    RetryTimes,
+    Unsigned31,
+)
+from cluster.wire.codec import is_true
+from cluster.wire.codes import RequestCode, ResponseCode
+from statemachine.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from cluster.remoting.request import NoteChange
+    from cluster.replication.outcome import Done
+    from statemachine.consuming.groups import GroupConfig
+
+
+QUEUES_MAX = 1024
+"""Per topic; RocketMQ's own benchmark topic is the largest in use."""
+
+_encode = metered_json.encode
+
+
+class GroupData(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupConfig as clients send it; absent fields keep RocketMQ's defaults."""
+
+    group_name: GroupName
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: Unsigned31 = 1
+    retry_max_times: RetryTimes = 16
+    group_retry_policy: dict[str, Any] | None = None
+    broker_id: Unsigned31 = 0
+    which_broker_when_consume_slowly: Unsigned31 = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: Unsigned31 = 0
+    consume_timeout_minute: Unsigned31 = 15
+    attributes: Attributes | None = None
+
+    def to_config(self) -> dict[str, Any]:
+        """The `config` argument of put_group."""
+        config = msgspec.structs.asdict(self)
+        config["name"] = config.pop("group_name")
+        config["group_retry_policy"] = self._policy()
+        config["attributes"] = self.attributes or {}
+        return config
+
+    def _policy(self) -> str:
+        """As it is kept; numbers may be longer than they were sent. Raises Refused (29)."""
+        policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
+        if len(policy) > RETRY_POLICY_BYTES_MAX:
+            remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
+            raise Refused(Reason.INVALID, remark)
+        return policy.decode()
+
+
+_decode_group = metered_json.decoder(GroupData, strict=False)
+_GROUPS_HEAD = (
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":0},"forbiddenTable":{},"subscriptionGroupTable":{'
+)
+_DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
+
+
+class TopicsAdmin:
+    """Handlers of topic and group administration. `note`: see `cluster.remoting.request`."""
+
+    def __init__(self, services: Services, groups: Groups, note: NoteChange) -> None:
+        self._services = services
+        self._note = note
+        self._topics = Topics(services)
+        self._groups = groups
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; all of them the leader's."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: refusing(self._put_topic),
+            RequestCode.DELETE_TOPIC_IN_BROKER: refusing(self._delete_topic),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: refusing(self._put_group),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: refusing(self._delete_group),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+        }
+
+    def _put_topic(self, request: Request) -> None:
+        name = text(request, "topic")
+        if name in SYSTEM_TOPICS:
+            raise Refused(Reason.INVALID, f"topic {name} is RocketMQ's own; choose another name")
+        config = {
+            "name": name,
+            "read_queues": _queues(request, "readQueueNums"),
+            "write_queues": _queues(request, "writeQueueNums"),
+            "perm": integer_in(request, "perm", 0, 7),
+            "order": is_true(request.ext.get("order")),
+            "sys_flag": integer_in(request, "topicSysFlag", 0, (1 << 31) - 1, default=0),
+            "attributes": self._topics.changed_attributes(name, attribute_changes(request.ext.get("attributes"))),
+        }
+        self._topics.put(config, lambda result: _reply(request, result))
+
+    def _delete_topic(self, request: Request) -> None:
+        name = text(request, "topic")
+        self._topics.delete(name, self._deleted(request, f"topic {name}", "the topic was deleted"))
+
+    def _put_group(self, request: Request) -> None:
+        if remark := too_long(request.code, len(request.body)):
+            raise Refused(Reason.INVALID, remark)
+        try:
+            config = _decode_group(request.body).to_config()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
+            remark = f"body is not SubscriptionGroupConfig JSON: {error}"
+            raise Refused(Reason.INVALID, remark) from None
+        self._groups.put(config, lambda result: _reply(request, result))
+
+    def _delete_group(self, request: Request) -> None:
+        name, clean = text(request, "groupName"), is_true(request.ext.get("cleanOffset"))
+        says = f"the group was deleted {'with' if clean else 'without'} its offsets"
+        self._groups.delete(name, self._deleted(request, f"group {name}", says), clean_offsets=clean)
+
+    def _deleted(self, request: Request, about: str, says: str) -> Done:
+        """Answers. Deleting what is not there succeeds: the caller's wish is met."""
+        trace = asked_by(request, says)
+
+        def done(result: ProposeResult) -> None:
+            if result.results and result.results[0].ok:
+                self._note(about, trace)
+            _reply(request, result, absent_is_fine=True)
+
+        return done
+
+    def _all_groups(self, request: Request) -> None:
+        def answer(request: Request) -> None:
+            groups = self._services.state.groups
+            steps = table_body(_GROUPS_HEAD, groups.items(), _group_row, b"}}")
+            answer_in_steps(self._services, request, steps, {"totalGroupNum": str(len(groups))})
+
+        after_read_index(self._services, request, answer)
+
+
+def _reply(request: Request, result: ProposeResult, absent_is_fine: bool = False) -> None:
+    answer = result.results[0] if result.results else None
+    if answer is None or answer.ok or (absent_is_fine and answer.code == "not_found"):
+        reply_written(request, result)
+    else:
+        request.reply(ResponseCode.INVALID_PARAMETER, str(answer.value))
+
+
+def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:
+    """RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (29)."""
+    for change in (changes or "").split(","):
+        change = change.strip()
+        if not change:
+            continue
+        sign, (name, _, value) = change[0], change[1:].partition("=")
+        if sign not in "+-" or not name or (sign == "+") != bool(value):
+            remark = f'attributes "{change[:80]}": write +name=value to set and -name to remove'
+            raise Refused(Reason.INVALID, remark)
+        yield name, value or None
+
+
+def group_fields(group: GroupConfig) -> dict[str, Any]:
+    """A group as the SubscriptionGroupConfig JSON of RocketMQ."""
+    policy = group.group_retry_policy
+    return {
+        "attributes": dict(sorted(group.attributes.items())),
+        "brokerId": group.broker_id,
+        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeEnable": group.consume_enable,
+        "consumeFromMinEnable": group.consume_from_min_enable,
+        "consumeMessageOrderly": group.consume_message_orderly,
+        "consumeTimeoutMinute": group.consume_timeout_minute,
+        "groupName": group.name,
+        "groupRetryPolicy": msgspec.Raw(policy.encode()) if policy else _DEFAULT_RETRY_POLICY,
+        "groupSysFlag": group.group_sys_flag,
+        "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
+        "retryMaxTimes": group.retry_max_times,
+        "retryQueueNums": group.retry_queue_nums,
+        "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
+    }
+
+
+def _group_row(row: tuple[str, GroupConfig]) -> bytes:
+    """`name: group`."""
+    return b"%b:%b" % (_encode(row[0]), _encode(group_fields(row[1])))
+
+
+def _queues(request: Request, name: str) -> int:
+    return integer_in(request, name, 1, QUEUES_MAX)
+
+
+# Rows of the name server's key-value table as tools put and delete them (100, 102).
+#
+# There is one namespace, ORDER_TOPIC_CONFIG: which queues producers of an ordered topic use, `name:queues;...`. Its
+# rows are not stored. They follow from the topics (`cluster.remoting.handlers.route`), so that putting one means that
+# the topic is ordered, and deleting it that it is not. A row that says anything else than what will be shown is
+# refused.
+
+
+class OrderConf:
+    """Handlers of 100 and 102; the leader's."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._topics = Topics(services)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.PUT_KV_CONFIG: refusing(self._put),
+            RequestCode.DELETE_KV_CONFIG: refusing(self._delete),
+        }
+
+    def _put(self, request: Request) -> None:
+        name, value = _key(request), text(request, "value")
+        topic = topic_named(self._services.state, name)
+        self._check(topic, value, request.connection.listener)
+        self._set(request, topic, order=True)
+
+    def _delete(self, request: Request) -> None:
+        topic = self._services.state.topics.get(_key(request))
+        if topic is None:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            self._set(request, topic, order=False)
+
+    def _set(self, request: Request, topic: TopicConfig, *, order: bool) -> None:
+        if topic.order == order:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            self._topics.put({"name": topic.name, "order": order}, lambda result: reply_written(request, result))
+
+    def _check(self, topic: TopicConfig, value: str, listener: str) -> None:
+        """Raises Refused unless each part is a broker name of this cluster and the number of the topic's queues."""
+        group = self._services.config.cluster.broker_name
+        names = {group, *(f"{group}-{node}" for node in self._services.broker_addresses(listener))}
+        for part in value.split(";"):
+            name, _, queues = part.strip().rpartition(":")
+            if name not in names:
+                remark = f"{part[:80]!r} is not broker:queues with one of the brokers {', '.join(sorted(names))}"
+                raise Refused(Reason.INVALID, remark)
+            if queues != str(topic.write_queues):
+                remark = (
+                    f"{part[:80]!r}: topic {topic.name} has {topic.write_queues} queues for producers; change their "
+                    "number with updateTopic -w"
+                )
+                raise Refused(Reason.INVALID, remark)
+
+
+def _key(request: Request) -> str:
+    """The row's topic. Raises Refused if the row is of another namespace."""
+    namespace = text(request, "namespace")
+    if namespace != ORDER_TOPIC_CONFIG:
+        remark = f"the key-value table has the namespace {ORDER_TOPIC_CONFIG} alone, not {namespace[:80]}"
+        raise Refused(Reason.INVALID, remark)
+    return text(request, "key")

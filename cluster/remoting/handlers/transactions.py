@@ -1,0 +1,120 @@
+"""END_TRANSACTION (37) from producers, and CHECK_TRANSACTION_STATE (39) to them. What they mean: `broker.transactions`.
+
+Clients send 37 without waiting for an answer, to any node. A node that does not lead keeps it until the leader has
+confirmed it, as it keeps a request that is answered (`remoting.forward`); one that leads no longer passes it on. Facts
+in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and Broker2Client.checkProducerTransactionState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.broker.groups.group_members import Role
+from cluster.broker.refusal import Reason, Refused
+from cluster.broker.services import ClientRequest
+from cluster.broker.transactions.half_messages import End, Ending, Transactions, Wish
+from cluster.remoting.answers import answer_of
+from cluster.remoting.connection.remoting_request import RemotingRequest
+from cluster.remoting.forward.forwarder import ForwardedPath
+from cluster.remoting.request import integer, text
+from cluster.replication.message_head import UNIQUE_MARK, property_of
+from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import Message, encode_message, encode_message_id
+
+if TYPE_CHECKING:
+    from cluster.broker.groups.client_relay import ClientRelay
+    from cluster.broker.services import Services
+    from cluster.config.config import ClusterSection
+    from cluster.remoting.connection.frame import Frame
+    from cluster.remoting.request import Handler, Request
+    from statemachine.delivery.half_messages import HalfMessage
+
+END_FIELD = "raftmqEnd"
+"""ext field of the answer: how the transaction ended (`broker.transactions.End`)."""
+_WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
+"""RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
+
+
+class TransactionRequests:
+    """Handler of 37, the leader's."""
+
+    def __init__(self, services: Services, transactions: Transactions, pass_on: Callable[[Frame], None]) -> None:
+        """`pass_on` takes a request of this node's own client to the next leader."""
+        self._services = services
+        self._transactions = transactions
+        self._pass_on = pass_on
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.END_TRANSACTION: self._end}
+
+    def _end(self, request: Request) -> None:
+        try:
+            asked = parse(request)
+        except Refused as refused:
+            _answer(request, refused)
+            return
+        self._transactions.end(asked, lambda end: self._settled(request, end))
+
+    def _settled(self, request: Request, end: End | Refused) -> None:
+        unavailable = isinstance(end, Refused) and end.reason is Reason.UNAVAILABLE
+        if not unavailable or not self._goes_on(request):
+            _answer(request, end)
+
+    def _goes_on(self, request: Request) -> bool:
+        """Nothing was done, because this node leads no longer: whether another leader has it now."""
+        assert isinstance(request, RemotingRequest), request
+        if self._services.writes_open() or request.received is None:
+            return False
+        path = request.received.path
+        if isinstance(path, ForwardedPath):
+            path.hand_back()
+        else:
+            self._pass_on(request.received)
+        return True
+
+
+def parse(request: Request) -> Ending:
+    """The request's fields. Raises Refused (29)."""
+    wish = _WISHES.get(integer(request, "commitOrRollback"))
+    if wish is None:
+        raise Refused(Reason.INVALID, "field commitOrRollback is none of 0 (unknown), 8 (commit), 12 (roll back)")
+    position = integer(request, "commitLogOffset")
+    half_offset = integer(request, "tranStateTableOffset")
+    if position < 0 or half_offset < 0:
+        raise Refused(Reason.INVALID, "fields commitLogOffset and tranStateTableOffset are not negative")
+    return Ending(position, half_offset, text(request, "producerGroup"), text(request, "msgId"), wish)
+
+
+def _answer(request: Request, end: End | Refused) -> None:
+    code, remark = answer_of(end) if isinstance(end, Refused) else (ResponseCode.SUCCESS, None)
+    if request.flag & FLAG_ONEWAY and request.connection.forwarded:
+        # The client hears nothing; the node that holds its connection forgets the request.
+        request.connection.write(encode_frame(code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA"))
+    else:
+        request.reply(code, remark, None if isinstance(end, Refused) else {END_FIELD: end.value})
+
+
+def ask_producer(relay: ClientRelay, cluster: ClusterSection, group: str, half: HalfMessage, message: Message) -> None:
+    """Asks any producer of the group. Nobody may be there, or nobody answer: the next check comes."""
+    request = check_request(half, message, cluster.broker_name)
+    relay.ask_client(Role.PRODUCER, group, None, request, lambda _: None)
+
+
+def check_request(half: HalfMessage, message: Message, broker_name: str) -> ClientRequest:
+    """39 about a half message: its body is the message as a consumer would get it."""
+    key = property_of(message.properties, UNIQUE_MARK).decode("utf-8", "replace")
+    topic = property_of(message.properties, b"REAL_TOPIC\x01").decode()
+    ext = {
+        "topic": topic,
+        "tranStateTableOffset": str(message.queue_offset),
+        "commitLogOffset": str(message.position),
+        "msgId": key,
+        "transactionId": key,
+        "offsetMsgId": encode_message_id(message.store_host, message.position),
+        "bname": broker_name,
+    }
+    body = encode_message(message._replace(topic=topic, queue_id=half.queue_id))
+    return ClientRequest(RequestCode.CHECK_TRANSACTION_STATE, ext, body, oneway=True)

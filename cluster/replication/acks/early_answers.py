@@ -1,0 +1,357 @@
+"""Answers sent before the entry is committed (`leader`, `quorum`), and those that wait for every disk (`all`).
+
+An early answer changes only its own time: the entry is committed, applied and visible when a majority has it on disk,
+as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. It is sent only
+after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at a time: that is the
+loss window. An entry that was answered early and then replaced by another is counted and logged, even if the node was
+killed in between: it does so after its restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from cluster.replication.acks.ack_levels import Ack, default_level
+from cluster.runtime.contained import contain
+from cluster.runtime.signal import Signal
+from raftlog.types import Entry, EntryId, NodeId, Role
+
+if TYPE_CHECKING:
+    from cluster.config.config import ModesSection
+    from cluster.replication.acks.early_ledger import Ledger
+    from cluster.replication.message_batch import Built, Send
+    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.outcome import ReplyTo
+    from cluster.replication.pending import PendingEntry, SendReplies
+    from raftlog.core.raw_node import RawNode
+
+
+logger = logging.getLogger(__name__)
+
+
+class Stage(IntEnum):
+    """The condition for an early answer."""
+
+    MEMORY = 0
+    """Nothing: the entry is in this process's memory."""
+    WRITTEN = 1
+    """The leader has passed it to the operating system: it survives the end of the process."""
+    SYNCED = 2
+    """It is on the leader's disk."""
+    QUORUM_WRITTEN = 3
+    """A majority has passed it to the operating system."""
+
+
+class _Waiting(NamedTuple):
+    """Stored sends that wait for every voter's disk."""
+
+    index: int  # type: ignore[assignment]
+    deadline_ms: int
+    sends: list[Send]
+    stored: Callable[[], None]
+
+
+class EarlyAnswers:
+    """The part of Proposals that deals with levels. Event loop only."""
+
+    def __init__(
+        self,
+        modes: ModesSection,
+        raw: RawNode,
+        replies: SendReplies,
+        ledger: Ledger | None,
+        metrics: ModeMetrics | None = None,
+    ) -> None:
+        """Without a ledger there are no early answers."""
+        self.reload(modes)
+        self._replies = replies
+        self.ledger = ledger
+        self._metrics = metrics
+        self._raw = raw
+        self._open: dict[int, tuple[PendingEntry, dict[Stage, list[int]]]] = {}
+        """Entries proposed here that are undecided and not fully answered, by index."""
+        self.waiting: list[_Waiting] = []
+        self._written: dict[NodeId, int] = {}
+        """Node -> highest index that it passed to its operating system in this term, this node included."""
+        self._written_term = 0
+        self.wants_own: Signal[[]] = Signal()
+        """Sent when an answer waits for what this node has written: nodes tell it only on demand."""
+        self.wants_quorum: Signal[[]] = Signal()
+        """The same of what a majority has written."""
+        self.window_messages_max = 0
+        """The highest number of messages that were answered early and undecided at one time."""
+
+    def reload(self, modes: ModesSection) -> None:
+        """Other modes from now on: entries that are proposed already are answered as they were promised."""
+        self._pool = modes.transient_store_pool_enable
+        self._async_flush = modes.flush_disk_type == "ASYNC_FLUSH"
+        self._all_timeout_ms = modes.all_timeout_ms
+        self.default = int(default_level(modes))
+
+    # --- an entry's way ----------------------------------------------------------------------------------------------
+
+    def proposed(self, pending: PendingEntry, raw: RawNode) -> None:
+        """The entry has its place in the leader's log."""
+        stages: dict[Stage, list[int]] = {}
+        for at, send in enumerate(pending.sends):
+            stage = self._stage(send.ack)
+            if stage is not None:
+                stages.setdefault(stage, []).append(at)
+        if not stages or self.ledger is None or raw.role is not Role.LEADER:
+            return
+        now = stages.pop(Stage.MEMORY, None)
+        if now is not None:
+            self._answer(pending, now)
+        if not stages:
+            return
+        self._open[pending.id.index] = (pending, stages)
+        if Stage.WRITTEN in stages or Stage.QUORUM_WRITTEN in stages:
+            self.wants_own()
+        if Stage.QUORUM_WRITTEN in stages:
+            self.wants_quorum()
+
+    def advance(self, raw: RawNode) -> None:
+        """Once per driver turn: sends the answers whose condition has become true."""
+        if self._open and raw.role is Role.LEADER:
+            for index, (pending, stages) in list(self._open.items()):
+                for stage in [stage for stage in stages if self._reached(stage, pending.id, raw)]:
+                    self._answer(pending, stages.pop(stage))
+                if not stages:
+                    del self._open[index]
+        if self.waiting:
+            self._look_at_all(raw)
+
+    def written(self, node: NodeId, entry_id: EntryId) -> None:
+        """A node passed everything up to that entry to its operating system."""
+        if entry_id.term > self._written_term:
+            self._written.clear()
+            self._written_term = entry_id.term
+        if entry_id.term == self._written_term:
+            self._written[node] = max(entry_id.index, self._written.get(node, 0))
+
+    def settled(self, pending: PendingEntry, now_ms: int) -> None:
+        """Committed and applied. Sends of level `all` are taken out of the answer: they wait."""
+        self._open.pop(pending.id.index, None)
+        built = pending.built
+        held = [at for at, send in enumerate(pending.sends) if send.ack == Ack.ALL and at not in pending.muted]
+        if not held or built is None:
+            return
+        rest = set(range(len(pending.sends))) - set(held)
+        pending.muted.update(held)
+        sends = pending.sends
+        self.wait_for_all(
+            pending.id.index, now_ms, [sends[at] for at in held], lambda: self._replies.stored(sends, built, rest)
+        )
+
+    def wait_for_all(self, index: int, now_ms: int, sends: list[Send], stored: Callable[[], None]) -> None:
+        """Calls `stored` when every voter has `index` on disk; the sends are unknown if that takes too long."""
+        self.waiting.append(_Waiting(index, now_ms + self._all_timeout_ms, sends, stored))
+        self._look_at_all(self._raw)
+
+    def answer_stored(self, send: Send, *found: int) -> None:
+        """A repeated send that is already stored (`found`: topic id, queue, offset, position): level `all` still waits.
+
+        Every voter has the message once it has all entries applied here so far.
+        """
+        path = send.connection
+        if send.ack != Ack.ALL:
+            self._replies.stored_before(send, *found)
+            return
+
+        def stored() -> None:
+            path.inflight_bytes -= send.size
+            self._replies.stored_before(send, *found)
+
+        path.inflight_bytes += send.size
+        self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
+
+    def lost(self, pending: PendingEntry) -> None:
+        """Another leader's entry replaced it."""
+        self._open.pop(pending.id.index, None)
+        self._lose(pending.id)
+
+    def on_applied(self, entries: Sequence[Entry]) -> None:
+        """Decides entries that this node answered early before a restart, or in an earlier term as leader."""
+        undecided = self.ledger.undecided if self.ledger is not None else None
+        if not undecided:
+            return
+        last = entries[-1].index
+        terms = {entry.index: entry.term for entry in entries}
+        for entry_id in [entry_id for entry_id in undecided if entry_id.index <= last]:
+            self._decide(entry_id, terms.get(entry_id.index))
+
+    def on_start(self, applied_index: int, term_at: Callable[[int], int | None]) -> None:
+        """Decides entries applied before this start; `term_at` is None for trimmed entries, which were committed."""
+        if self.ledger is None:
+            return
+        for entry_id in [entry_id for entry_id in self.ledger.undecided if entry_id.index <= applied_index]:
+            self._decide(entry_id, term_at(entry_id.index))
+
+    def expire(self, now_ms: int) -> None:
+        """Ends waits for disks that do not answer in time."""
+        if not self.waiting or self.waiting[0].deadline_ms > now_ms:
+            return
+        late = [wait for wait in self.waiting if wait.deadline_ms <= now_ms]
+        self.waiting = [wait for wait in self.waiting if wait.deadline_ms > now_ms]
+        for wait in late:
+            missing = ", ".join(map(str, self._missing(wait.index)))
+            remark = (
+                f"stored, and on the disks of a majority; not confirmed by every voter within {self._all_timeout_ms} ms"
+                + (f" (missing: node {missing})" if missing else "")
+            )
+            for send in wait.sends:
+                self._replies.unknown(send, remark)
+
+    def held_of(self, paths: Collection[ReplyTo]) -> list[Send]:
+        """The sends that came through one of `paths` and wait for every disk."""
+        return [send for wait in self.waiting for send in wait.sends if send.connection in paths]
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def window_messages(self) -> int:
+        """Messages that are answered and undecided: the largest possible loss if this node died now."""
+        return sum(self.ledger.undecided.values()) if self.ledger is not None else 0
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _stage(self, ack: int) -> Stage | None:
+        if ack == Ack.LEADER:
+            if not self._async_flush:
+                return Stage.SYNCED
+            return Stage.MEMORY if self._pool else Stage.WRITTEN
+        return Stage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
+
+    def _reached(self, stage: Stage, entry_id: EntryId, raw: RawNode) -> bool:
+        if entry_id.term != raw.term:
+            return False
+        index = entry_id.index
+        if stage is Stage.SYNCED:
+            return raw.persisted_index >= index
+        if self._written_term != raw.term:
+            return False
+        own = raw.status().node_id
+        if stage is Stage.WRITTEN:
+            return self._written.get(own, 0) >= index
+        voters = raw.membership.voter_ids
+        count = sum(self._written.get(voter, 0) >= index for voter in voters)
+        return 2 * count > len(voters)
+
+    def _answer(self, pending: PendingEntry, positions: Iterable[int]) -> None:
+        built = pending.built
+        due = [at for at in positions if at not in pending.muted]
+        if not due or built is None or self.ledger is None:
+            return
+        messages = sum(len(pending.sends[at].batch) or 1 for at in due)
+        if not self.ledger.note(pending.id, messages):
+            return  # answered when it is committed
+        rest = set(range(len(pending.sends))) - set(due)
+        try:
+            self._replies.stored(pending.sends, built, rest)
+        except Exception:
+            logger.exception("answering the sends of entry %s failed; their clients will time out", pending.id)
+        pending.muted.update(due)
+        window = self.window_messages
+        self.window_messages_max = max(self.window_messages_max, window)
+        if self._metrics is not None:
+            self._metrics.answered_early(messages, window)
+
+    def _look_at_all(self, raw: RawNode) -> None:
+        if raw.role is not Role.LEADER:
+            return
+        lowest = min(self._matches(raw).values(), default=-1)
+        done = [wait for wait in self.waiting if wait.index <= lowest]
+        if done:
+            self.waiting = [wait for wait in self.waiting if wait.index > lowest]
+            for wait in done:
+                try:
+                    wait.stored()
+                except Exception:
+                    logger.exception("answering sends of entry %d failed; their clients will time out", wait.index)
+
+    @staticmethod
+    def _matches(raw: RawNode) -> dict[NodeId, int]:
+        """Voter -> highest index known to be on its disk."""
+        status = raw.status()
+        known = {peer.node_id: peer.match_index for peer in status.peers} | {status.node_id: status.persisted_index}
+        return {voter: known.get(voter, -1) for voter in status.voters}
+
+    def _missing(self, index: int) -> list[NodeId]:
+        raw = self._raw
+        if raw.role is not Role.LEADER:
+            return []
+        return [voter for voter, match in self._matches(raw).items() if match < index]
+
+    def _decide(self, entry_id: EntryId, term: int | None) -> None:
+        assert self.ledger is not None
+        if term is None or term == entry_id.term:
+            self.ledger.kept(entry_id)
+        else:
+            self._lose(entry_id)
+
+    def _lose(self, entry_id: EntryId) -> None:
+        messages = self.ledger.lose(entry_id) if self.ledger is not None else 0
+        if not messages:
+            return
+        logger.error(
+            "%d messages of entry (term %d, index %d) were acknowledged early and are lost: another leader's entry "
+            "has replaced it. Their level was weaker than quorum+fsync, by their own request or by configuration",
+            messages,
+            *entry_id,
+        )
+        if self._metrics is not None:
+            self._metrics.lost_early(messages)
+
+
+class Twins:
+    """By identity. They are never proposed; their bytes are counted like those of any send."""
+
+    def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
+        """`give_back`: called with the number of bytes no longer in flight."""
+        self._early = early
+        self._give_back = give_back
+        self.waiting: dict[tuple[bytes, int], list[Send]] = {}
+        """By identity. Usually empty: check before a call."""
+
+    def add(self, send: Send) -> None:
+        """It waits for the outcome of the send with its identity."""
+        self.waiting.setdefault((send.producer_id, send.sequence), []).append(send)
+
+    def take(self, sends: Iterable[Send]) -> list[tuple[int, Send]]:
+        """(position in `sends`, twin) of all that wait for one of them, which is decided."""
+        if not self.waiting:
+            return []
+        return [
+            (at, twin)
+            for at, send in enumerate(sends)
+            if send.producer_id
+            for twin in self.waiting.pop((send.producer_id, send.sequence), ())
+        ]
+
+    def stored(self, sends: list[Send], built: Built) -> None:
+        """The sends are committed and applied: so are their twins."""
+        for at, twin in self.take(sends):
+            twin.connection.inflight_bytes -= twin.size
+            self._give_back(twin.size)
+            first, place = sends[at], built.positions[at]
+            position = place if isinstance(place, int) else place[0]
+            self._early.answer_stored(twin, first.slot.topic_id, first.queue_id, built.offsets[at], position)
+
+    def tell(
+        self, sends: list[Send], tell: Callable[[Send, str], None], remark: str, muted: Collection[int] = ()
+    ) -> None:
+        """Answers the sends, except those at the `muted` positions, and all their twins with `remark`. A failure to
+        answer one does not affect the others."""
+        for at, send in enumerate(sends):
+            if at not in muted:
+                contain("answering a send", tell, send, remark)
+        for _, twin in self.take(sends):
+            self._give_back(twin.size)
+            contain("answering a send", tell, twin, remark)
+
+    def of(self, paths: Collection[ReplyTo]) -> list[Send]:
+        """Those that came through one of `paths`."""
+        return [twin for twins in self.waiting.values() for twin in twins if twin.connection in paths]

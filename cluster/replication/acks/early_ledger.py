@@ -1,0 +1,147 @@
+"""DATA/EARLY: entries answered before they were committed and still undecided, and how many such entries were lost.
+
+After a restart, a node that was killed can report from it how many of its early answers were lost. One page,
+overwritten before each early answer is sent, and never synced: it survives the end of the process, not of the machine::
+
+     0 magic u32 "RMQE" | 4 crc u32 of bytes 8..(31 + 24 * count) | 8 format u16 | 10 reserved u16 | 12 count u32
+    16 lost_messages u64 | 24 lost_entries u64
+    32 count times: term u64 | index u64 | messages u32 | reserved u32
+
+A page that is torn or of another format counts as empty, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.storage.files.fs import File, FileSystem
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal
+from raftlog.types import EntryId
+
+logger = logging.getLogger(__name__)
+
+NAME = "EARLY"
+FORMAT = 1
+MAGIC = 0x524D5145
+RECORDS_MAX = 128
+_REST = struct.Struct(">HHIQQ")
+_RECORD = struct.Struct(">QQII")
+_RECORDS_AT = HEAD_SIZE + _REST.size
+PAGE = 4096
+
+
+class Totals(NamedTuple):
+    """Since the file was made."""
+
+    messages: int
+    entries: int
+
+
+def encode(records: dict[EntryId, int], lost: Totals) -> bytes:
+    """The page."""
+    rest = _REST.pack(FORMAT, 0, len(records), *lost) + b"".join(
+        [_RECORD.pack(term, index, messages, 0) for (term, index), messages in records.items()]
+    )
+    return seal(MAGIC, rest)
+
+
+def decode(page: bytes) -> tuple[dict[EntryId, int], Totals] | None:
+    """None if it is damaged or of another format."""
+    if len(page) < _RECORDS_AT:
+        return None
+    fmt, _, count, messages, entries = _REST.unpack_from(page, HEAD_SIZE)
+    end = _RECORDS_AT + count * _RECORD.size
+    if fmt != FORMAT or count > RECORDS_MAX or len(page) < end or not is_intact(MAGIC, page[:end]):
+        return None
+    rows = _RECORD.iter_unpack(page[_RECORDS_AT:end])
+    return {EntryId(term, index): count for term, index, count, _ in rows}, Totals(messages, entries)
+
+
+class Ledger:
+    """The file, and its content in memory. Event loop only; a write costs a few microseconds and no sync."""
+
+    def __init__(self, fs: FileSystem, directory: Path, room: int) -> None:
+        """`room`: entries that may be answered early and undecided at a time. Raises nothing: without the file there
+        are no early answers."""
+        self._fs = fs
+        self._path = directory / NAME
+        self.resize(room)
+        self._records: dict[EntryId, int] = {}
+        self.lost = Totals(0, 0)
+        self.failure = ""
+        """Why nothing can be recorded, so that there are no early answers."""
+        self._file: File | None = None
+        if fs.exists(self._path):
+            self._load()
+
+    def resize(self, room: int) -> None:
+        """Another `room`; entries that are answered stay, also if they are more."""
+        self.room = min(room, RECORDS_MAX)
+        """Entries."""
+
+    def _load(self) -> None:
+        try:
+            file = self._fs.open(self._path)
+            page = file.pread(PAGE, 0)
+            file.close()
+        except OSError as error:
+            logger.warning("it is unknown which sends were answered early before this start: %s", error)
+            return
+        found = decode(page)
+        if found is None:
+            logger.warning("it is unknown which sends were answered early before this start: %s is damaged", self._path)
+            return
+        self._records, self.lost = found
+
+    @property
+    def undecided(self) -> dict[EntryId, int]:
+        """Entry -> messages of it that were answered early."""
+        return self._records
+
+    def note(self, entry_id: EntryId, messages: int) -> bool:
+        """Returns True once it is written; False if there is no room or no file: then the answer must wait."""
+        known = self._records.get(entry_id)
+        if known is None and len(self._records) >= self.room:
+            return False
+        self._records[entry_id] = (known or 0) + messages
+        if self._write():
+            return True
+        if known is None:
+            del self._records[entry_id]
+        else:
+            self._records[entry_id] = known
+        return False
+
+    def kept(self, entry_id: EntryId) -> None:
+        """It was committed. Written with the next record: until then a restart would find the entry in its log."""
+        self._records.pop(entry_id, None)
+
+    def lose(self, entry_id: EntryId) -> int:
+        """Another entry replaced it; returns how many early answers are lost."""
+        messages = self._records.pop(entry_id, 0)
+        if messages:
+            self.lost = Totals(self.lost.messages + messages, self.lost.entries + 1)
+            self._write()
+        return messages
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self) -> bool:
+        try:
+            if self._file is None:
+                self._file = self._fs.open(self._path, create=True)
+            self._file.pwritev([encode(self._records, self.lost)], 0)
+        except OSError as error:
+            if not self.failure:
+                logger.warning("sends are no longer answered early, because that cannot be recorded: %s", error)
+            self.failure = str(error)
+            return False
+        self.failure = ""
+        return True

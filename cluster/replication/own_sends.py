@@ -1,0 +1,107 @@
+"""Sends that the broker makes for itself: no client waits for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.replication.acks.ack_levels import Ack
+from cluster.replication.message_batch import BatchMessage, Effect, Send, TopicSlot, message_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cluster.replication.identity import ConnectionSession
+    from cluster.replication.message_head import Schedule
+    from cluster.replication.outcome import Outcome, ReplyTo
+    from cluster.replication.proposals import Proposals
+    from statemachine.payload import RowKind
+
+
+class NoClient:
+    """In place of the connection of a send: it takes no answers."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.inflight_bytes = 0
+        self.session: ConnectionSession | None = None
+
+    def write(self, data: bytes) -> None:
+        """Drops it: nobody reads it."""
+
+
+def submit_own(
+    proposals: Proposals,
+    client: ReplyTo,
+    size: int,
+    slot: TopicSlot,
+    queue_id: int,
+    kind: RowKind,
+    done: Callable[[Outcome], None],
+    *,
+    batch: Sequence[BatchMessage] = (),
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_ms: int = 0,
+    born_host: bytes = b"",
+    reconsume_times: int = 0,
+    body: bytes = b"",
+    properties: bytes = b"",
+    tag_hash: int = 0,
+    unique_key: str = "",
+    schedule: Schedule | None = None,
+    failure: tuple[int, int] | None = None,
+    effect: Effect | None = None,
+    carried: int | None = None,
+) -> None:
+    """Queues a send of the broker's own: `size` bytes count against `client` until `done` is told its fate. The rest as
+    in Send."""
+    send = Send(
+        connection=client,
+        size=size,
+        origin=None,
+        oneway=True,
+        slot=slot,
+        queue_id=queue_id,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+        body=body,
+        properties=properties,
+        tag_hash=tag_hash,
+        unique_key=unique_key,
+        kind=kind,
+        producer_id=b"",
+        sequence=0,
+        low_sequence=0,
+        batch=tuple(batch),
+        received_ms=proposals.now_ms,
+        ack=Ack.QUORUM_FSYNC,
+        schedule=schedule,
+        failure=failure,
+        effect=effect,
+        carried=carried,
+        done=done,
+    )
+    client.inflight_bytes += size
+    proposals.bytes_inflight += size
+    proposals.submit_send(send)
+
+
+def submit_copies(
+    proposals: Proposals,
+    client: NoClient,
+    copies: Sequence[BatchMessage],
+    slot: TopicSlot,
+    queue_id: int,
+    kind: RowKind,
+    effect: Effect | None,
+    done: Callable[[Outcome], None],
+    carried: int | None = None,
+) -> int:
+    """Queues copies for one queue, which come into one entry together with `effect`; or the messages of the row that is
+    `carried` (see Send). Returns their bytes, roughly."""
+    size = sum([message_size(copy, slot) for copy in copies])
+    submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
+    return size

@@ -1,0 +1,302 @@
+"""Pulls of messages that the local log has no more: chosen by the items of index files, read from tiered segments.
+
+One answer comes from few requests, within the pull's limits. A consumer that reads on in order finds the next answer's
+bytes in the cache: they are fetched while it works on this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from typing import NamedTuple
+
+from cluster.broker.evicted.evicted_keys import EvictedPage
+from cluster.broker.evicted.evicted_pulls import Gone
+from cluster.broker.filters.judging import Judging
+from cluster.broker.filters.sql import SqlFilter
+from cluster.broker.pulls.filter_search import MESSAGE_UNITS, STEP_UNITS, Verdicts
+from cluster.broker.reads.message_lookup import BYTES_MAX
+from cluster.broker.reads.pull_values import Pull
+from cluster.broker.reads.row_scan import Found
+from cluster.broker.reads.stored_bodies import POSITION_SIZE, position_of
+from cluster.runtime.room import Room
+from cluster.runtime.work import Turns
+from cluster.tier.fetch.errors import DamagedError, NotTieredError
+from cluster.tier.fetch.object_reads import ObjectReads
+from cluster.tier.fetch.tier_log import TierLog, is_dense
+from cluster.tier.fetch.tier_queues import Items, TierQueues
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import stored_properties
+from raftlog.work import charge
+from statemachine.payload import ITEM
+
+logger = logging.getLogger(__name__)
+
+ITEMS_MAX = 1024
+"""Items that one pull looks at."""
+AHEAD_BYTES = 4 << 20
+"""Of the log, fetched ahead of a consumer that reads a dense queue in order."""
+AHEAD_MESSAGES = 64
+"""The same of a queue that is not dense: each may be a request."""
+ANSWERS_BYTES_MAX = 64 << 20
+"""Of answers that are being put together."""
+READERS_MAX = 4096
+"""Queues whose readers are known to read in order."""
+
+
+class Place(NamedTuple):
+    """How far a queue was read."""
+
+    next_offset: int
+    """Where its last answer said to go on."""
+    ahead: int
+    """Messages below this offset were asked for ahead."""
+
+
+class Chosen(NamedTuple):
+    """Items that a pull is to get."""
+
+    packed: bytes
+    offsets: list[int]
+    next_offset: int
+    """Where to go on if all of them can be read."""
+
+
+class OldReads:
+    """Answers pulls below the beginning of the local log (`cluster.broker.evicted.evicted_pulls`). Event loop only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        queues: TierQueues,
+        log: TierLog,
+        reads: ObjectReads,
+        turns: Turns | None = None,
+    ) -> None:
+        """`turns`: those of the node; None: of its own."""
+        self._loop = loop
+        self._turns = turns or Turns(loop.call_soon)
+        self._verdicts = Verdicts()
+        self._queues = queues
+        self._log = log
+        self._reads = reads
+        self._room = Room(ANSWERS_BYTES_MAX, loop.call_soon)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
+        """By (topic_id, queue_id)."""
+        self._failing: dict[tuple[int, int], None] = {}
+        """Queues whose last pull could not be answered, oldest first."""
+
+    def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
+        """Calls `done`, later: with messages at offsets from the pull's up to `stop`, or with why there are none."""
+        share = self._room.share()
+
+        def begin() -> None:
+            share.hold(pull.bytes_max)
+            self._start(answer())
+
+        async def answer() -> None:
+            found: Found | Gone | Exception
+            try:
+                found = await self.found(pull, stop)
+                self._works(pull)
+            except StoreError as error:
+                found = await self._told(pull, error)
+            except Exception as error:
+                logger.exception("tier: a pull of %s queue %d at %d failed", pull.topic, pull.queue_id, pull.offset)
+                found = error
+            finally:
+                share.hold(0)
+            done(found)
+
+        if self._room.fits(pull.bytes_max):
+            begin()
+        else:
+            self._room.wait(pull.bytes_max, begin)
+
+    async def _told(self, pull: Pull, error: StoreError) -> StoreError:
+        """The error in words for who pulls. The log has a line for the first pull of a queue that fails so."""
+        behind = None
+        try:
+            behind = await self._queues.after_segment(pull.topic_id, pull.queue_id, pull.offset)
+        except StoreError as why:
+            logger.debug("tier: where %s queue %d goes on is not known: %s", pull.topic, pull.queue_id, why)
+        offsets = f"offsets from {pull.offset} on" if behind is None else f"offsets {pull.offset} to {behind - 1}"
+        fix = error.fix
+        if isinstance(error, DamagedError):
+            onward = "" if behind is None else f"; to go on without these messages, read from offset {behind}"
+            fix = f"raftmq tier repair writes it again if a node still has it{onward}"
+        told = type(error)(f"{pull.topic} queue {pull.queue_id} {offsets}: {error.what}", fix)
+        queue = pull.topic_id, pull.queue_id
+        if queue not in self._failing:
+            logger.warning("tier: %s", told, extra={"topic": pull.topic, "queue": pull.queue_id})
+            self._failing[queue] = None
+            if len(self._failing) > READERS_MAX:
+                del self._failing[next(iter(self._failing))]
+        return told
+
+    def _works(self, pull: Pull) -> None:
+        """A pull of the queue succeeded."""
+        queue = pull.topic_id, pull.queue_id
+        if queue in self._failing:
+            del self._failing[queue]
+            logger.info("tier: %s queue %d is read again", pull.topic, pull.queue_id)
+
+    async def close(self) -> None:
+        """Gives up what is under way: nobody is answered any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def found(self, pull: Pull, stop: int) -> Found | Gone:
+        """What the pull gets. Raises StoreError."""
+        return await self._queues.beside_trims(lambda: self._read(pull, stop))
+
+    async def _read(self, pull: Pull, stop: int) -> Found | Gone:
+        queue = pull.topic_id, pull.queue_id
+        try:
+            items = _below(await self._queues.items(*queue, pull.offset, ITEMS_MAX), stop)
+        except NotTieredError:
+            return Gone(stop)
+        if not items.packed:
+            return Gone(stop)
+        if items.first_offset > pull.offset:
+            return Gone(items.first_offset)
+        chosen = _choose(items, pull)
+        if not chosen.packed:
+            return Found(0, b"", chosen.next_offset)
+        place, dense = self._places.get(queue), is_dense(items.packed)
+        in_order = place is not None and place.next_offset == pull.offset
+        messages = await self._log.messages(chosen.packed, dense=dense, blocks=dense and in_order)
+        whole = messages.count == len(chosen.offsets)
+        next_offset = chosen.next_offset if whole else chosen.offsets[messages.count]
+        ahead = next_offset
+        if place is not None and in_order and self._reads.keeps:
+            ahead = max(next_offset, place.ahead)
+            if ahead < next_offset + 2 * (next_offset - pull.offset):  # less than two answers like this one
+                ahead += self._read_ahead(items.packed[(ahead - items.first_offset) * ITEM.size :], dense=dense)
+        self._places[queue] = Place(next_offset, ahead)
+        self._places.move_to_end(queue)
+        if len(self._places) > READERS_MAX:
+            self._places.popitem(last=False)
+        read = chosen.packed[: messages.count * ITEM.size]
+        count, body = messages.count, messages.body
+        if isinstance(pull.wanted, SqlFilter):
+            count, body = await self._filtered(pull.puller.client.owner, read, body, pull.wanted)
+        return Found(count, body, next_offset, position_of(read, messages.count - 1))
+
+    async def _filtered(self, owner: Hashable, items: bytes, body: bytes, wanted: SqlFilter) -> tuple[int, bytes]:
+        """(how many, messages) that the filter wants, found out in turns."""
+        kept: list[bytes] = []
+        at = 0
+        for position, size in POSITION_SIZE.iter_unpack(items):
+            await self._turns.breathe(owner)
+            charge(MESSAGE_UNITS)
+            message = body[at : at + size]
+            at += size
+            judged = self._verdicts.judge(wanted, position, stored_properties(message))
+            if isinstance(judged, Judging):
+                while not judged.step(STEP_UNITS):
+                    await self._turns.breathe(owner)
+                judged = judged.verdict is True
+            if judged:
+                kept.append(message)
+        return len(kept), b"".join(kept)
+
+    def _read_ahead(self, rest: bytes, *, dense: bool) -> int:
+        """Has the first of these items fetched into the cache; how many."""
+        ahead = rest[: ITEM.size * (_fitting(rest, AHEAD_BYTES) if dense else AHEAD_MESSAGES)]
+        if ahead:
+            self._start(self._warm(ahead, dense=dense))
+        return len(ahead) // ITEM.size
+
+    async def _warm(self, items: bytes, *, dense: bool) -> None:
+        try:
+            await self._log.warm(items, dense=dense)
+        except StoreError as error:
+            logger.debug("tier: nothing is read ahead: %s", error)  # who pulls it is told
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _below(items: Items, stop: int) -> Items:
+    """Those with offsets below `stop`."""
+    return items._replace(packed=items.packed[: max(0, stop - items.first_offset) * ITEM.size])
+
+
+def _choose(items: Items, pull: Pull) -> Chosen:
+    """Within the pull's limits, but at least one if any has a wanted tag. An SQL92 filter needs the messages."""
+    tags = None if isinstance(pull.wanted, SqlFilter) else pull.wanted
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    total = 0
+    for offset, item in enumerate(ITEM.iter_unpack(items.packed), items.first_offset):
+        if tags is not None and item[3] not in tags:
+            continue
+        total += item[1]
+        if parts and (total > pull.bytes_max or len(parts) == pull.messages_max):
+            return Chosen(b"".join(parts), offsets, offset)
+        parts.append(ITEM.pack(*item))
+        offsets.append(offset)
+    return Chosen(b"".join(parts), offsets, items.next_offset)
+
+
+def _fitting(items: bytes, bytes_max: int) -> int:
+    """How many of the packed items lie in the first `bytes_max` bytes of log from the first one on."""
+    count = len(items) // ITEM.size
+    if not count:
+        return 0
+    until = POSITION_SIZE.unpack_from(items)[0] + bytes_max
+    return bisect_right(range(count), until, key=lambda at: sum(POSITION_SIZE.unpack_from(items, at * ITEM.size)))
+
+
+class OldPageReads:
+    """Implements `cluster.broker.evicted.evicted_keys.EvictedPages`. Event loop only."""
+
+    def __init__(self, queues: TierQueues, log: TierLog) -> None:
+        self._queues = queues
+        self._log = log
+
+    async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
+        """See EvictedPages. Raises StoreError."""
+        return await self._queues.beside_trims(lambda: self._page(topic_id, queue_id, offset, stop, count))
+
+    async def _page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
+        found = EvictedPage([], offset, [])
+        while offset < stop and len(found.messages) + len(found.unreadable) < count:
+            wanted = min(stop - offset, count - len(found.messages) - len(found.unreadable))
+            try:
+                items = await self._queues.items(topic_id, queue_id, offset, wanted)
+            except NotTieredError:
+                return found._replace(next_offset=stop)  # trimmed, up to what the nodes have
+            if items.first_offset >= stop:
+                return found._replace(next_offset=stop)
+            offset = await self._read(items, stop, found)
+            found = found._replace(next_offset=offset)
+            if _size(found) > BYTES_MAX:
+                break
+        return found
+
+    async def _read(self, items: Items, stop: int, found: EvictedPage) -> int:
+        """Adds these messages, but for those from `stop` on, until `found` has more than BYTES_MAX; the offset behind
+        the last."""
+        for number, offset in enumerate(range(items.first_offset, min(items.next_offset, stop))):
+            try:
+                one = await self._log.messages(items.packed[number * ITEM.size : (number + 1) * ITEM.size])
+            except DamagedError:
+                found.unreadable.append(offset)
+            else:
+                found.messages.append(one.body)
+                if _size(found) > BYTES_MAX:
+                    return offset + 1
+        return min(stop, items.next_offset)
+
+
+def _size(found: EvictedPage) -> int:
+    return sum(map(len, found.messages))

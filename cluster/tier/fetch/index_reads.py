@@ -1,0 +1,182 @@
+"""Queries by key of messages that the local log has no more: positions from index files, messages from tiered segments.
+
+As in the local index, equal hashes are not equal keys, and a position proves nothing: a message counts only if the
+index file lists it in a queue of the topic at that very position, and its bytes match the CRC there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import TypeVar
+
+from cluster.broker.evicted.evicted_pulls import evicted_position
+from cluster.broker.reads.message_lookup import BYTES_MAX, CANDIDATES_MAX, KeyQuery, Stored, is_wanted
+from cluster.tier.fetch.errors import NotTieredError
+from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.fetch.tier_queues import TierQueues
+from cluster.tier.store.errors import StoreError
+from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
+from raftlog.frame import FRAME_LENGTH_MAX
+from statemachine.broker_state import BrokerState
+from statemachine.payload import ITEM
+from statemachine.topics import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_READ = 4096
+"""Bytes of a message that are fetched before its size is known."""
+
+
+class EvictedKeyReads:
+    """Implements `cluster.broker.evicted.evicted_keys.EvictedKeys`. Event loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
+        self._loop = loop
+        self._queues = queues
+        self._log = log
+        self._state = state
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
+        """See EvictedKeys."""
+        self._start(self.found(topic, query), f"a query for the key {query.key} of {topic.name}", done)
+
+    def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
+        """See EvictedKeys."""
+        self._start(self._at(position), f"a query for the position {position}", done)
+
+    def _start(self, look: Coroutine[None, None, T], what: str, done: Callable[[T | Exception], None]) -> None:
+        async def answer() -> None:
+            found: T | Exception
+            try:
+                found = await look
+            except StoreError as error:
+                logger.warning("tier: %s: %s", what, error)
+                found = error
+            done(found)
+
+        task = self._loop.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Gives up what is under way: nobody is answered any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def found(self, topic: TopicConfig, query: KeyQuery) -> list[Stored]:
+        """The newest wanted messages below the local log, newest first. Raises StoreError."""
+        key = query.key.encode("utf-8", "replace")
+        end = evicted_position(self._state)
+        found: list[Stored] = []
+        size = read = 0
+        async with aclosing(self._queues.positions(topic.id, key, query.begin_ms, query.end_ms)) as positions:
+            async for position in positions:
+                if not self._state.kept.position <= position < end:
+                    continue
+                stored = await self._stored(topic, query, position)
+                read += 1
+                if stored is not None:
+                    found.append(stored)
+                    size += len(stored.data)
+                if len(found) == query.count_max or size > BYTES_MAX or read == CANDIDATES_MAX:
+                    break
+        return found
+
+    async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> Stored | None:
+        """The message at the position, None if the query does not want it."""
+        message = await self._unchecked(position)
+        if message is None or not is_wanted(message, topic.name, query):
+            return None
+        return await self._intact(topic, message, position)
+
+    async def _at(self, position: int) -> Stored | None:
+        """The message at the position, None if it is in no queue of a topic that there is."""
+        try:
+            message = await self._unchecked(position)
+        except NotTieredError:
+            return None
+        topic = None if message is None else self._state.topics.get(message.topic)
+        return None if message is None or topic is None else await self._intact(topic, message, position)
+
+    async def _intact(self, topic: TopicConfig, message: Message, position: int) -> Stored | None:
+        """The message, of which only unchecked bytes speak so far; None if no queue of the topic has it there."""
+        if not 0 <= message.queue_id < topic.queues or message.queue_offset < 0:
+            return None
+        try:
+            items = await self._queues.items(topic.id, message.queue_id, message.queue_offset, 1)
+        except NotTieredError:
+            return None
+        if items.first_offset != message.queue_offset or ITEM.unpack(items.packed)[0] != position:
+            return None
+        data = (await self._log.messages(items.packed)).body
+        return Stored(decode_message(data)[0], data)
+
+    async def _unchecked(self, position: int) -> Message | None:
+        """What the bytes at the position say; None if they say nothing."""
+        head = await self._log.part(position, FIRST_READ)
+        if len(head) < HEAD.size:
+            return None
+        total, magic = HEAD.unpack_from(head)[:2]
+        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD.size <= total <= FRAME_LENGTH_MAX:
+            return None
+        try:
+            return decode_message(head[:total] if total <= len(head) else await self._log.part(position, total))[0]
+        except MessageFormatError as error:
+            logger.warning("tier: no message can be read at position %d: %s", position, error)
+            return None
+
+
+Queue = tuple[int, int]
+Told = Callable[[int | Exception | None], None]
+
+
+class EvictedBoundReads:
+    """Implements `cluster.broker.evicted.evicted_bounds.EvictedBounds`. Event loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues) -> None:
+        self._loop = loop
+        self._queues = queues
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
+        """See EvictedBounds."""
+        self._start(lambda: self._queues.offset_by_time(*queue, time_ms), done)
+
+    def earliest_store_ms(self, queue: Queue, done: Told) -> None:
+        """See EvictedBounds."""
+        self._start(lambda: self._first_ms(queue), done)
+
+    async def close(self) -> None:
+        """Gives up what is under way: nobody is answered any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _first_ms(self, queue: Queue) -> int | None:
+        try:
+            items = await self._queues.items(*queue, 0, 1)
+        except NotTieredError:
+            return None
+        store_ms: int = ITEM.unpack(items.packed)[4]
+        return store_ms
+
+    def _start(self, look: Callable[[], Awaitable[int | None]], done: Told) -> None:
+        async def answer() -> None:
+            found: int | Exception | None
+            try:
+                found = await self._queues.beside_trims(look)
+            except StoreError as error:
+                logger.warning("tier: a search by time: %s", error)
+                found = error
+            done(found)
+
+        task = self._loop.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,260 @@
+"""Files in an object store: writes a set of files part by part, describes it, and brings it onto a disk again.
+
+A file is cut into parts of PART_BYTES, one object each. A part's name begins with that of the set that wrote it first,
+and has its content's hash. A later set may name the part as well; then it is not written again. Each part is read back
+before anything names it, and compared with its digest when it is brought onto a disk. The description is written last,
+so a set without one does not exist.
+
+Invariant: a removed name is never written again. Whoever writes takes parts only from the newest set, under their
+names, and writes everything else under a name of its own. So a DELETE that the network delays, for a part that only
+older sets name, cannot hit an object that a newer one needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
+from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, checksum_of
+from cluster.wire.json_text import MALFORMED
+from raftlog.checksums import crc32c
+
+SCHEMA = 1
+PART_BYTES = 16 << 20
+DESCRIPTION_BYTES_MAX = 64 << 20
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    """An object. `name` is below the folder of the set's owner."""
+
+    name: str
+    size: int
+    sha256: str
+    crc32c: int
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file: its parts, one behind the other."""
+
+    path: str
+    """Below the set's root, with / between folders."""
+    size: int
+    parts: list[StoredPart]
+
+
+class BadDescriptionError(ValueError):
+    """The object is no description of a set of files, or one of a newer release."""
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+class _Envelope(msgspec.Struct):
+    schema: int
+    crc32c: int
+    """Of the very bytes of `content`."""
+    content: msgspec.Raw
+
+
+Content = TypeVar("Content")
+
+
+def encode(content: object) -> bytes:
+    """The object's bytes."""
+    body = msgspec.json.encode(content)
+    return msgspec.json.encode(_Envelope(SCHEMA, crc32c(body), msgspec.Raw(body)))
+
+
+def decode(data: bytes, kind: type[Content]) -> Content:
+    """What `encode` was given. Raises BadDescriptionError."""
+    try:
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema > SCHEMA:
+            raise BadDescriptionError(
+                f"it has schema {schema}, this release reads schemas up to {SCHEMA}: written by a newer RaftMQ"
+            )
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        body = bytes(envelope.content)
+        if crc32c(body) != envelope.crc32c:
+            raise BadDescriptionError("its checksum does not fit")
+        return msgspec.json.decode(body, type=kind)
+    except MALFORMED as error:
+        raise BadDescriptionError(str(error)) from None
+
+
+TRIES = 3
+
+
+class DamagedObjectError(Exception):
+    """An object that is needed is missing or damaged. It was read TRIES times. The message names it."""
+
+
+async def read_object(store: ObjectStore, name: str, size: int, digest: str) -> bytes:
+    """The object with this size and SHA-256 (hexadecimal). Raises DamagedObjectError, StoreError."""
+    return await read_checked(
+        store, name, size, lambda data: sha256(data).hexdigest() == digest, "that is written down"
+    )
+
+
+async def read_checked(
+    store: ObjectStore, name: str, size: int, is_right: Callable[[bytes], bool], expected: str
+) -> bytes:
+    """The object with this size, if it `is_right`. `expected` says in a message which digest was wanted.
+    Raises DamagedObjectError, StoreError."""
+    why = ""
+    for _ in range(TRIES):
+        try:
+            data = await store.get_range(name, 0, size)
+        except NotFound:
+            why = "it is missing"
+            continue
+        except BadAnswer as error:
+            why = error.what
+            continue
+        if is_right(data):
+            return data
+        why = f"its digest is not the one {expected}"
+    raise DamagedObjectError(f"{store.root}/{name} was read {TRIES} times: {why}")
+
+
+async def parts_of(store: ObjectStore, folder: str, file: StoredFile) -> AsyncIterator[bytes]:
+    """The file's bytes, one part in memory at a time. Raises DamagedObjectError, StoreError."""
+    prefix = f"{folder}/" if folder else ""
+    for part in file.parts:
+        yield await read_object(store, prefix + part.name, part.size, part.sha256)
+
+
+async def fetch(store: ObjectStore, folder: str, file: StoredFile, root: Path) -> None:
+    """Writes the file below `root`, synced. Raises DamagedObjectError, StoreError, OSError, BadDescriptionError."""
+    target = root / check_path(file.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as out:
+        async for data in parts_of(store, folder, file):
+            out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def check_path(path: str) -> str:
+    """The path itself. Raises BadDescriptionError if a file of this path could lie outside its root."""
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts:
+        raise BadDescriptionError(f"it names a file {path!r}")
+    return path
+
+
+def check_files(files: list[StoredFile]) -> None:
+    """Raises BadDescriptionError unless the parts can be what the files say."""
+    for file in files:
+        check_path(file.path)
+        if sum(part.size for part in file.parts) != file.size or not all(map(_is_possible, file.parts)):
+            raise BadDescriptionError(f"the parts of {file.path} do not add up")
+
+
+def _is_possible(part: StoredPart) -> bool:
+    return 0 < part.size <= max(PART_BYTES, OBJECT_BYTES_MAX)
+
+
+COPIES_MAX = 4
+"""Names tried for one part in a row."""
+
+
+class Chunk(NamedTuple):
+    """Bytes of a file, and their sums. Who reads them computes these: on a node, off the event loop."""
+
+    data: bytes
+    sha256: str
+    """Hexadecimal."""
+    crc32c: int
+
+
+def chunk_of(data: bytes) -> Chunk:
+    """30 ms for a part."""
+    return Chunk(data, sha256(data).hexdigest(), crc32c(data))
+
+
+class FileSource(NamedTuple):
+    """A file to be written."""
+
+    path: str
+    """Below the set's root."""
+    size: int
+    read: Callable[[int, int], Awaitable[Chunk]]
+    """(start, size) -> exactly as many bytes. Raises OSError, EOFError."""
+
+
+class SetWriter:
+    """Writes one set. One part is in memory at a time."""
+
+    def __init__(self, store: ObjectStore, folder: str, prefix: str, known: Iterable[StoredFile] = ()) -> None:
+        """`folder`: "" or what all names are below. `prefix` begins the names of new parts, and no other set's has it.
+        `known`: the newest set's files, whose parts are taken where the content is the same."""
+        self._store = store
+        self._folder = f"{folder}/" if folder else ""
+        self._prefix = prefix
+        self._known = {(part.sha256, part.size): part for file in known for part in file.parts}
+        self.bytes_new = 0
+        """Written, rather than found in the set before."""
+
+    async def write(self, source: FileSource) -> StoredFile:
+        """Raises StoreError, and what the source raises."""
+        parts = []
+        for start in range(0, source.size, PART_BYTES):
+            chunk = await source.read(start, min(PART_BYTES, source.size - start))
+            parts.append(await self._put(chunk))
+            del chunk  # before the next one is read
+        return StoredFile(source.path, source.size, parts)
+
+    async def _put(self, chunk: Chunk) -> StoredPart:
+        data, digest, crc = chunk
+        known = self._known.get((digest, len(data)))
+        if known is not None and await self._holds(known):
+            return known
+        for copy in range(COPIES_MAX):
+            name = f"{self._prefix}-{digest[:32]}{f'-{copy}' if copy else ''}.part"
+            part = StoredPart(name, len(data), digest, crc)
+            try:
+                await self._store.create(self._folder + name, data)
+                self.bytes_new += len(data)
+            except AlreadyExists:
+                pass  # an earlier attempt wrote it, or this one's answer was lost: it is read back like any other
+            if await self._holds(part):
+                self._known[digest, len(data)] = part
+                return part
+        raise BadAnswer(f"{name} read back wrong under {COPIES_MAX} names", "look at the store")
+
+    async def _holds(self, part: StoredPart) -> bool:
+        """Whether the object has the part's content."""
+        name = self._folder + part.name
+        try:
+            if (await self._store.head(name)).size != part.size:
+                return False
+            crc = await checksum_of(self._store, name, part.size)
+        except (NotFound, BadAnswer):
+            return False
+        return crc == part.crc32c
+
+    async def write_description(self, name: str, body: bytes) -> None:
+        """The last object of a set. Raises StoreError: AlreadyExists if the name has another content, BadAnswer if it
+        reads back wrong. A wrong one stays: who reads it sees that its checksum does not fit."""
+        full = self._folder + name
+        try:
+            await self._store.create(full, body)
+        except AlreadyExists:
+            if not await self._is(full, body):
+                raise
+        if not await self._is(full, body):
+            raise BadAnswer(f"{name} read back wrong", "look at the store")
+
+    async def _is(self, full: str, body: bytes) -> bool:
+        try:
+            return (await self._store.get(full, len(body))).data == body
+        except (NotFound, BadAnswer):
+            return False

@@ -1,0 +1,1 @@
+"""Means of faults: power cuts, flipped bytes, attackers, and the preloaded shim."""

@@ -1,0 +1,131 @@
+"""Runs the process that attacks (`jepsen_like.hostile.attacker`) and hears of its rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from jepsen_like.hostile.attacker import Orders
+from jepsen_like.hostile.wire import Target
+from jepsen_like.live.subjects.processes import Processes
+
+if TYPE_CHECKING:
+    from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+
+READY_S = 60.0
+_END_S = 10.0
+
+
+class Round(msgspec.Struct):
+    """One round of an attack as it was told: at its start, and once more when it is over."""
+
+    attack: str
+    node: int
+    round: int
+    at_ns: int = 0
+    """Time of its start on the clock of the history; 0 in what is told at the end."""
+    sent: int = 0
+    answered: int = 0
+    closed: int = 0
+    wrong: list[str] = []
+    took_s: float = -1.0
+    error: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """True if this reports the round's end."""
+        return self.took_s >= 0
+
+
+class AssaultError(OSError):
+    """The attacker could not begin: what it said."""
+
+
+def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: int, size: float) -> Orders:
+    """Attack these nodes at their own ports, not through the proxies. Raises OSError if the leader does not answer."""
+    targets = [Target(node.id, node.namesrv_port, node.peer_port, node.admin_port) for node in subject.nodes]
+    cluster = str(subject.request(leader, "GET", "/v1/status")["cluster_id"])
+    return Orders(targets, leader, cluster, attacks, seed, size)
+
+
+class Assault:
+    """Plays rounds while it is entered. Raises AssaultError if the attacker is not ready in time."""
+
+    def __init__(self, processes: Processes, orders: Orders, on_round: Callable[[Round], None]) -> None:
+        """`on_round` is called on a thread of its own, twice per round."""
+        self._orders = orders
+        self._on_round = on_round
+        self._processes = processes
+        self._ready = threading.Event()
+        self._noise: list[str] = []
+        self.died = False
+        """True if the attacker ended without being told to."""
+
+    def __enter__(self) -> Self:
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "jepsen_like.hostile.attacker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+        self._processes.own(self._child.pid)
+        self._listener = threading.Thread(target=self._listen, name="raftmq-chaos-assault", daemon=True)
+        self._listener.start()
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.write(msgspec.json.encode(self._orders).decode() + "\n")
+            self._child.stdin.flush()
+        if not self._ready.wait(READY_S) or not self._listener.is_alive():
+            self._end()
+            raise AssaultError(f"the attacker could not begin: {' | '.join(self._noise[-3:]) or 'it said nothing'}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.died = self._child.poll() is not None
+        self._end()
+
+    @property
+    def noise(self) -> list[str]:
+        """The last five lines of the attacker's output that report no round: they say why it died."""
+        return self._noise[-5:]
+
+    def _end(self) -> None:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._listener.join(_END_S)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+    def _listen(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            self._hear(line)
+        self._ready.set()
+
+    def _hear(self, line: str) -> None:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            if "ready" in row:
+                self._ready.set()
+            else:
+                self._on_round(msgspec.convert(row, Round))
+        except (ValueError, TypeError):
+            self._noise.append(line.strip())

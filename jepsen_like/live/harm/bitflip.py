@@ -1,0 +1,127 @@
+"""Bytes of a node's files that are changed behind its back, and what became of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from enum import Enum
+from operator import ne
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.storage.files import layout
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
+from statemachine.rows.kv import TABLE_SUFFIX
+
+BEHIND_END = 256 << 10
+"""Bytes at the end of the log that are left alone: a node may still hold them in memory and never read them."""
+
+
+CHUNK = 64 << 10
+"""Compared at once; only chunks that differ are looked at byte by byte."""
+
+
+class Kind(Enum):
+    """The kind of file that a byte is in."""
+
+    SEALED = "sealed segment"
+    ACTIVE = "active segment"
+    INDEX = "index of a segment"
+    TABLE = "table of the state"
+
+
+class Flip(NamedTuple):
+    """One byte that was changed."""
+
+    node: int
+    kind: Kind
+    path: Path
+    offset: int
+    before: int
+    after: int
+    position: int
+    """Byte position in the log; -1 outside it."""
+
+    @property
+    def is_there(self) -> bool:
+        """True if the file still has the changed byte. A file that was replaced or set aside has not."""
+        try:
+            return read_byte(self.path, self.offset) == self.after
+        except OSError:
+            return False
+
+    def __str__(self) -> str:
+        """Says in words which byte of which file and node was changed."""
+        return f"byte {self.offset:,} of {self.path.name} ({self.kind.value}) on node {self.node}"
+
+
+def read_byte(path: Path, offset: int) -> int:
+    """Raises OSError, also where the file has no such byte."""
+    with path.open("rb") as file:
+        data = os.pread(file.fileno(), 1, offset)
+    if not data:
+        raise OSError(f"{path} ends before byte {offset}")
+    return data[0]
+
+
+def flip(node: int, data: Path, kind: Kind, rng: random.Random, end_position: int) -> Flip | None:
+    """Changes one byte of the node whose directory is `data`; None if there is no such file now.
+
+    `end_position` is where its log is known to reach: only bytes that frames are made of are changed.
+    """
+    for _ in range(20):
+        found = _choose(data, kind, rng, end_position)
+        if found is None:
+            return None
+        path, offset, position = found
+        try:
+            with path.open("r+b") as file:
+                before = os.pread(file.fileno(), 1, offset)
+                if before:
+                    after = before[0] ^ rng.randrange(1, 256)
+                    os.pwrite(file.fileno(), bytes([after]), offset)
+                    return Flip(node, kind, path, offset, before[0], after, position)
+        except OSError:
+            continue  # a table that was merged into another meanwhile
+    return None
+
+
+def _choose(data: Path, kind: Kind, rng: random.Random, end_position: int) -> tuple[Path, int, int] | None:
+    """(file, offset in it, log position or -1)."""
+    if kind is Kind.TABLE or kind is Kind.INDEX:
+        folder, suffix = (layout.STATE, TABLE_SUFFIX) if kind is Kind.TABLE else (layout.LOG, layout.INDEX_SUFFIX)
+        files = sorted(path for path in (data / folder).iterdir() if path.suffix == suffix and path.stat().st_size)
+        if not files:
+            return None
+        path = rng.choice(files)
+        return path, rng.randrange(path.stat().st_size), -1
+    bases = _segments(data)
+    spans = [(base, following) for base, following in itertools.pairwise(bases) if following > base]
+    if kind is Kind.ACTIVE or not spans:
+        spans = [(bases[-1], end_position - BEHIND_END)]
+    base, end = rng.choice(spans)
+    if end <= base:
+        return None
+    position = rng.randrange(base, end)
+    return data / layout.LOG / layout.segment_name(base), LOCAL_HEADER_SIZE + position - base, position
+
+
+def different_bytes(first: Path, second: Path) -> int:
+    """Bytes of frames in which two stopped nodes' logs differ, over the segments that both have. Local headers, and
+    what was made ahead of the shorter one's last frame, are not compared. Raises OSError.
+    """
+    different = 0
+    for name in map(layout.segment_name, sorted(set(_segments(first)) & set(_segments(second)))):
+        one, other = ((data / layout.LOG / name).read_bytes() for data in (first, second))
+        length = min(len(one), len(other))
+        for at in range(LOCAL_HEADER_SIZE, length, CHUNK):
+            here = slice(at, min(at + CHUNK, length))
+            if one[here] != other[here]:
+                different += sum(map(ne, one[here], other[here]))
+    return different
+
+
+def _segments(data: Path) -> list[int]:
+    """Base positions of a node's segments, ascending."""
+    return layout.segment_bases([path.name for path in (data / layout.LOG).iterdir()])

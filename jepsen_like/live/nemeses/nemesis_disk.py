@@ -1,0 +1,174 @@
+"""Faults of disks and clocks, through the node's own failpoints and the preloaded shim."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import cast
+
+from jepsen_like.live.nemeses.nemesis_seam import Effect, HasDisks, HasFailpoints, Nemesis, Stage
+from jepsen_like.live.subjects.subject import Capability
+
+_FAILPOINTS = frozenset({Capability.FAILPOINTS})
+_POLL_S = 0.1
+_RESUME_S = 15.0
+"""Seconds for a log that waited for space to go on once there is some."""
+
+
+def _failpoint(
+    stage: Stage, node: int, point: str, action: str, hold_s: float, then: Callable[[], object] = lambda: None
+) -> Effect:
+    """The point acts for `hold_s`, `then` happens at its beginning. Felt if it was hit, or if the node stopped itself
+    because of it.
+    """
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    before = subject.failpoint_hits(node)[point]
+    subject.set_failpoint(node, point, action)
+    then()
+    hits = _watch(stage, node, point, hold_s) - before
+    stopped = not stage.subject.is_running(node)
+    if not stopped:
+        try:
+            subject.set_failpoint(node, point, "off")
+        except OSError:
+            stopped = True  # the node ends itself because of the fault
+    told = f"{point} {action} on node {node} for {hold_s:.1f} s: hit {max(0, hits)} times"
+    return Effect(hits > 0 or stopped, told + ", the node stopped" * stopped, {"hits": hits, "stopped": float(stopped)})
+
+
+def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
+    """The highest number of hits seen until the time is over or the node is gone; one that is held now counts too."""
+    subject = cast(HasFailpoints, stage.subject)
+    hits = 0
+    deadline = stage.clock() + hold_s
+    while stage.subject.is_running(node):
+        with contextlib.suppress(OSError):  # busy or gone; is_running tells
+            hits = max(hits, subject.failpoint_hits(node)[point] + subject.failpoint_waiting(node)[point])
+        if stage.clock() >= deadline:
+            break
+        stage.sleep(min(_POLL_S, hold_s))
+    return hits
+
+
+def slow_disk(stage: Stage, hold_s: float) -> Effect:
+    """Makes every sync of the log take many times as long."""
+    factor = stage.rng.choice((20, 50, 100))
+    return _failpoint(stage, stage.some(), "append.fdatasync", f"slow:{factor}x", hold_s)
+
+
+def held_disk(stage: Stage, hold_s: float) -> Effect:
+    """A sync of the log does not return."""
+    return _failpoint(stage, stage.some(), "append.fdatasync", "hold", hold_s)
+
+
+def full_disk(stage: Stage, hold_s: float) -> Effect:
+    """No space left for the log: the node waits, and goes on by itself. One that does not has failed the fault."""
+    node = stage.some()
+    disks = cast(HasDisks, stage.subject)  # it has failpoints, and then it has this
+    before, _ = disks.disk(node)
+    effect = _failpoint(stage, node, "append.write", "error:ENOSPC", hold_s)
+    if not stage.subject.is_running(node):
+        return effect._replace(happened=False, told=f"{effect.told}: it should have waited")
+    deadline, waits, parkings = stage.clock() + _RESUME_S, True, 0
+    while waits and stage.clock() < deadline:
+        stage.sleep(_POLL_S)
+        with contextlib.suppress(OSError):
+            parkings, waits = disks.disk(node)
+    parkings = max(0, parkings - before)
+    told = f"{effect.told}; its log waited {parkings} times and {'STILL WAITS' if waits else 'goes on'}"
+    return Effect(effect.happened and not waits, told, {**effect.numbers, "parkings": float(parkings)})
+
+
+def failing_disk(stage: Stage, hold_s: float) -> Effect:
+    """A sync of the log, or of term and vote, fails."""
+    if stage.rng.random() < 0.7:
+        return _failpoint(stage, stage.some(), "append.fdatasync", "error:EIO", hold_s)
+    node = stage.followers()[0]  # a follower votes when the leader is killed, and must write that down
+    leader = stage.leader()
+    effect = _failpoint(stage, node, "hardstate.fdatasync", "error:EIO", hold_s, lambda: stage.strike([leader]))
+    return effect._replace(told=f"{effect.told}; the leader was killed to make it vote")
+
+
+def _power(stage: Stage, nodes: list[int], hold_s: float) -> Effect:
+    assert stage.power is not None
+    if hold_s and stage.rng.random() < 0.6:
+        _delay_syncs(stage, nodes)
+    in_flight = stage.load.counts.in_flight
+    numbers = stage.power.cut(nodes, stage.rng)
+    stage.power_failures += int(numbers["nodes"])
+    stage.sleep(hold_s)
+    stage.start_all()
+    told = (
+        f"power lost on node {', '.join(map(str, nodes))} with {in_flight} sends in flight: "
+        f"{numbers['writes']:.0f} unsynced writes ({numbers['bytes']:.0f} bytes) undone, {numbers['kept']:.0f} kept"
+    )
+    return Effect(numbers["nodes"] == len(nodes), told, numbers)
+
+
+def _delay_syncs(stage: Stage, nodes: list[int]) -> None:
+    """Makes syncs late, so that the blow falls between an append and its sync, where it hurts."""
+    subject = cast(HasFailpoints, stage.subject)  # it has the capability, or the fault is not dealt
+    for node in nodes:
+        if stage.subject.is_running(node):
+            subject.set_failpoint(node, "append.fdatasync", "delay:300ms")
+    stage.sleep(stage.rng.uniform(0.05, 0.4))
+
+
+def power_loss_one(stage: Stage, hold_s: float) -> Effect:
+    """The leader or any node."""
+    return _power(stage, [stage.some()], min(hold_s, 1.0))
+
+
+def power_loss_majority(stage: Stage, hold_s: float) -> Effect:
+    """A majority, the leader among them."""
+    return _power(stage, stage.majority(), min(hold_s, 0.5))
+
+
+def power_loss_all(stage: Stage, hold_s: float) -> Effect:
+    """Cuts the power of every node, and soon again, twice or three times: recovery itself is interrupted."""
+    effect = _power(stage, stage.subject.node_ids, min(hold_s, 0.2))
+    for _ in range(stage.rng.randrange(2, 4)):
+        stage.sleep(stage.rng.uniform(0.3, 1.5))
+        again = _power(stage, [node for node in stage.subject.node_ids if stage.subject.is_running(node)], 0.0)
+        effect = Effect(effect.happened, f"{effect.told}; again after a moment: {again.told}", effect.numbers)
+    return effect
+
+
+def clock_skew(stage: Stage, hold_s: float) -> Effect:
+    """A node's wall clock jumps, forward or back, and jumps again."""
+    assert stage.clocks is not None
+    node = stage.some()
+    before = stage.clocks.skewed_readings(node)
+    offset_ms = stage.rng.choice((-1, 1)) * stage.rng.choice((250, 5_000, 45_000, 3_600_000))
+    stage.clocks.skew(node, offset_ms)
+    stage.sleep(hold_s / 2)
+    stage.clocks.skew(node, offset_ms // 2)
+    stage.sleep(hold_s / 2)
+    readings = stage.clocks.skewed_readings(node) - before
+    stage.clocks.skew(node, 0)
+    told = f"wall clock of node {node} {offset_ms / 1000:+g} s, then {offset_ms / 2000:+g} s: read {readings} times"
+    return Effect(readings > 0, told, {"offset_ms": offset_ms, "readings": readings})
+
+
+NEMESES = (
+    Nemesis("slow-disk", "syncs of the log take 20 to 100 times as long", slow_disk, _FAILPOINTS),
+    Nemesis("held-disk", "a sync of the log does not return", held_disk, _FAILPOINTS),
+    Nemesis("full-disk", "no space left for the log, which waits until there is", full_disk, _FAILPOINTS),
+    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
+    Nemesis(
+        "power-loss-one",
+        "a node loses power, and with it what it never synced",
+        power_loss_one,
+        frozenset({Capability.POWER}),
+    ),
+    Nemesis(
+        "power-loss-majority", "a majority loses power at once", power_loss_majority, frozenset({Capability.POWER})
+    ),
+    Nemesis(
+        "power-loss-all",
+        "every node loses power, some again while they recover",
+        power_loss_all,
+        frozenset({Capability.POWER}),
+    ),
+    Nemesis("clock-skew", "a node's wall clock jumps", clock_skew, frozenset({Capability.CLOCK})),
+)

@@ -1,0 +1,38 @@
+"""Hostile clients as faults: each attack by its name. Named alone they are played together (`story_hostile`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jepsen_like.hostile.attacks import ATTACKS
+from jepsen_like.live.harm.assault import Assault, Round, orders_for
+from jepsen_like.live.nemeses.nemesis_seam import Effect, Nemesis, Stage
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subjects.subject import Capability
+
+DEALT_SIZE = 0.25
+"""Among other faults an attack is one of many: a quarter of its size."""
+
+
+def _apply(name: str) -> Callable[[Stage, float], Effect]:
+    def apply(stage: Stage, hold_s: float) -> Effect:
+        subject = stage.subject
+        assert isinstance(subject, RaftMQSubject), "Capability.CLIENTS is that of our own nodes"
+        orders = orders_for(subject, stage.leader(), [name], stage.rng.getrandbits(32), DEALT_SIZE)
+        rounds: list[Round] = []
+        with Assault(subject.processes, orders, rounds.append):
+            stage.sleep(max(hold_s, orders.every_s))
+        done = [each for each in rounds if each.is_over]
+        told = f"{len(done)} rounds, {sum(each.sent for each in done)} requests"
+        wrong = [text for each in done for text in each.wrong]
+        return Effect(bool(done), "; ".join([told, *wrong[:1]]), {"rounds": len(done), "wrong": len(wrong)})
+
+    return apply
+
+
+NEMESES = tuple(
+    Nemesis(
+        attack.name, attack.does, _apply(attack.name), frozenset({Capability.CLIENTS}), is_mixed=False, is_hostile=True
+    )
+    for attack in ATTACKS.values()
+)

@@ -1,0 +1,142 @@
+"""Named scenarios, and everything the harness knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cluster.config.source import nearest
+from cluster.errors import ExitCode, LocalError
+from jepsen_like.hostile import drawn, turns
+from jepsen_like.live.nemeses import (
+    nemesis_disk,
+    nemesis_hostile,
+    nemesis_members,
+    nemesis_network,
+    nemesis_process,
+    nemesis_story,
+)
+from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+
+NEMESES: dict[str, Nemesis] = {
+    nemesis.name: nemesis
+    for nemesis in (
+        *nemesis_process.NEMESES,
+        *nemesis_network.NEMESES,
+        *nemesis_disk.NEMESES,
+        *nemesis_story.NEMESES,
+        *nemesis_members.NEMESES,
+        *nemesis_hostile.NEMESES,
+    )
+}
+"""Every fault by name."""
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "membership": tuple(nemesis.name for nemesis in nemesis_members.NEMESES),
+    "hostile": tuple(nemesis.name for nemesis in nemesis_hostile.NEMESES),
+    "turns": tuple(attack.name for attack in (*turns.ATTACKS, *drawn.ATTACKS)),
+}
+"""Names for several faults at once."""
+_MEMBERS = FAMILIES["membership"]
+
+
+class Scenario(NamedTuple):
+    """A fixed set of faults under a name."""
+
+    name: str
+    does: str
+    nemeses: tuple[str, ...] = ()
+    waits_for: str | None = None
+    """The feature that has to be built before this can be run; such a scenario ends as unsupported."""
+    subjects: tuple[str, ...] = ("raftmq", "pysyncobj")
+    is_scripted: bool = False
+    """It plays acts (`jepsen_like.live.stories.story_table`), not faults dealt at random; `--time` does not apply."""
+    files_max: int | None = None
+    """Limit of files and connections that each node may have open; None: as many as the harness."""
+
+
+_BUILT = (
+    Scenario("quiet", "no faults at all: the harness itself must find nothing"),
+    Scenario("kill-one", "a follower is killed again and again", ("kill-one",)),
+    Scenario("kill-leader", "the leader is killed again and again", ("kill-leader",)),
+    Scenario("kill-majority", "a majority is killed at once", ("kill-majority",)),
+    Scenario("kill-all", "every node is killed at once", ("kill-all",)),
+    Scenario("pause", "nodes stand still and wake up again", ("pause-one", "pause-leader")),
+    Scenario("partitions-halves", "a minority apart from the majority", ("partition-halves",)),
+    Scenario("partitions-ring", "every node sees a majority, no two the same", ("partition-ring",)),
+    Scenario("partitions-one-way", "messages pass in one direction only", ("partition-one-way",)),
+    Scenario("acks-lost", "only acknowledgements are lost: entries are pushed again and taken once", ("acks-lost",)),
+    Scenario("partitions-leader", "the leader isolated, and cut off again and again",
+             ("isolate-leader", "flapping-leader")),
+    Scenario("part-kill", "cut off a minority, kill one of the rest, make them the majority", ("part-kill",)),
+    Scenario("pause-kill", "the same with pauses", ("pause-kill", "stutter-kill")),
+    Scenario("swizzle", "nodes cut off one by one, let back in another order", ("swizzle",)),
+    Scenario("power-loss", "unsynced writes vanish, on one node, a majority, all",
+             ("power-loss-one", "power-loss-majority", "power-loss-all"), subjects=("raftmq",)),
+    Scenario("rolling-restart", "one node after the other, under load", ("rolling-restart",)),
+    Scenario("slow-network", "delay and jitter on every edge", ("slow-network",)),
+    Scenario("slow-disk", "syncs of one node's log take far too long, or do not return",
+             ("slow-disk", "held-disk"), subjects=("raftmq",)),
+    Scenario("full-disk", "no space left for one node's log", ("full-disk",), subjects=("raftmq",)),
+    Scenario("failing-disk", "syncs fail with EIO", ("failing-disk",), subjects=("raftmq",)),
+    Scenario("clock-skew", "wall clocks jump", ("clock-skew",), subjects=("raftmq",)),
+    Scenario("leader-ping-pong", "leadership handed round and round", ("leader-ping-pong",), subjects=("raftmq",)),
+    Scenario("traffic-x5", "five times the load, and a leader that dies under it", ("traffic-x5", "kill-leader")),
+    Scenario("membership-churn", "nodes join, leave and replace each other under load, among kills and partitions",
+             (*_MEMBERS, "kill-leader", "isolate-leader"), subjects=("raftmq",)),
+    Scenario("hostile", "clients that mean harm: every attack at once, beside honest ones", FAMILIES["hostile"],
+             subjects=("raftmq",)),
+    Scenario("hostile-few-files", "300 idle connections to nodes that may have 256 files and connections open",
+             ("idle-connections",), subjects=("raftmq",), files_max=256),
+    Scenario("report-000", "the leader killed, stopped, cut off from the store at each step of an upload: all of the"
+             " log is there once, and is read from there", subjects=("raftmq",), is_scripted=True),
+    Scenario("report-001", "metadata made on one leader is there on every other, after restarts without it and after"
+             " 200 role switches", subjects=("raftmq",), is_scripted=True),
+    Scenario("bitflip-minority", "bytes rot in files of one node after another: never served, never spread, repaired",
+             subjects=("raftmq",), is_scripted=True),
+    Scenario("report-002", "50 kills while the log grows to 2 GiB: restarts scan little, no queue loses a row",
+             subjects=("raftmq",), is_scripted=True),
+    Scenario("failover", "100 kills of the leader: how long each client waits", subjects=("raftmq",), is_scripted=True),
+    Scenario("frozen-leader", "the leader hangs 30 times: how long each client waits", subjects=("raftmq",),
+             is_scripted=True),
+    Scenario("isolated-leader", "the leader is cut off from the others 30 times: how long each client waits",
+             subjects=("raftmq",), is_scripted=True),
+    Scenario("graceful", "50 orderly stops of the leader: no send fails, and nobody waits long",
+             subjects=("raftmq",), is_scripted=True),
+)  # fmt: skip
+
+_WAITING = (
+    Scenario("report-004-surge", "a surge of traffic is held at the configured limits", waits_for="flow control"),
+)
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (*_BUILT, *_WAITING)}
+"""Every scenario by name, those that wait for a feature too."""
+
+
+def scenario_named(name: str) -> Scenario:
+    """Raises LocalError naming the nearest."""
+    if name not in SCENARIOS:
+        raise _unknown("scenario", name, SCENARIOS)
+    return SCENARIOS[name]
+
+
+def nemeses_named(names: str) -> list[Nemesis]:
+    """A list like "kill-leader,membership". Raises LocalError naming the nearest to the one that is none."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise _unknown("nemesis", names, NEMESES)
+    for name in wanted:
+        if name not in NEMESES and name not in FAMILIES:
+            raise _unknown("nemesis", name, [*NEMESES, *FAMILIES])
+    single = [each for name in wanted for each in FAMILIES.get(name, (name,))]
+    return [NEMESES[name] for name in dict.fromkeys(single)]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> LocalError:
+    names = list(known)
+    match = nearest(name, names)
+    return LocalError(
+        f"there is no {kind} {name!r}",
+        f"there are {', '.join(names)}",
+        f"raftmq chaos run --{kind} {match}" if match else "raftmq chaos list",
+        ExitCode.USAGE,
+    )

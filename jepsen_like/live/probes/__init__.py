@@ -1,0 +1,1 @@
+"""What is looked at and sent beside the log workload while a run goes on."""

@@ -1,0 +1,137 @@
+"""Nodes of a subject that come and go, while faults and load go on.
+
+Every change is asked for again until the cluster says that it is as wished: a leader may be gone or changing, another
+change under way, an answer lost. What was meant to happen and did not within MEMBERS_S is a fault without effect.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.config.loading import load
+from cluster.errors import LocalError
+from cluster.members.joining import add_request, make_directory
+from cluster.peer.secret import path_of
+from cluster.peer.secret_files import copy
+from raftlog.storage.files.fs import OsFileSystem
+from raftmq.local.admin_http import AdminApi
+from raftmq.local.waiting import until
+
+if TYPE_CHECKING:
+    from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+
+MEMBERS_S = 120.0
+TOLD_S = 20.0
+POLL_S = 0.1
+
+View = dict[str, Any]
+"""`GET /v1/members`."""
+
+
+class LiveMembers:
+    """Implements ChangesMembers for a cluster of real processes."""
+
+    def __init__(self, subject: RaftMQSubject) -> None:
+        self._subject = subject
+        self._clock = time.monotonic
+
+    def view(self) -> View | None:
+        """The members as the leader knows them; None while nobody can tell."""
+        for api in self._apis():
+            with suppress(LocalError):
+                return api.get("/v1/members")
+        return None
+
+    def _apis(self) -> list[AdminApi]:
+        nodes = [node for node in self._subject.nodes if self._subject.is_running(node.id)]
+        return [AdminApi([f"127.0.0.1:{node.admin_port}"], "raftmq node list") for node in nodes]
+
+    def reach(self, wanted: Callable[[View], bool], ask: Callable[[AdminApi], object] | None = None) -> bool:
+        """Asks until the members are as wanted and that is committed; False if they are not in time."""
+        deadline = self._clock() + MEMBERS_S
+        while self._clock() < deadline:
+            view = self.view()
+            if view is not None and view["committed"] and wanted(view):
+                return True
+            if view is not None and ask is not None:
+                for api in self._apis()[:1]:
+                    with suppress(LocalError):
+                        ask(api)
+            time.sleep(POLL_S)
+        return False
+
+    def join(self, *, manual: bool = False) -> int:
+        """Starts a node with an empty disk as a learner; returns its id, 0 if it cannot in time. `manual`: it stays a
+        learner.
+        """
+        node = self._subject.plan_joining()
+        config = load(node.config_path)
+        if not self.reach(lambda view: True):
+            self._subject.drop(node.id)
+            return 0
+        join = next(iter(self._apis())).get("/v1/members/join")
+        now_ms = time.time_ns() // 1_000_000
+        identity = make_directory(OsFileSystem(), Path(config.node.data_dir), node.id, join, now_ms)
+        known = [load(other.config_path) for other in self._subject.nodes if other.id != node.id]
+        copy(next(other for other in known if path_of(other).exists()), config, join["cluster_id"])
+        request = add_request(config, identity, auto_promote=not manual)
+        added = self.reach(lambda view: role_of(view, node.id) != "", lambda api: api.post("/v1/members", request))
+        if not added:
+            self._subject.drop(node.id)
+            return 0
+        self._subject.start_node(node.id)
+        return node.id
+
+    def voters(self) -> list[int]:
+        """Returns the ids of the voters, as the leader knows them; [] if nobody can tell."""
+        view = self.view()
+        return [each["id"] for each in view["members"] if each["role"] == "voter"] if view else []
+
+    def wait_voter(self, node: int) -> bool:
+        """Waits until the node votes; True if it does in time. The leader promotes it by itself."""
+        return self.reach(lambda view: role_of(view, node) == "voter")
+
+    def wait_caught_up(self, node: int) -> bool:
+        """Waits until the learner has what the others have; True if it does in time."""
+        return self.reach(lambda view: any(each["caught_up"] for each in view["members"] if each["id"] == node))
+
+    def is_learner(self, node: int) -> bool:
+        """Returns True if the node is a learner, and not about to be something else."""
+        view = self.view() if self.reach(lambda view: True) else None
+        return view is not None and role_of(view, node) == "learner"
+
+    def leave(self, node: int) -> bool:
+        """Takes the node out, waits until it says so itself if it runs, and ends it; True if that worked in time."""
+        path = f"/v1/members/{node}?below_three=true"
+        left = self.reach(lambda view: role_of(view, node) == "", lambda api: api.delete(path))
+        if node not in self._subject.node_ids:
+            return left
+        told = left and self._says_removed(node)
+        self._subject.drop(node)
+        return told
+
+    def _says_removed(self, node: int) -> bool:
+        def says_so() -> bool:
+            with suppress(OSError):
+                return self._subject.request(node, "GET", "/v1/members")["removed_since"] is not None
+            return False
+
+        return until(says_so, TOLD_S, POLL_S)
+
+    def lose(self, node: int) -> bool:
+        """Kills the node and removes its disk; it stays a member until it is taken out. Returns True if it ran."""
+        killed = self._subject.kill(node)
+        data = self._subject.data_of(node)
+        self._subject.drop(node)
+        shutil.rmtree(data, ignore_errors=True)
+        return killed
+
+
+def role_of(view: View, node: int) -> str:
+    """voter, learner, or "" if it is no member."""
+    return next((str(each["role"]) for each in view["members"] if each["id"] == node), "")

@@ -1,0 +1,127 @@
+"""The log workload: unique messages at a steady rate, many in flight, every outcome written down."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jepsen_like.demo_send import Slots
+from jepsen_like.history import HistoryWriter, Op
+from jepsen_like.live.nemeses.nemesis_seam import Counts
+from jepsen_like.live.subjects.subject import LoadPlan, LogClient, Placed, SendFailed, Subject
+from raftmq.client.loop_thread import LoopThread
+from raftmq.local.waiting import until
+
+TICK_S = 0.01
+_SETTLE_S = 45.0
+
+
+class LogWorkload:
+    """Several writers, each with a client of its own, on one loop in one thread. `start`, `stop`: main thread."""
+
+    def __init__(self, subject: Subject, history: HistoryWriter, load: LoadPlan, *, writers: int = 4) -> None:
+        """`load.rate` is sends per second over all writers."""
+        self.factor = 1.0
+        """Multiplies the rate of sends and how many may be under way."""
+        self._subject = subject
+        self._history = history
+        self._rate = load.rate
+        self._in_flight_max = load.in_flight_max
+        self._prefix = load.prefix
+        self._writers = writers
+        self._slots = Slots()
+        self._acked = self._failed = self._unknown = 0
+        self._position = -1
+        self._stopping = False
+        self._thread = LoopThread()
+        self._clients: list[LogClient] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def counts(self) -> Counts:
+        """The counts so far. Any thread."""
+        return Counts(self._acked, self._failed, self._unknown, self._slots.busy)
+
+    @property
+    def position(self) -> int:
+        """The highest byte position in the commit log that was acknowledged; -1 if none was told. Any thread."""
+        return self._position
+
+    def start(self) -> None:
+        """Begins to send."""
+        self._thread.run(self._start())
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(self._writers):
+            client = await self._subject.open_client()
+            self._clients.append(client)
+            self._tasks.append(loop.create_task(self._write(number, client)))
+
+    def stop(self) -> int:
+        """Sends no more and waits for open sends. Returns how many never had an outcome (they count as unknown)."""
+        if self._thread.loop.is_closed():
+            return 0
+        try:
+            return self._thread.run(self._stop())
+        finally:
+            self._thread.close()
+
+    async def _stop(self) -> int:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+        deadline = asyncio.get_running_loop().time() + _SETTLE_S
+        while self._slots.busy and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(TICK_S)
+        left = self._slots.busy
+        for client in self._clients:
+            await client.close()
+        return left
+
+    def abort(self) -> None:
+        """Ends at once, whatever is under way; nothing to do after `stop`."""
+        self._thread.close()
+
+    def wait_acks(self, more: int, timeout_s: float) -> bool:
+        """Waits until `more` sends were acknowledged from now on: the cluster makes progress."""
+        wanted = self._acked + more
+        return until(lambda: self._acked >= wanted, timeout_s, 0.02)
+
+    async def _write(self, number: int, client: LogClient) -> None:
+        loop = asyncio.get_running_loop()
+        begun, due, sent = loop.time(), 0.0, 0
+        while not self._stopping:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            due += (now - begun) * self._rate * self.factor / self._writers
+            begun = now
+            room = max(0, int(self._in_flight_max * self.factor) - self._slots.busy) // self._writers
+            count = min(int(due), room)
+            due -= int(due)  # sends without room are not made up for: no load piles up behind an outage
+            for _ in range(count):
+                sent += 1
+                await self._send(client, f"{self._prefix}{number}-{sent:07d}")
+
+    async def _send(self, client: LogClient, message_id: str) -> None:
+        value = {"topic": self._subject.topic, "id": message_id}
+        invoked = self._history.invoke(self._slots.take(), "send", value)
+        outcome = await client.submit(message_id)
+        outcome.add_done_callback(lambda done: self._settle(invoked, done))
+
+    def _settle(self, invoked: Op, done: asyncio.Future[Placed]) -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        reusable = True
+        if error is None:
+            placed = done.result()
+            self._history.ok(
+                invoked, invoked.value | {"queue_id": placed.queue_id, "queue_offset": placed.queue_offset}
+            )
+            self._acked += 1
+            self._position = max(self._position, placed.position)
+        elif isinstance(error, SendFailed):
+            self._history.fail(invoked, invoked.value | {"error": str(error)})
+            self._failed += 1
+        else:
+            self._history.info(invoked, invoked.value | {"error": str(error)})
+            self._unknown += 1
+            reusable = False
+        self._slots.give_back(invoked.process, reusable=reusable)

@@ -1,0 +1,81 @@
+"""Measures the return of a restarted node: when it serves, what it scanned, and that no queue has fewer rows than
+before.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+
+POLL_S = 0.02
+
+
+class Rows(NamedTuple):
+    """The end of each queue of one node. It was true at some applied index from `above` to `below`."""
+
+    node: int
+    above: int
+    below: int
+    ends: tuple[int, ...]
+
+
+class Restart(NamedTuple):
+    """One restart, measured from outside, and the node's own account of it."""
+
+    node: int
+    log_bytes: int
+    serving_s: float
+    """Seconds from the start of the process until its health is good."""
+    account: dict[str, Any]
+    """`GET /v1/recovery`."""
+
+    @property
+    def scanned(self) -> int:
+        """Bytes of the log that were read to open it."""
+        return int(self.account["bytes_scanned"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the restart as JSON, for verdict.json."""
+        return {
+            "node": self.node,
+            "log_bytes": self.log_bytes,
+            "serving_ms": round(1000 * self.serving_s),
+            "bytes_scanned": self.scanned,
+            "bytes_zeroed": self.account["bytes_zeroed"],
+            "entries_replayed": self.account["entries_replayed"],
+            "stages_ms": self.account["stages_ms"],
+        }
+
+
+def read_rows(subject: RaftMQSubject, node: int) -> Rows:
+    """Raises OSError for no answer. The answer's applied index is read before its rows, the status after them."""
+    shown = subject.request(node, "GET", f"/v1/topics/{subject.topic}", timeout_s=10.0)
+    after = subject.request(node, "GET", "/v1/status", timeout_s=10.0)
+    ends = tuple(queue["max_offset"] for queue in shown["queues"])
+    return Rows(node, shown["applied_index"], after["applied_index"], ends)
+
+
+def shrunk(before: Rows, after: Rows) -> str | None:
+    """Returns the loss if the later reading is of at least the same entries and has fewer rows; None if no row is
+    missing.
+    """
+    if after.above < before.below or all(now >= then for now, then in zip(after.ends, before.ends, strict=True)):
+        return None
+    return (
+        f"node {after.node} has queues to {after.ends} with entry {after.above} applied; node {before.node} had them "
+        f"to {before.ends} with at most entry {before.below}"
+    )
+
+
+def wait_serving(subject: RaftMQSubject, node: int, started: float, timeout_s: float) -> float | None:
+    """Seconds since `started` (monotonic) until the node's health is good; None if it is not in time."""
+    while time.monotonic() - started < timeout_s:
+        try:
+            subject.request(node, "GET", "/v1/health", timeout_s=1.0)
+        except OSError:  # not listening yet, or 503
+            time.sleep(POLL_S)
+            continue
+        return time.monotonic() - started
+    return None

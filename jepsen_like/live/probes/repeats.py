@@ -1,0 +1,95 @@
+"""A producer whose connections are cut behind its sends, and that says them again at every node, to any queue.
+
+Whichever arrival is answered, the place in the answer must be that of the one message: the history has the first answer
+as the send's, and the others as `repeat`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cluster.wire.codes import RequestCode, ResponseCode
+from jepsen_like.live.subjects.payload import body_of
+from raftmq.client.connection import Connection, dial
+from raftmq.client.environment import REAL
+
+if TYPE_CHECKING:
+    from jepsen_like.history import HistoryWriter
+
+ANSWER_S, CUT_AFTER_S, PAUSE_S = 5.0, 0.02, 0.2
+
+Place = tuple[int, int]
+"""(queue id, offset)."""
+
+
+class Repeats:
+    """One message at a time, each under an identity of its own."""
+
+    def __init__(
+        self, topic: str, queues: int, history: HistoryWriter, numbers: Iterator[int], rng: random.Random
+    ) -> None:
+        """`numbers`: the numbers of its processes."""
+        self._topic, self._queues = topic, queues
+        self._history, self._numbers, self._rng = history, numbers, rng
+        self._producer_id = rng.randbytes(16).hex()
+        self._sequences = itertools.count(1)
+        self._process = next(numbers)
+
+    async def send(self, nodes: tuple[str, ...]) -> bool:
+        """Sends one message to one node, cuts the connection, and sends it again to all. Whether any answered."""
+        sequence = next(self._sequences)
+        value = {"topic": self._topic, "id": f"again-{self._producer_id[:8]}-{sequence}"}
+        invoked = self._history.invoke(self._process, "send", value)
+        first = self._arrive(self._rng.choice(nodes), value["id"], sequence, self._rng.uniform(0.0, CUT_AFTER_S))
+        places = [await first, *await asyncio.gather(*(self._arrive(node, value["id"], sequence) for node in nodes))]
+        told = [place for place in places if place is not None]
+        if not told:
+            self._history.info(invoked, value)
+            self._process = next(self._numbers)
+            return False
+        self._history.ok(invoked, value | _fields(told[0]))
+        for place in told[1:]:
+            self._history.ok(self._history.invoke(self._process, "repeat", value), value | _fields(place))
+        return True
+
+    async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> Place | None:
+        """One arrival; None unless it was answered as stored."""
+        ext = {
+            "a": "chaos",
+            "b": self._topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(self._rng.randrange(self._queues)),
+            "f": "0",
+            "g": "0",
+            "h": "0",
+            "i": f"UNIQ_KEY\x01{message_id}\x02",
+            "j": "0",
+            "m": "false",
+            "raftmqPid": self._producer_id,
+            "raftmqSeq": str(sequence),
+            "raftmqLow": str(sequence),
+        }
+        try:
+            connection = await dial(REAL, Connection(node))
+        except OSError:
+            return None
+        if cut_s is not None:
+            asyncio.get_running_loop().call_later(cut_s, connection.abort)
+        try:
+            reply = await connection.call(RequestCode.SEND_MESSAGE_V2, ext, body_of(message_id), timeout_s=ANSWER_S)
+        except OSError:
+            return None
+        finally:
+            connection.abort()
+        if reply.code != ResponseCode.SUCCESS:
+            return None
+        return int(reply.ext["queueId"]), int(reply.ext["queueOffset"])
+
+
+def _fields(place: Place) -> dict[str, int]:
+    return {"queue_id": place[0], "queue_offset": place[1]}

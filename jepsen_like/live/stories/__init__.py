@@ -1,0 +1,1 @@
+"""Scripted scenarios: fixed acts, and what each demands of the system."""

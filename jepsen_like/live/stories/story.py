@@ -1,0 +1,158 @@
+"""Scripted scenarios: fixed acts instead of faults dealt at random, and what each of them demands of the system."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jepsen_like.history import HistoryWriter
+from jepsen_like.live.nemeses.gates import Gate
+from jepsen_like.live.nemeses.nemesis_seam import Stage
+from jepsen_like.live.outcome import Played
+from jepsen_like.live.plan import Plan
+from jepsen_like.live.probes.monitor import PROCESS
+from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
+from jepsen_like.live.subjects.subject import LoadPlan, is_caught_up
+from raftmq.local.waiting import until
+
+WELL_S = 60.0
+SEGMENT_BYTES_MIN = 6 << 20
+"""A message of the largest size must fit."""
+
+
+class StoryEnds(Exception):
+    """The story cannot go on: why. What was demanded so far stands, the run is not valid."""
+
+
+class Scene:
+    """The tools of a story, and the place where it writes down what it found."""
+
+    def __init__(
+        self,
+        subject: RaftMQSubject,
+        stage: Stage,
+        history: HistoryWriter,
+        folder: Path,
+        scale: float,
+        tell: Callable[[str], None],
+        hold: Callable[[bool], bool],
+        plan: Plan | None = None,
+    ) -> None:
+        self.subject = subject
+        self.stage = stage
+        self.history = history
+        self.folder = folder
+        self.scale = scale
+        """1 is the scenario as it is meant; less is a rehearsal."""
+        self.tell = tell
+        self._hold = hold
+        self.time_s = plan.time_s if plan is not None else 0.0
+        """Seconds that the story may last, where that is for the user to say."""
+        self.rate = plan.rate if plan is not None and plan.rate_given else None
+        """Sends per second that the user asked for."""
+        self.attacks = [nemesis.name for nemesis in plan.nemeses] if plan is not None else []
+        """Names of the attacks that hostile clients play."""
+        self.beside = plan.beside if plan is not None else ()
+        """Events at the nodes meanwhile, one after the other."""
+        self.played: list[Played] = []
+        """Rounds of faults that the story dealt itself."""
+        self.broken: list[str] = []
+        """Promises that were broken, each with its proof."""
+        self.doubts: list[str] = []
+        self.gates: list[Gate] = []
+        self.measured: dict[str, Any] = {}
+        """Measurements for the JSON."""
+        self._began = time.monotonic()
+
+    @property
+    def rng(self) -> random.Random:
+        """The run's seeded source of chance."""
+        return self.stage.rng
+
+    def count(self, full: int) -> int:
+        """A number of things at this scale, at least one."""
+        return max(1, round(full * self.scale))
+
+    @contextlib.contextmanager
+    def act(self, name: str) -> Iterator[list[str]]:
+        """Writes one act into the history and on the screen with its time; what is added to the list is told
+        with it.
+        """
+        note = self.history.invoke(PROCESS + 1, "fault", {"kind": name, "nodes": []})
+        at_s, told = time.monotonic() - self._began, []  # type: tuple[float, list[str]]
+        try:
+            yield told
+        finally:
+            took_s = time.monotonic() - self._began - at_s
+            detail = "; ".join(told)
+            self.history.ok(note, note.value | {"detail": detail})
+            self.tell(f"{at_s:6.1f} s   {name} ({took_s:.1f} s){': ' * bool(detail)}{detail}")
+
+    def demand(self, holds: bool, what: str) -> None:
+        """A promise; `what` is its proof if it does not hold."""
+        if not holds:
+            self.broken.append(what)
+
+    def gate(self, name: str, value: float, wanted: float, *, at_most: bool = False, told: str = "") -> None:
+        """A measured value that a full run must reach."""
+        self.gates.append(Gate(name, value, wanted, at_most, told))
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside, no client asks for anything, and nothing is under way. Raises StoryEnds."""
+        try:
+            if not self._hold(True):
+                raise StoryEnds("requests under way had no outcome although the load was held")
+            yield
+        finally:
+            self._hold(False)
+
+    def wait_well(self, nodes: list[int] | None = None) -> float:
+        """Seconds until these nodes (all) agree on a leader that takes writes. Raises StoryEnds."""
+        wanted = self.subject.node_ids if nodes is None else nodes
+        begun = time.monotonic()
+        if not until(lambda: agree(self.subject, wanted), WELL_S, 0.02):
+            raise StoryEnds(f"nodes {wanted} did not agree on a leader within {WELL_S:.0f} s")
+        return time.monotonic() - begun
+
+    def wait_caught_up(self, timeout_s: float = WELL_S) -> None:
+        """Waits until every node has applied what any knows to be committed. Raises StoryEnds."""
+        if not until(lambda: is_caught_up(self.subject.states()), timeout_s, 0.05):
+            raise StoryEnds(f"the replicas had not applied the same after {timeout_s:.0f} s")
+
+
+class Story(NamedTuple):
+    """A scripted scenario: `play(scene)` raises StoryEnds if it cannot go on."""
+
+    play: Callable[[Scene], None]
+    free_gib: int = 2
+    """Free disk that it needs at scale 1, in GiB."""
+    segment_mib: int = 6
+    load: LoadPlan | None = None
+    """None: what suits the subject."""
+    is_direct: bool = False
+    """Nodes reach each other without the proxies, since no link is broken: these share the harness's process, and every
+    pause of a process that records millions of sends would look like a silent leader."""
+    is_tiered: bool = False
+    """Nodes have a directory for a tier, and evict to it. In a rehearsal segments are smaller, not fewer."""
+
+    def segment_bytes(self, scale: float) -> int:
+        """Returns the size of a segment of the nodes' logs."""
+        full = self.segment_mib << 20
+        return max(SEGMENT_BYTES_MIN, int(full * min(1.0, scale))) if self.is_tiered else full
+
+
+def agree(subject: RaftMQSubject, nodes: list[int]) -> bool:
+    """Returns True if these nodes answer and name one leader among them that takes writes."""
+    states = subject.states()
+    known = [state for node in nodes if (state := states[node]) is not None]
+    leaders = {state.leader for state in known}
+    if len(known) < len(nodes) or len(leaders) != 1:
+        return False
+    leader = leaders.pop()
+    first = states.get(leader) if leader is not None else None
+    return first is not None and first.leads and first.open

@@ -1,0 +1,154 @@
+"""`failover`, `frozen-leader`, `isolated-leader`, `graceful`: how long a client waits when the leader is killed, hangs,
+is cut off from the others, and when it is stopped in order.
+
+All measure what single clients saw: four writers send all the time, and each blow is charged with the longest pause
+that any of them had until all was well again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from jepsen_like.checkers.availability import quantile
+from jepsen_like.live.probes.pauses import Acks, Blow
+from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.subjects.subject import LoadPlan
+
+KILLS, STOPS, SILENCES = 100, 50, 30
+FAILOVER_MEDIAN_MS, FAILOVER_P99_MS = 800, 2000
+SILENT_MEDIAN_MS = 1200
+"""Median in ms for a leader whose connections stay open: the others wait for their election timeout first."""
+GRACEFUL_GAP_MS = 200
+AWAY_S = (0.3, 1.0)
+"""Seconds that the old leader stays away: long enough for the others to settle without it."""
+SILENT_S = (2.0, 3.0)
+"""Seconds that a leader hangs, or is cut off."""
+SETTLED_S = 0.2
+CALM_S = (0.6, 1.3)
+"""Seconds between one recovery and the next blow: pauses of this time are the machine's own, and are told beside the
+others.
+"""
+
+Strike = Callable[[int], tuple[str, Callable[[], None]]]
+"""A blow at the leader: what it was, and what brings the node back."""
+
+
+def play_failover(scene: Scene) -> None:
+    """The leader dies, again and again; what matters is when each client is acknowledged again."""
+
+    def kill(leader: int) -> tuple[str, Callable[[], None]]:
+        if not scene.stage.strike([leader]):
+            raise StoryEnds(f"node {leader} could not be killed")
+        return "kill -9", partial(scene.subject.start_node, leader)
+
+    pauses = _strike_leaders(scene, "kill-leader", scene.count(KILLS), kill)
+    median, p99 = _tell(scene, "failover", "kill -9 of the leader", pauses)
+    scene.gate("median pause after kill -9 of the leader, ms", median, FAILOVER_MEDIAN_MS, at_most=True)
+    scene.gate("p99 pause after kill -9 of the leader, ms", p99, FAILOVER_P99_MS, at_most=True)
+
+
+def play_frozen(scene: Scene) -> None:
+    """The leader's process stands still (SIGSTOP): nothing is closed, to nodes and clients it is silent."""
+
+    def freeze(leader: int) -> tuple[str, Callable[[], None]]:
+        if not scene.subject.pause(leader):
+            raise StoryEnds(f"node {leader} could not be stopped")
+        return "SIGSTOP", partial(scene.subject.resume, leader)
+
+    pauses = _strike_leaders(scene, "pause-leader", scene.count(SILENCES), freeze, SILENT_S)
+    median, _ = _tell(scene, "frozen_leader", "SIGSTOP of the leader", pauses)
+    scene.gate("median pause after SIGSTOP of the leader, ms", median, SILENT_MEDIAN_MS, at_most=True)
+
+
+def play_isolated(scene: Scene) -> None:
+    """Cuts the leader off from the others; clients reach all of them, the old leader too."""
+
+    def cut(leader: int) -> tuple[str, Callable[[], None]]:
+        fabric = scene.subject.fabric
+        pairs = sorted(fabric.between([leader], [node for node in scene.subject.node_ids if node != leader]))
+        fabric.cut(pairs)
+        return "cut off", partial(fabric.heal, pairs)
+
+    pauses = _strike_leaders(scene, "isolate-leader", scene.count(SILENCES), cut, SILENT_S)
+    median, _ = _tell(scene, "isolated_leader", "the leader cut off from the others", pauses)
+    scene.gate("median pause after the leader was cut off, ms", median, SILENT_MEDIAN_MS, at_most=True)
+
+
+def play_graceful(scene: Scene) -> None:
+    """The leader is told to stop (SIGTERM): it hands over first, so that clients hardly notice."""
+
+    def stop(leader: int) -> tuple[str, Callable[[], None]]:
+        begun = time.monotonic()
+        if not scene.subject.terminate(leader):
+            raise StoryEnds(f"node {leader} did not end in order within the time it has")
+        told = f"ended in order after {1000 * (time.monotonic() - begun):.0f} ms"
+        return told, partial(scene.subject.start_node, leader)
+
+    before = scene.stage.load.counts
+    pauses = _strike_leaders(scene, "stop-leader", scene.count(STOPS), stop)
+    after = scene.stage.load.counts
+    failed, unknown = after.failed - before.failed, after.unknown - before.unknown
+    _tell(scene, "graceful", "orderly stop of the leader", pauses)
+    scene.measured |= {"graceful_failed": failed, "graceful_unknown": unknown}
+    scene.demand(failed == unknown == 0, f"{failed} sends failed and {unknown} are unknown after orderly stops alone")
+    scene.gate("longest pause while the leader stops in order, ms", pauses[-1], GRACEFUL_GAP_MS, at_most=True)
+
+
+def _strike_leaders(
+    scene: Scene, name: str, count: int, strike: Strike, away_s: tuple[float, float] = AWAY_S
+) -> list[float]:
+    """Milliseconds that the worst-off client waited, per blow, ascending. Raises StoryEnds."""
+    blows: list[Blow] = []
+    calms: list[Blow] = []
+    for _ in range(count):
+        with scene.act(name) as told:
+            leader = scene.stage.leader()
+            at_ns = time.monotonic_ns()
+            what, bring_back = strike(leader)
+            told.append(f"node {leader} {what}")
+            scene.stage.sleep(scene.rng.uniform(*away_s))
+            blows.append(Blow(at_ns, time.monotonic_ns()))  # what its return costs is not the blow's
+            bring_back()
+            told.append(f"well again {1000 * scene.wait_well():.0f} ms after its return")
+        scene.stage.sleep(SETTLED_S)
+        at_ns = time.monotonic_ns()
+        scene.stage.sleep(scene.rng.uniform(*CALM_S))
+        calms.append(Blow(at_ns, time.monotonic_ns()))
+    acks = Acks(scene.history.ops)
+    _tell(scene, f"{name}_calm", "as long without a blow", _pauses(acks, calms[:-1] or calms))
+    return _pauses(acks, blows)
+
+
+def _pauses(acks: Acks, blows: list[Blow]) -> list[float]:
+    pauses: list[float] = []
+    for blow in blows:
+        pause = acks.worst_us(blow)
+        if pause is None:
+            raise StoryEnds(f"a client was never acknowledged again after {len(pauses) + 1} of {len(blows)}")
+        pauses.append(pause / 1000)
+    return sorted(pauses)
+
+
+def _tell(scene: Scene, key: str, name: str, pauses: list[float]) -> tuple[float, float]:
+    """(median, p99), written down with all of them."""
+    in_us = [round(1000 * pause) for pause in pauses]
+    median, p99 = (quantile(in_us, share) / 1000 for share in (0.5, 0.99))
+    scene.tell(f"         {name}: median {median:.0f} ms, p99 {p99:.0f} ms, longest {pauses[-1]:.0f} ms, {len(pauses)}")
+    scene.measured |= {
+        f"{key}_times": len(pauses),
+        f"{key}_median_ms": median,
+        f"{key}_p99_ms": p99,
+        f"{key}_longest_ms": pauses[-1],
+        f"{key}_ms": pauses,
+    }
+    return median, p99
+
+
+LOAD = LoadPlan(1000, 256)
+"""A steady load, far below what the machine can do: waiting for the processor is not what is measured."""
+FAILOVER = Story(play_failover, load=LOAD)
+FROZEN = Story(play_frozen, load=LOAD)
+ISOLATED = Story(play_isolated, load=LOAD)
+GRACEFUL = Story(play_graceful, load=LOAD)

@@ -1,0 +1,168 @@
+"""`--beside`: each attack by itself, under one condition after the other, and what it costs honest clients.
+
+A cell of the table is one attack under one condition. It begins with nodes that have just been started, so that the
+longest turn and the memory are its own. It lasts for the time that the user named, and longer until a round is over and
+REQUESTS are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from jepsen_like.live.harm.assault import Assault, Round, orders_for
+from jepsen_like.live.nemeses.nemesis_seam import Effect
+from jepsen_like.live.outcome import Played
+from jepsen_like.live.probes.honest import seen_in
+from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
+from jepsen_like.live.probes.watch import Change, Watch
+from jepsen_like.live.stories.beside import BESIDE, Beside
+from jepsen_like.live.stories.story import Scene, Story, StoryEnds
+from jepsen_like.live.stories.story_hostile import MEMORY_MAX
+from jepsen_like.live.subjects.subject import LoadPlan
+
+REQUESTS: Final = 5_000
+"""Requests of each cell at full scale."""
+LONGER_MAX: Final = 1.5
+"""Limit of the time of a cell that has not sent them by then, as a multiple of the time that it was to last."""
+ROUND_MAX: Final = 4.0
+"""Limit of a cell's time if no round is over, as a multiple of the time that it was to last."""
+ROUNDS: Final = 6
+"""Rounds of an attack, within that time."""
+P99_MAX_MS: Final = 250.0
+"""Highest 99th percentile of honest sends, in ms, while the leader stays."""
+SETTLE_S: Final = 2.0
+STOPS: Final = 3
+"""An entry that the leader makes by itself may come between two stops; then they are tried again."""
+_SHOWN: Final = 3
+_MIB: Final = 1 << 20
+
+
+def play(scene: Scene) -> None:
+    """All cells; raises StoryEnds and OSError if it cannot go on."""
+    cells = []
+    for attack in scene.attacks:
+        for name in scene.beside:
+            cells.append(_cell(scene, attack, BESIDE[name]))
+            scene.measured["cells"] = cells
+            for line in table(cells)[0 if len(cells) == 1 else -1 :]:
+                scene.tell(line)
+
+
+def _cell(scene: Scene, attack: str, beside: Beside) -> dict[str, Any]:
+    _start_again(scene)
+    subject, rounds = scene.subject, []  # type: ignore[var-annotated]
+    with scene.act(f"{attack} beside {beside.name}") as told, Watch(subject) as watch:
+        scene.stage.sleep(SETTLE_S)
+        resting = dict(watch.latest)
+        watch.forget_peak()
+        orders = orders_for(subject, scene.stage.leader(), [attack], scene.rng.getrandbits(32), scene.scale)
+        orders.every_s = scene.time_s / ROUNDS
+        with Assault(subject.processes, orders, rounds.append) as assault:
+            begun, start_ns = time.monotonic(), time.monotonic_ns()
+            told += beside.play(scene, attack, begun + scene.time_s)
+            while _goes_on(rounds, scene.count(REQUESTS), (time.monotonic() - begun) / scene.time_s):
+                told += beside.play(scene, attack, time.monotonic() + scene.time_s / ROUNDS)
+            span = start_ns, time.monotonic_ns()
+        scene.wait_well()
+        turns = {node.id: asyncio.run(ask_turns(node.admin_port)) for node in subject.nodes}
+        told += [f"node {node}: {each}" for node, each in turns.items()]
+    cell = _judged(scene, attack, beside, rounds, watch, resting, span, turns)
+    scene.played.append(Played(attack, Effect(cell["requests"] > 0, ""), 0.0, (span[1] - span[0]) / 1e9, 0.0))
+    if assault.died:
+        scene.doubts.append(f"{attack}: the attacker ended by itself: {' | '.join(assault.noise)}")
+    return cell
+
+
+def _goes_on(rounds: list[Round], wanted: int, times: float) -> bool:
+    """Returns True if a cell lasts longer than the time that it was to last; `times`: how many times as long it has
+    taken.
+    """
+    if not any(each.is_over for each in rounds):
+        return times < ROUND_MAX
+    return _sent(rounds) < wanted and times < LONGER_MAX
+
+
+def _sent(rounds: list[Round]) -> int:
+    return sum(each.sent for each in rounds if each.is_over)
+
+
+def _judged(
+    scene: Scene,
+    attack: str,
+    beside: Beside,
+    rounds: list[Round],
+    watch: Watch,
+    resting: dict[int, int],
+    span: tuple[int, int],
+    turns: dict[int, Turns],
+) -> dict[str, Any]:
+    """A row of the table; what broke a promise is demanded of the scene."""
+    where = f"{attack} beside {beside.name}"
+    seen, lost = seen_in(scene.history.ops, [span]), 0
+    if beside.is_steady:
+        changes = [each.what for each in watch.changes if beside.is_whole or _is_reign(each)]
+        # Registers are changed and read through one node's HTTP port: while that node is down, nobody answers there.
+        lost = sum(seen.unanswered.values()) if beside.is_whole else seen.unanswered["send"]
+        scene.demand(not changes, f"{where}: {'; '.join(changes[:_SHOWN])}")
+        scene.demand(lost == 0, f"{where}: {lost} honest requests were not answered, the first: {seen.first}")
+        scene.demand(seen.p99_ms() <= P99_MAX_MS, f"{where}: the p99 of honest sends is {seen.p99_ms():.0f} ms")
+    wrong = [text for each in rounds if each.is_over for text in each.wrong]
+    scene.demand(not wrong, f"{where}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
+    grown = max(watch.peak[node] - resting.get(node, watch.peak[node]) for node in watch.peak)
+    scene.demand(grown <= MEMORY_MAX, f"{where}: a node grew by {grown // _MIB} MiB")
+    node, longest = max(turns.items(), key=lambda each: each[1].longest_s)
+    scene.demand(longest.longest_s <= TURN_MAX_S, f"{where}: a turn of node {node} took {longest}")
+    return {
+        "attack": attack,
+        "beside": beside.name,
+        "requests": _sent(rounds),
+        "leader_changes": sum(map(_is_reign, watch.changes)),
+        "sends": seen.count(),
+        "p99_ms": round(seen.p99_ms(), 1),
+        "longest_turn": str(longest),
+        "longest_turn_node": node,
+        "memory_mib": max(watch.peak.values()) // _MIB,
+        "memory_grown_mib": grown // _MIB,
+        "unanswered": lost,
+    }
+
+
+def _is_reign(change: Change) -> bool:
+    """True if this is another leader or term, not the end of a process."""
+    return " leads term " in change.what
+
+
+def _start_again(scene: Scene) -> None:
+    """Stops every node in order, compares what they hold, and starts them again. Raises StoryEnds."""
+    subject = scene.subject
+    with scene.quiet():
+        for _ in range(STOPS):
+            scene.wait_caught_up()
+            subject.stop_in_order()
+            digests = subject.read_digests(scene.history)
+            scene.stage.start_all()
+            scene.wait_well()
+            if len({digest.applied for digest in digests.values()}) == 1:
+                texts = {digest.text for digest in digests.values()}
+                scene.demand(len(texts) == 1, f"the nodes hold different rows: {digests}")
+                return
+    raise StoryEnds(f"{STOPS} times the nodes had not applied the same when they were stopped")
+
+
+def table(cells: list[dict[str, Any]]) -> list[str]:
+    """The rows as Markdown."""
+    return [
+        "| Attack | Beside | Requests | Leader changes | p99 of sends | Longest turn | Memory, most and growth |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {cell['attack']} | {cell['beside']} | {cell['requests']:,} | {cell['leader_changes']} | "
+            f"{cell['p99_ms']:.0f} ms | {cell['longest_turn']} | "
+            f"{cell['memory_mib']}, {cell['memory_grown_mib']} MiB |"
+            for cell in cells
+        ),
+    ]
+
+
+ONE_BY_ONE = Story(play, free_gib=8, load=LoadPlan(500, 128), is_direct=True)

@@ -1,0 +1,29 @@
+"""The scripted scenarios by name."""
+
+from __future__ import annotations
+
+from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE
+from jepsen_like.live.stories import (
+    story_bitflip,
+    story_failover,
+    story_hostile,
+    story_one_by_one,
+    story_report_000,
+    story_report_001,
+    story_report_002,
+)
+from jepsen_like.live.stories.story import Story
+
+STORIES: dict[str, Story] = {
+    "report-000": story_report_000.STORY,
+    "report-001": story_report_001.STORY,
+    "report-002": story_report_002.STORY,
+    "bitflip-minority": story_bitflip.STORY,
+    "failover": story_failover.FAILOVER,
+    "frozen-leader": story_failover.FROZEN,
+    "isolated-leader": story_failover.ISOLATED,
+    "graceful": story_failover.GRACEFUL,
+    HOSTILE: story_hostile.HOSTILE,
+    ONE_BY_ONE: story_one_by_one.ONE_BY_ONE,
+}
+"""Every scenario that is scripted, and what is played when all faults are hostile clients: together, or one by one."""

@@ -1,0 +1,1 @@
+"""Systems under test, their processes, and the proxies between their nodes."""

@@ -1,0 +1,153 @@
+"""The node processes of a run: each in a session of its own, listed as owned, signalled only while it is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from jepsen_like.live.subjects.owned import Owned
+from raftmq.local.waiting import until
+
+_TERMINATE_S = 10.0
+_STOPPED_S = 2.0
+
+
+class Processes:
+    """Node id -> the process that runs it. A child that was not waited for keeps its pid, so no signal goes astray."""
+
+    def __init__(self, owned: Owned) -> None:
+        self._owned = owned
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self.starts = 0
+        self.exits: dict[int, list[int]] = {}
+        """Node -> exit codes of processes that ended without being told to."""
+
+    def start(self, node: int, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+        """Starts a node that does not run; returns its pid."""
+        assert not self.is_running(node), f"node {node} runs already"
+        with log.open("ab") as file:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=environment
+            )
+        self._children[node] = child
+        self._owned.add_process(child.pid)
+        self.starts += 1
+        return child.pid
+
+    def own(self, pid: int) -> None:
+        """Lists another process of this run, which its starter ends, in case that this one is killed."""
+        self._owned.add_process(pid)
+
+    def pid(self, node: int) -> int | None:
+        """The pid of the node's last process, dead or alive."""
+        child = self._children.get(node)
+        return child.pid if child else None
+
+    def is_running(self, node: int) -> bool:
+        """Returns True if the node's process lives. One that ended by itself is noted in `exits`."""
+        child = self._children.get(node)
+        if child is None:
+            return False
+        known = child.returncode is not None
+        code = child.poll()
+        if code is not None and not known and code != -signal.SIGKILL:
+            self.exits.setdefault(node, []).append(code)
+        return code is None
+
+    def forget(self, node: int) -> None:
+        """A node that does not run and never will again: how it ended says nothing about the others."""
+        self._children.pop(node, None)
+        self.exits.pop(node, None)
+
+    def aim(self, node: int) -> Callable[[], None]:
+        """Returns the function that kills the node's process, ready to be called."""
+        child = self._children[node]
+        return child.kill
+
+    def kill(self, node: int) -> bool:
+        """kill -9, gone when this returns. False if it did not run."""
+        if not self.is_running(node):
+            return False
+        child = self._children[node]
+        child.kill()
+        return child.wait() == -signal.SIGKILL
+
+    def terminate(self, node: int) -> bool:
+        """SIGTERM, then SIGKILL if it does not end in time. True if it ended by itself with code 0."""
+        if not self.is_running(node):
+            return False
+        child = self._children[node]
+        child.terminate()
+        try:
+            return child.wait(_TERMINATE_S) == 0
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            return False
+
+    def pause(self, node: int) -> bool:
+        """SIGSTOP; True once the system shows the process as stopped."""
+        if not self.is_running(node):
+            return False
+        child = self._children[node]
+        child.send_signal(signal.SIGSTOP)
+
+        def has_stopped() -> bool:
+            with contextlib.suppress(psutil.Error):
+                return bool(psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+            return False
+
+        return until(has_stopped, _STOPPED_S, 0.002)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT."""
+        if self.is_running(node):
+            self._children[node].send_signal(signal.SIGCONT)
+
+    def stop_all(self) -> None:
+        """Ends everything, paused processes too."""
+        for node, child in self._children.items():
+            if self.is_running(node):
+                child.send_signal(signal.SIGCONT)
+                child.terminate()
+        for child in self._children.values():
+            try:
+                child.wait(_TERMINATE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+class OfProcesses:
+    """The part of a Subject that its `processes` do."""
+
+    processes: Processes
+
+    def is_running(self, node: int) -> bool:
+        """Returns True if the node's process lives (a paused one does)."""
+        return self.processes.is_running(node)
+
+    def aim(self, node: int) -> Callable[[], None]:
+        """Returns the function that kills the node's process, ready to be called."""
+        return self.processes.aim(node)
+
+    def kill(self, node: int) -> bool:
+        """Sends kill -9 and waits until the process is gone. False if it did not run."""
+        return self.processes.kill(node)
+
+    def terminate(self, node: int) -> bool:
+        """Stops the node in order. False if it did not run or had to be killed."""
+        return self.processes.terminate(node)
+
+    def pause(self, node: int) -> bool:
+        """Sends SIGSTOP; True once the system says that the process is stopped."""
+        return self.processes.pause(node)
+
+    def resume(self, node: int) -> None:
+        """Sends SIGCONT, which is harmless for a process that is not stopped."""
+        self.processes.resume(node)

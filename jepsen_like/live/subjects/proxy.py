@@ -1,0 +1,415 @@
+"""A TCP proxy on each directed edge between nodes: cut, hold, delay and lose what one node says to another.
+
+Nodes send only on connections they dialled, so the proxy that `source` dials to reach `target` carries exactly what
+`source` says to `target`, and cutting it alone is a one-way partition. Needs no privilege.
+
+A cut edge looks as a dropped cable does: bytes are taken and held, closed connections stay unnoticed, new connections
+stay silent. When it heals, what was held flows on (as TCP would retransmit it), or is lost with its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar, cast
+
+from jepsen_like.live.subjects.hello_router import HelloRouter
+from raftmq.client.loop_thread import LoopThread
+
+HELD_BYTES_MAX = 32 << 20
+"""Most bytes held for a connection and direction; then the sender is not read any more, as with a full socket
+buffer.
+"""
+HOST = "127.0.0.1"
+
+Pair = tuple[int, int]
+"""(source, target): what source says to target."""
+T = TypeVar("T")
+
+
+class Traffic(NamedTuple):
+    """The traffic of an edge so far. `taken_bytes` counts what the source said, `passed_bytes` what arrived."""
+
+    taken_bytes: int
+    passed_bytes: int
+    late_pieces: int
+    """Pieces that were delayed on purpose."""
+    connections: int
+
+
+class Edge:
+    """One directed edge; everything on the fabric's loop."""
+
+    def __init__(self, pair: Pair, target_port: int, rng: random.Random) -> None:
+        self.pair = pair
+        self.target_port = target_port
+        self.is_cut = False
+        self.delay_s = 0.0
+        self.jitter_s = 0.0
+        self.taken_bytes = 0
+        self.passed_bytes = 0
+        self.late_pieces = 0
+        self.accepted = 0
+        self.links: set[_Link] = set()
+        self.server: asyncio.Server | None = None
+        self.answers: Edge | None = None
+        """The edge that the other direction of this one's connections belongs to; None: answers do not count."""
+        self._rng = rng
+
+    def due_in_s(self) -> float:
+        """Returns the delay of the next piece, in seconds."""
+        return self.delay_s + (self._rng.uniform(0.0, self.jitter_s) if self.jitter_s else 0.0)
+
+    def mend(self, *, reset: bool) -> None:
+        """Ends cut and delay."""
+        was_cut, self.is_cut = self.is_cut, False
+        self.delay_s = self.jitter_s = 0.0
+        for link in list(self.links):
+            if was_cut and reset:
+                link.abort()
+            else:
+                link.go_on()
+
+
+class _Link:
+    """One connection through the proxy: the dialler's side and, once it is made, the target's."""
+
+    def __init__(self, edge: Edge, dialler: asyncio.Transport) -> None:
+        self.edge = edge
+        self.ended = False
+        self.open_sides = 1
+        self._connecting: asyncio.Task[None] | None = None
+        self.forth = _Flow(edge, counted=True)
+        self.back = _Flow(edge.answers or edge, counted=edge.answers is not None)
+        self.back.attach(dialler)
+        self.forth.source = dialler
+        for each in self.edges:
+            each.links.add(self)
+        self.go_on()
+
+    @property
+    def edges(self) -> list[Edge]:
+        """The edges that the link belongs to: one, or two if answers count."""
+        return [self.edge] if self.edge.answers is None else [self.edge, self.edge.answers]
+
+    def go_on(self) -> None:
+        """Dials the target if that is still to be done, and lets flow what may."""
+        if not self.edge.is_cut and self._connecting is None and not self.ended:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self.forth.pump()
+        self.back.pump()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_connection(lambda: _Side(self, self.back), HOST, self.edge.target_port)
+        except OSError:
+            self.abort()  # nobody listens: the dialler is told as if it had dialled directly
+            return
+        if self.ended:
+            transport.abort()
+            return
+        self.open_sides += 1
+        self.back.source = transport
+        self.forth.attach(transport)
+
+    def on_side_lost(self, flow: _Flow) -> None:
+        """The side that feeds `flow` ended; the link lives on until the news has reached the other side."""
+        self.open_sides -= 1
+        flow.take(None)
+        if self.open_sides == 0 and self._connecting is not None and self._connecting.done():
+            self._forget()
+
+    def _forget(self) -> None:
+        self.ended = True
+        for each in self.edges:
+            each.links.discard(self)
+
+    def abort(self) -> None:
+        """Ends both sides at once; what waited is lost."""
+        self._forget()
+        for flow in (self.forth, self.back):
+            flow.drop()
+
+
+class _Flow:
+    """One direction of a link: pieces wait in order until they are due, the edge is whole and the far side is there."""
+
+    def __init__(self, edge: Edge, *, counted: bool) -> None:
+        self.source: asyncio.Transport | None = None
+        self._edge = edge
+        self._counted = counted
+        self._sink: asyncio.Transport | None = None
+        self._waiting: deque[tuple[float, bytes | None]] = deque()
+        self._held_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sink_full = False
+        self._reading = True
+
+    def attach(self, sink: asyncio.Transport) -> None:
+        """The far side is there."""
+        self._sink = sink
+        self.pump()
+
+    def take(self, data: bytes | None) -> None:
+        """A piece came in; None is the end."""
+        if data is not None:
+            self._held_bytes += len(data)
+            if self._counted:
+                self._edge.taken_bytes += len(data)
+        self._waiting.append((asyncio.get_running_loop().time() + self._edge.due_in_s(), data))
+        self.pump()
+
+    def on_sink_full(self, full: bool) -> None:
+        """The far side's buffer filled up or has room again."""
+        self._sink_full = full
+        self.pump()
+
+    def pump(self) -> None:
+        """Passes on everything that may go."""
+        now = asyncio.get_running_loop().time()
+        while self._waiting and not self._edge.is_cut and self._sink is not None and not self._sink_full:
+            due, data = self._waiting[0]
+            if due > now:
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(due - now, self._on_timer)
+                break
+            self._waiting.popleft()
+            if data is None:
+                self._sink.close()
+                continue
+            if self._sink.is_closing():
+                self._held_bytes -= len(data)  # said to somebody who is gone
+                continue
+            self._held_bytes -= len(data)
+            if self._counted:
+                self._edge.passed_bytes += len(data)
+                self._edge.late_pieces += self._edge.delay_s > 0
+            self._sink.write(data)
+        self._throttle()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _throttle(self) -> None:
+        reading = self._held_bytes < HELD_BYTES_MAX and not self._sink_full
+        if reading == self._reading or self.source is None or self.source.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self.source.resume_reading()
+        else:
+            self.source.pause_reading()
+
+    def drop(self) -> None:
+        """Forgets what waits and ends both sides."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for transport in (self._sink, self.source):
+            if transport is not None:
+                transport.abort()
+
+
+class _Side(asyncio.Protocol):
+    """Either end of a link: feeds one flow, and tells the other when its own buffer is full."""
+
+    def __init__(self, link: _Link | None, flow: _Flow | None, edge: Edge | None = None) -> None:
+        self._link = link
+        self._flow = flow
+        self._edge = edge
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """An accepted side makes the link; a dialled one belongs to it already."""
+        if self._edge is not None:
+            self._edge.accepted += 1
+            self._link = _Link(self._edge, cast(asyncio.Transport, transport))
+            self._flow = self._link.forth
+
+    def data_received(self, data: bytes) -> None:
+        """Hands the bytes to the flow of this direction."""
+        assert self._flow is not None
+        self._flow.take(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end travels behind the data that came before it."""
+        assert self._flow is not None
+        assert self._link is not None
+        if self._link.ended:
+            return
+        self._link.on_side_lost(self._flow)
+
+    def pause_writing(self) -> None:
+        """Stops the reading of the other side until there is room."""
+        self._other().on_sink_full(True)
+
+    def resume_writing(self) -> None:
+        """Lets the other side read on."""
+        self._other().on_sink_full(False)
+
+    def _other(self) -> _Flow:
+        assert self._link is not None
+        return self._link.back if self._flow is self._link.forth else self._link.forth
+
+
+class Fabric:
+    """The proxies of all edges, on a thread of their own. Every method may be called from any thread."""
+
+    def __init__(self, target_ports: Mapping[int, int], seed: int = 0, *, duplex: bool = False) -> None:
+        """`target_ports`: node id -> the port it listens on for its peers. `duplex`: one connection carries what both
+        of its nodes say, so its two directions belong to two edges.
+        """
+        self._thread = LoopThread()
+        self._rng = random.Random(seed)
+        self._targets = dict(target_ports)
+        pairs = [(a, b) for a in sorted(target_ports) for b in sorted(target_ports) if a != b]
+        self._edges = {pair: self._edge(pair) for pair in pairs}
+        self.gates: dict[int, int] = {}
+        """Node that joined -> the port at which all others reach it (hello_router.py)."""
+        self._gates: dict[int, asyncio.Server] = {}
+        if duplex:
+            for (a, b), edge in self._edges.items():
+                edge.answers = self._edges[b, a]
+        try:
+            self.ports: dict[Pair, int] = self._thread.run(self._listen(pairs))
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def _edge(self, pair: Pair) -> Edge:
+        return Edge(pair, self._targets[pair[1]], random.Random(self._rng.random()))
+
+    def add_node(self, node: int, port: int) -> None:
+        """A node joined that listens at `port`: edges from and to all others, and a gate at which they reach it."""
+        pairs = [pair for other in sorted(self._targets) for pair in ((other, node), (node, other))]
+        self._targets[node] = port
+        self._thread.run(self._add(node, {pair: self._edge(pair) for pair in pairs}))
+
+    async def _add(self, node: int, edges: dict[Pair, Edge]) -> None:
+        self._edges |= edges
+        self.ports |= await self._listen(edges)
+        loop = asyncio.get_running_loop()
+        gate = await loop.create_server(lambda: HelloRouter(lambda source: self._enter(source, node)), HOST, 0)
+        self._gates[node], self.gates[node] = gate, int(gate.sockets[0].getsockname()[1])
+
+    def _enter(self, source: int, target: int) -> Callable[[asyncio.Transport], asyncio.Protocol] | None:
+        edge = self._edges.get((source, target))
+        if edge is None:
+            return None
+
+        def enter(transport: asyncio.Transport) -> asyncio.Protocol:
+            side = _Side(None, None, edge)
+            side.connection_made(transport)
+            return side
+
+        return enter
+
+    def remove_node(self, node: int) -> None:
+        """Closes the edges and the gate of a node that left."""
+
+        def act() -> None:
+            for pair in [pair for pair in self._edges if node in pair]:
+                self._close(self._edges.pop(pair))
+                del self.ports[pair]
+            if node in self._gates:
+                self._gates.pop(node).close()
+                del self.gates[node]
+            self._targets.pop(node, None)
+
+        self._on_loop(act)
+
+    @staticmethod
+    def _close(edge: Edge) -> None:
+        if edge.server is not None:
+            edge.server.close()
+        for link in list(edge.links):
+            link.abort()
+
+    async def _listen(self, pairs: Iterable[Pair]) -> dict[Pair, int]:
+        loop = asyncio.get_running_loop()
+        ports = {}
+        for pair, edge in [(pair, self._edges[pair]) for pair in pairs]:
+            server = await loop.create_server(lambda edge=edge: _Side(None, None, edge), HOST, 0)  # type: ignore[misc]
+            edge.server = server
+            ports[pair] = int(server.sockets[0].getsockname()[1])
+        return ports
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All directed edges."""
+        return list(self._edges)
+
+    def between(self, left: Iterable[int], right: Iterable[int]) -> set[Pair]:
+        """Edges in both directions between two sets of nodes."""
+        a, b = set(left), set(right)
+        return {(x, y) for x, y in self._edges if (x in a and y in b) or (x in b and y in a)}
+
+    def cut(self, pairs: Iterable[Pair]) -> None:
+        """Cuts these edges; others stay as they are. Raises KeyError for an edge that is none."""
+        chosen = [self._edges[pair] for pair in pairs]
+
+        def act() -> None:
+            for edge in chosen:
+                edge.is_cut = True
+
+        self._on_loop(act)
+
+    def slow(self, pairs: Iterable[Pair], delay_s: float, jitter_s: float) -> None:
+        """Delays what these edges carry by `delay_s` and up to `jitter_s` more, order kept."""
+        chosen = [self._edges[pair] for pair in pairs]
+
+        def act() -> None:
+            for edge in chosen:
+                edge.delay_s, edge.jitter_s = delay_s, jitter_s
+
+        self._on_loop(act)
+
+    def heal(self, pairs: Iterable[Pair] | None = None, *, reset: bool = False) -> None:
+        """Makes these edges (default: all) whole again; `reset` drops connections that were cut, with what they
+        held.
+        """
+        chosen = list(self._edges.values()) if pairs is None else [self._edges[pair] for pair in pairs]
+
+        def act() -> None:
+            for edge in chosen:
+                edge.mend(reset=reset)
+
+        self._on_loop(act)
+
+    def traffic(self) -> dict[Pair, Traffic]:
+        """Returns the traffic of each edge since the start."""
+
+        def act() -> dict[Pair, Traffic]:
+            return {
+                pair: Traffic(edge.taken_bytes, edge.passed_bytes, edge.late_pieces, edge.accepted)
+                for pair, edge in self._edges.items()
+            }
+
+        return self._on_loop(act)
+
+    def cut_pairs(self) -> set[Pair]:
+        """The edges that are cut now."""
+        return self._on_loop(lambda: {pair for pair, edge in self._edges.items() if edge.is_cut})
+
+    def close(self) -> None:
+        """Closes ports and connections and ends the thread; idempotent."""
+        if self._thread.loop.is_closed():
+            return
+
+        def act() -> None:
+            for edge in self._edges.values():
+                self._close(edge)
+            for gate in self._gates.values():
+                gate.close()
+
+        self._on_loop(act)
+        self._thread.close()
+
+    def _on_loop(self, act: Callable[[], T]) -> T:
+        async def run() -> T:
+            return act()
+
+        return self._thread.run(run())

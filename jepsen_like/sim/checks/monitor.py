@@ -1,0 +1,429 @@
+"""Watches the whole group at once: Raft's invariants after every driver turn, digests, and what happened how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from cluster.node.node import Node
+from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.state.state_case import StateCase
+from jepsen_like.invariants.raft_group import Before, GroupInvariants, check_state
+from jepsen_like.sim.checks.durable import DurableLog
+from jepsen_like.sim.checks.excuses import Excuses
+from jepsen_like.sim.checks.orderly import OrderlyStops
+from jepsen_like.sim.checks.reigns import Reigns
+from jepsen_like.sim.checks.removal_check import RemovalCheck
+from jepsen_like.sim.checks.tier_check import TierCheck
+from jepsen_like.sim.checks.trim_check import TrimCheck
+from jepsen_like.sim.machines.clock import START_WALL_MS
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.machine import PEER_PORT, SWEEP_ROWS, Machine
+from jepsen_like.sim.machines.network import Endpoint
+from jepsen_like.sim.machines.turn_bounds import drain_bound, name_of, turn_bound, unmetered
+from raftlog.core.raft import Raft
+from raftlog.errors import ImplausibleMessageError, InvariantViolationError
+from raftlog.messages import RequestVoteReply
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.types import FLAG_ROLL, Entry, EntryId, NodeId, Role
+
+LOST_ROWS = f"state_{StateCase.LOST_ROWS.name.lower()}"
+FULL_EVERY = 50
+"""Driver turns of the group between two checks of every member's whole state."""
+SOMETIMES = (
+    "crash between append and ack", "vote granted, then crash", "leader died before its no-op committed",
+    "leader isolated with an uncommitted suffix", "leader deposed with an uncommitted suffix", "suffix truncated",
+    "torn tail cut", "fdatasync failed", "disk full", "power failure of a majority", "database lost applied rows",
+    "entries replayed at a start", "restart with nothing above the sync mark", "unknown send found stored",
+    "retry answered by an earlier copy", "leadership transferred", "segment rolled", "leader paused and deposed",
+    "election without a killed leader", "request forwarded", "clock jumped on a leader", "group restarted as a whole",
+    "rotten entry mended", "restart in the process", "snapshot installed", "log trimmed", "backfill finished",
+    "learner added", "learner promoted", "member removed", "leader removed", "leader died during a change of members",
+    "emptied disk replaced", "leader stopped in order", "leadership handed over whole",
+    "connections forgotten by the network", "acknowledgements alone lost", "weak acknowledgement",
+    "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
+    "attacked in calm", "power lost right after a sync of rows", "leader killed before others applied",
+    "turn of a loop took long", "turn of a loop took long in calm", "stalled just before a campaign",
+)  # fmt: skip
+"""Rare states that a search must reach now and then; one that is never reached is a blind spot."""
+
+
+SEEN_BY_CLIENTS = frozenset(
+    (
+        "log",
+        "foreign",
+        "consumer",
+        "register",
+        "liveness",
+        "protocol",
+        "order",
+        "topics",
+        "answers",
+        "honest",
+        "locks",
+        "transactions",
+        "delayed",
+        "failures",
+        "resets",
+        "legacies",
+        "writes",
+    )
+)
+"""Checkers that use nothing but operations of clients, as those of a black box would."""
+
+
+def _judged_silence(why: str) -> bool:
+    """Returns True if that reason for a change of role says that somebody was silent (`raftlog.core.reasons`)."""
+    return "was silent" in why or "answered within" in why or "did not hear" in why
+
+
+class Violation(NamedTuple):
+    """A broken promise: which checker saw it, what, and where in the run."""
+
+    checker: str
+    what: str
+    at_s: float
+    event: int
+
+
+class Monitor:
+    """Implements `machine.Watcher`; raises nothing into the nodes: what it finds is in `violations`."""
+
+    def __init__(self, loop: SimLoop, voters: Sequence[NodeId], *, black_box: bool = False) -> None:
+        """`black_box`: nothing inside the nodes is looked at, only `SEEN_BY_CLIENTS` may report."""
+        self.loop = loop
+        self.black_box = black_box
+        self.machines: dict[NodeId, Machine] = {}
+        self.violations: list[Violation] = []
+        self.sometimes: Counter[str] = Counter(dict.fromkeys(SOMETIMES, 0))
+        self.leaders: dict[int, NodeId] = {}
+        """Term -> who led it."""
+        self.log_time_off_ms = 0
+        """The furthest that log time was from true time when a leader began. Two voters, one with a wrong clock, may
+        elect one; when that clock's node is away, log time jumps back to what is true."""
+        self.on_turn: Callable[[Machine, Raft], None] = lambda machine, raft: None
+        """Called after each driver turn, for triggers that wait for a state."""
+        self.on_drained: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
+        """Called after a lane's work, before its report."""
+        self.on_reported: Callable[[Machine, str, Sequence[Any], Any], None] = lambda machine, lane, batch, done: None
+        """Called after a lane's report."""
+        self.log: Callable[[str], None] = lambda line: None
+        self.hash = 0
+        self._group = GroupInvariants()
+        self._disks: dict[NodeId, DurableLog] = {}
+        self._turns: dict[NodeId, int] = {}
+        self._before: dict[NodeId, Before] = {}
+        self._process: dict[Process, Machine] = {}
+        self._sums: dict[int, tuple[NodeId, dict[str, int]]] = {}
+        self._checks = 0
+        self._trims = TrimCheck(self.report)
+        self._removals = RemovalCheck(self.report, SWEEP_ROWS)
+        self.tier: TierCheck | None = None
+        """Judge of the tier, if there is one."""
+        self.reigns = Reigns(self.report)
+        self.excuses = Excuses(self.reigns, lambda: loop.now)
+        self._orderly = OrderlyStops(self.report)
+        self._writing: dict[NodeId, list[PersistJob]] = {}
+        """Jobs that an append lane is in the middle of, or was when its process ended, or has put aside."""
+
+    def add(self, machine: Machine) -> None:
+        """A member of the group."""
+        self.machines[machine.node_id] = machine
+        self._disks[machine.node_id] = DurableLog(machine.genesis.entry())
+
+    def report(self, checker: str, what: str) -> None:
+        """Notes a violation and ends the run soon."""
+        if self.black_box and checker not in SEEN_BY_CLIENTS:
+            return
+        self.violations.append(Violation(checker, what, round(self.loop.now, 6), self.loop.events))
+        self.log(f"VIOLATION {checker}: {what}")
+        self.loop.stop()
+
+    def _note(self, what: str) -> None:
+        """Adds a line to the trace's hash."""
+        self.hash = crc32(f"{self.loop.now:.9f} {what}".encode(), self.hash)
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def long_turn(self, process: Process, callback: object, units: int) -> None:
+        """A callback of a node charged more than every callback may."""
+        machine = self._process.get(process)
+        name = name_of(callback)
+        if machine is not None and units > turn_bound(name):
+            self.report(
+                "work", f"node {machine.node_id}: one turn of {units} units, at most {turn_bound(name)}: {name}"
+            )
+
+    def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
+        """A drain that charges much holds the GIL for long, wherever it runs."""
+        if units > drain_bound(lane):
+            what = f"one drain of {units} units, at most {drain_bound(lane)}: lane {lane}, {len(batch)} jobs"
+            self.report("work", f"node {machine.node_id}: {what}")
+
+    # --- after each event --------------------------------------------------------------------------------------------
+
+    def after_event(self, process: Process) -> None:
+        """Checks the member whose driver has just run a turn."""
+        machine = self._process.get(process)
+        if machine is None or machine.node is None or machine.process is not process:
+            return
+        turns = machine.node.driver.turns
+        if turns == self._turns[machine.node_id]:
+            return
+        self._turns[machine.node_id] = turns
+        raft = machine.node.raw.raft
+        self.sometimes["request forwarded"] += machine.node.forwarder.bytes_held > 0
+        try:
+            self._check(machine.node_id, raft)
+        except InvariantViolationError as error:
+            self.report("invariant", str(error))
+            return
+        self.on_turn(machine, raft)
+
+    def _check(self, node_id: NodeId, raft: Raft) -> None:
+        before = self._before[node_id]
+        self.reigns.turn(node_id, raft, self.loop.now)
+        self.sometimes["leadership handed over whole"] = self.reigns.handovers
+        if not self.black_box:
+            before.check(raft)
+            self._group.observe(raft, self._disks)
+            self._checks += 1
+            if self._checks % FULL_EVERY == 0:
+                self.check_all()
+        if raft.role is Role.LEADER and raft.term not in self.leaders:
+            self._new_leader(node_id, raft)
+            missing = self._node(node_id).installs.missing_bytes
+            _require_whole(raft, 0 if self.black_box else missing)
+        if raft.role is not before.role and _judged_silence(raft.why) and self._unread(node_id):
+            self.report("silence", f"node {node_id}, whose peers' messages lie in its sockets, says: {raft.why}")
+        if before.role is Role.LEADER and raft.role is not Role.LEADER:
+            if raft.log.commit_index < before.tail.index:
+                self.sometimes["leader deposed with an uncommitted suffix"] += 1
+            self.log(f"node {node_id} no longer leads (term {raft.term})")
+        self._before[node_id] = Before.of(raft)
+
+    def _unread(self, node_id: NodeId) -> bool:
+        """Returns True if peers have sent bytes that this node's loop, after a long turn, has not polled yet."""
+        process = self.machines[node_id].process
+        assert process is not None
+        sources = [getattr(handle._callback, "__self__", None) for handle in process.unread]  # type: ignore[attr-defined]
+        return any(isinstance(one, Endpoint) and one.own[1] == PEER_PORT and not one.ended for one in sources)
+
+    def _node(self, node_id: NodeId) -> Node:
+        node = self.machines[node_id].node
+        assert node is not None
+        return node
+
+    def _new_leader(self, node_id: NodeId, raft: Raft) -> None:
+        previous = self.leaders.get(max(self.leaders, default=-1))
+        if previous is not None and previous != node_id and self.machines[previous].up:
+            self.sometimes["election without a killed leader"] += 1
+        self.leaders[raft.term] = node_id
+        off_ms = self._node(node_id).raw.log_time_ms() - START_WALL_MS - int(self.loop.now * 1000)
+        self.log_time_off_ms = max(self.log_time_off_ms, abs(off_ms))
+        self.log(f"node {node_id} leads term {raft.term}")
+        self._note(f"leader {node_id} {raft.term}")
+
+    def check_all(self) -> None:
+        """Every running member's whole state, and whose elections could miss each other's majorities.
+
+        Raises InvariantViolationError.
+        """
+        rafts = [machine.node.raw.raft for machine in self._process.values() if machine.node is not None]
+        for raft in rafts:
+            check_state(raft)
+        self._group.check_elections(rafts)
+
+    # --- Watcher -----------------------------------------------------------------------------------------------------
+
+    def opened(self, machine: Machine) -> None:
+        """The node of before, if there was one in this process, is not looked at any more."""
+        assert machine.process is not None
+        if self._process.pop(machine.process, None) is not None:
+            self.sometimes["restart in the process"] += 1
+            self.excuses.happened(machine.node_id, "end")
+            self.reigns.gone(machine.node_id, self.loop.now)
+
+    @unmetered
+    def started(self, machine: Machine) -> None:
+        """A node recovered: what it was told is durable must still be there."""
+        node, node_id = machine.node, machine.node_id
+        assert node is not None
+        assert machine.process is not None
+        log = node.storage.directory.log
+        known = self._disks[node_id]
+        for job in self._writing.pop(node_id, ()):
+            known.forget_conflict(job.entries)
+        if not self.black_box:
+            self._compare(machine, known, log)
+            self._orderly.started(machine)
+            self._rows_as_told(machine, node)
+            machine.kv.wrote = self._removals.wrote
+        machine.was_installing = False
+
+        def disbelieved(peer: NodeId, error: ImplausibleMessageError) -> None:
+            if peer in self.machines:
+                self.report("invariant", f"node {node_id} does not believe node {peer}: {error}")
+
+        node.driver.implausible.add(disbelieved)
+        self._turns[node_id] = -1
+        self._before[node_id] = Before.of(node.raw.raft)
+        self._process[machine.process] = machine
+        self._count_recovery(machine, node)
+        self.log(f"node {node_id} starts: last index {log.tail.index}, applied {node.state.applied.index}")
+        self._note(f"start {node_id} {log.tail.index} {log.tail.header_crc}")
+        self.same_sums(machine)
+        self._trims.compare(machine)
+
+    def _rows_as_told(self, machine: Machine, node: Node) -> None:
+        """The database keeps what a sync covered: if rows are missing that RUN called synced, it said so too early."""
+        for name, text in node.storage.findings:
+            if name == LOST_ROWS:
+                self.report("durability", f"node {machine.node_id}: {text}")
+
+    def _compare(self, machine: Machine, known: DurableLog, log: SegmentedLog) -> None:
+        """Checks that what was on disk is still there, or that a snapshot has taken its place."""
+        moved = log.first_index > known.first_index or log.tail.index > known.tail.index
+        if machine.was_installing and moved:
+            self.sometimes["snapshot installed"] += 1
+            wrong = known.replaced(machine, log, self._group.is_committed)
+        else:
+            wrong = chain(known.missing(machine, log), known.learn(machine, log))
+        for what in islice(wrong, 1):
+            self.report("durability", what)
+
+    def count_mended(self, machine: Machine) -> None:
+        """Counts, at the end, what rotted and is whole again."""
+        assert machine.node is not None
+        log = machine.node.storage.directory.log
+        for index in machine.rotten:
+            known = self._disks[machine.node_id].at(index)
+            if known is not None and index >= log.first_index:
+                self.sometimes["rotten entry mended"] += machine.bytes_of(known, log) == known.header + known.payload
+
+    def _count_recovery(self, machine: Machine, node: Any) -> None:
+        count = self.sometimes
+        report = node.storage.directory.log.report
+        count["database lost applied rows"] += machine.applied_lost
+        machine.applied_lost = False
+        machine.backfilling = node.installs.missing_bytes > 0
+        count["torn tail cut"] += report.torn_bytes_cut > 0
+        count["entries replayed at a start"] += report.entries - 1 > node.state.applied.index
+        count["restart with nothing above the sync mark"] += not report.clean and not report.torn_bytes_cut
+
+    def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
+        """A write that is cut short may have removed what it was to replace, and not yet replaced it."""
+        if lane == "append":
+            self._writing[machine.node_id] = [*self._writing.get(machine.node_id, ()), *batch]
+
+    @unmetered
+    def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The disk or the state machine has moved."""
+        if lane == "append" and not done.parked:
+            jobs = self._writing.pop(machine.node_id, [])
+            if not self.black_box:
+                self._drained_append(machine.node_id, jobs, done)
+        elif lane == "append":
+            self.sometimes["disk full"] += 1  # how much of it was written is seen when the rest is, or after a restart
+        elif lane == "apply" and not self.black_box:
+            self._drained_apply(machine, batch)
+        self.on_drained(machine, lane, batch, done)
+
+    def _drained_append(self, node_id: NodeId, jobs: Sequence[PersistJob], done: Persisted) -> None:
+        disk = self._disks[node_id]
+        for job in jobs:
+            if job.entries:
+                self.sometimes["suffix truncated"] += disk.write(job.entries)
+                self.sometimes["segment rolled"] += any(entry.flags & FLAG_ROLL for entry in job.entries)
+        last = done.last or EntryId(0, 0)
+        self._note(f"disk {node_id} {last.term} {last.index}")
+
+    def _drained_apply(self, machine: Machine, batch: Sequence[list[Entry]]) -> None:
+        node = machine.node
+        assert node is not None
+        try:
+            self._group.observe(node.raw.raft, self._disks)  # apply may run in the turn that learnt of the commit
+            for run in batch:
+                self._group.applied(node.raw.raft, run)
+        except InvariantViolationError as error:
+            self.report("invariant", str(error))
+        self.same_sums(machine)
+        self._trims.applied(machine, batch)
+        self._trims.compare_pins(machine)
+        self._removals.applied(machine, self._trims.counts(), newest=self._trims.is_newest(machine))
+        if self.tier is not None:
+            self.tier.applied(machine)
+        self.excuses.applied(self._trims.counts())
+        if machine.backfilling and not node.installs.missing_bytes:
+            machine.backfilling = False
+            self.sometimes["backfill finished"] += 1
+
+    def same_sums(self, machine: Machine) -> None:
+        """Checks that replicas that have applied equally far have equal rows."""
+        assert machine.node is not None
+        index = machine.node.state.applied.index
+        sums = machine.kv.sums
+        other, known = self._sums.setdefault(index, (machine.node_id, sums))
+        if known != sums:
+            families = ", ".join(name for name in sums if sums[name] != known[name])
+            self.report("digest", f"nodes {other} and {machine.node_id} differ in {families} at applied index {index}")
+
+    @unmetered
+    def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The node has heard."""
+        if lane == "retention" and not self.black_box:
+            self._trims.files(machine)
+            self._trims.goes_on(machine, self.loop.now)
+            self._removals.goes_on(machine, self.loop.now)
+        self.on_reported(machine, lane, batch, done)
+
+    @unmetered
+    def closed(self, machine: Machine, node: Node) -> None:
+        """A node is closed, its process not yet gone."""
+        if not self.black_box:
+            self._orderly.closed(machine, node)
+
+    def retired(self, machine: Machine) -> None:
+        """A machine is gone with its disk."""
+        self.excuses.happened(machine.node_id, "gone")
+
+    def ended(self, machine: Machine, how: str) -> None:
+        """A process is gone."""
+        self._orderly.ended(machine, how)
+        self.excuses.ended(machine.node_id, how)
+        self.reigns.gone(machine.node_id, self.loop.now)
+        self.log(f"node {machine.node_id} ends: {how}")
+        self._note(f"end {machine.node_id} {how}")
+        if "fdatasync" in how:
+            self.sometimes["fdatasync failed"] += 1
+        others = [one for one in self.machines.values() if one is not machine and not one.up]
+        if how == "power" and 2 * (len(others) + 1) > len(self.machines):
+            self.sometimes["power failure of a majority"] += 1
+        if machine.process is not None and self._process.pop(machine.process, None) is not None:
+            self._count_change(machine)
+
+    def _count_change(self, machine: Machine) -> None:
+        assert machine.node is not None
+        raft = machine.node.raw.raft
+        if raft.role is Role.LEADER and raft.members.current.index > raft.log.commit_index:
+            self.sometimes["leader died during a change of members"] += 1
+
+    def broken(self, what: str, error: BaseException) -> None:
+        """A node ended by itself."""
+        self.report("node", f"{what}: {type(error).__name__}: {error}")
+
+
+def _require_whole(raft: Raft, missing_bytes: int) -> None:
+    if missing_bytes:
+        raise InvariantViolationError(
+            f"node {raft.id}, term {raft.term}: whoever leads has all of the log above the trim position, and "
+            f"{missing_bytes} bytes are missing"
+        )
+
+
+def grants_vote(done: Persisted) -> bool:
+    """True if a vote for somebody is among what was just made durable."""
+    return any(isinstance(m, RequestVoteReply) and m.granted and not m.pre_vote for m in done.messages)

@@ -1,0 +1,126 @@
+"""Judges removals from rows and reads: what is deleted goes slice by slice, and nobody sees it meanwhile
+(docs/adr/0082).
+
+- No slice removes more rows than it may, however much there is to remove.
+- While a node removes something, no topic id without a topic has a message, and no group an offset, lock or reset of
+  one. The queues of other topics end where they did. No attempt at a write that is committed is open.
+- A removal ends: a leader that takes writes goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from statemachine.delivery.staged_writes import AttemptState
+from statemachine.rows import keys
+from statemachine.rows.kv import CQ, DEDUP, LOCKS, META, OFFSETS, RESETS, TRANS
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.machines.machine import Machine
+    from statemachine.broker_state import BrokerState
+    from statemachine.rows.kv import Batch
+
+Report = Callable[[str, str], None]
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+CHECKER = "removals"
+PATIENCE_S = 5.0
+"""Simulated time without a slice, on one leader, that is too long."""
+REMOVED = frozenset((CQ, DEDUP, OFFSETS, LOCKS, RESETS, TRANS))
+"""Families of which rows are removed. An entry that begins a segment closes a bucket of the index besides."""
+ROWS_PER_ROW = 2
+"""A unique row that goes takes the row along that finds it by its time."""
+
+
+class _Still(NamedTuple):
+    """The progress of removals under one leader, when it was reached, and the end of the leader's log then."""
+
+    place: tuple[object, ...]
+    since_s: float
+    tail: int
+
+
+class RemovalCheck:
+    """Fed with what nodes write and apply; `report` takes the checker's name and what is wrong."""
+
+    def __init__(self, report: Report, rows_max: int) -> None:
+        """`rows_max`: rows that one slice may remove."""
+        self._report = report
+        self._rows_max = rows_max * ROWS_PER_ROW
+        self._still: _Still | None = None
+        self._slices = 0
+        """Number of slices that any node has applied."""
+        self._removing: set[int] = set()
+        """Nodes that had something to remove when they applied last."""
+
+    def wrote(self, batch: Batch) -> None:
+        """A node wrote this."""
+        if not any(family == META and key.startswith(b"removal") for family, key, _, _ in batch.ops):
+            return
+        if any(family == META and key.startswith(keys.REMOVAL_PREFIX) and value for family, key, value, _ in batch.ops):
+            return  # a removal begins, beside whatever else the run does
+        self._slices += 1
+        gone = sum([value is None for family, _, value, _ in batch.ops if family in REMOVED])
+        if gone > self._rows_max:
+            self._report(CHECKER, f"a slice removed {gone} rows, {self._rows_max} are allowed")
+
+    def applied(self, machine: Machine, counts: Iterable[tuple[Queue, int]], *, newest: bool) -> None:
+        """A node has applied something. `counts`: how many messages each queue ever had; `newest`: here, too."""
+        assert machine.node is not None
+        state, node = machine.node.state, machine.node_id
+        if not state.removing and node not in self._removing:
+            return
+        if state.removing:
+            self._removing.add(node)
+        else:
+            self._removing.discard(node)
+        known = state.topics_by_id
+        for queue, count in counts:
+            if queue[0] not in known:
+                if state.max_offset(*queue) or state.fetch(*queue, 0, 1):
+                    self._report(CHECKER, f"node {node} shows messages of topic id {queue[0]}, which is deleted")
+                    return
+            elif newest and (found := state.max_offset(*queue)) != count:
+                what = (
+                    f"queue {queue[1]} of topic id {queue[0]} ends at {found} on node {node}, it had {count} messages"
+                )
+                self._report(CHECKER, what)
+                return
+        self._attempts(node, state)
+        for topic_id in _seen(state):
+            if topic_id not in known:
+                what = f"node {node} shows what groups had of topic id {topic_id}, which is deleted"
+                self._report(CHECKER, what)
+                return
+
+    def _attempts(self, node: int, state: BrokerState) -> None:
+        for attempt in state.writes.attempts():
+            newest = state.writes.committed(attempt.name)
+            if attempt.state is AttemptState.OPEN and newest is not None and attempt.write <= newest.write:
+                what = f"attempt {attempt.number} at write {attempt.write} of {attempt.name!r} is open on node {node}"
+                self._report(CHECKER, f"{what}, and write {newest.write} is committed")
+                return
+
+    def goes_on(self, machine: Machine, now_s: float) -> None:
+        """Checks, again and again, that a leader that takes writes does not forget what is to be removed."""
+        node = machine.node
+        if node is None or not node.state.removing or not node.proposals.open:
+            return
+        state, tail = node.state, node.storage.directory.log.tail.index
+        place = (machine.node_id, node.raw.term, self._slices)
+        if self._still is None or self._still.place != place:
+            self._still = _Still(place, now_s, tail)
+        applied = state.applied.index
+        if now_s - self._still.since_s > PATIENCE_S and (
+            applied == tail or applied > self._still.tail + 64  # none is on its way
+        ):
+            self._report(CHECKER, f"what is to be removed stands still on node {machine.node_id}, which leads")
+            self._still = None
+
+
+def _seen(state: BrokerState) -> Iterable[int]:
+    for group in state.groups:
+        yield from [topic_id for topic_id, _, _ in state.offsets_of_group(group)]
+        yield from [topic_id for topic_id, _ in state.locks_of_group(group)]
+        yield from [topic_id for topic_id, _ in state.resets_of_group(group)]

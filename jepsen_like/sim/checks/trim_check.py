@@ -1,0 +1,314 @@
+"""Retention takes what it may and nothing else: judged from the entries of the log, not from what a node says of it.
+
+- A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
+  first byte, or all of it older than `keep_ms` (log time), or a disk that fills up. In the tier: too many bytes there.
+- After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
+  carried out in slices, a queue begins there or where it began before; a node whose sweep is over is judged by the end.
+- An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
+  offset in the tier is above the one that TRIMs left it.
+- A sweep ends: a leader that takes writes goes on with it.
+- A node's files begin at or below the TRIM that its own older checkpoint knows, and every lease.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jepsen_like.sim.checks.pin_check import PinCheck
+from jepsen_like.sim.machines.machine import Machine
+from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail, NodeId
+from statemachine import commands, payload
+from statemachine.tier import TierState
+from statemachine.trim import RemoveRows, Slice, Trim, decode, highest
+
+Report = Callable[[str, str], None]
+Queue = tuple[int, int]
+"""(topic id, queue id)."""
+SWEEP_PATIENCE_S = 5.0
+"""Simulated time without a slice, on one leader, that is too long."""
+
+
+class _Roll(NamedTuple):
+    """The position at which a segment begins, and the entry before."""
+
+    position: int
+    previous: LogTail
+
+
+class _Known(NamedTuple):
+    """The bounds that hold after a TRIM, from this index on."""
+
+    index: int  # type: ignore[assignment]
+    position: int
+    firsts: dict[Queue, int]
+    """The first offset of every queue."""
+
+
+class _Cut(NamedTuple):
+    """The bounds that hold once a sweep is over, and that no queue may pass before."""
+
+    index: int  # type: ignore[assignment]
+    position: int
+    firsts: dict[Queue, int]
+
+
+class _Tiered(NamedTuple):
+    """A segment in the tier, as the log's commands say."""
+
+    end: int
+    state: int
+    term: int
+    stored_bytes: int = 0
+
+
+class _Still(NamedTuple):
+    """The progress of a leader's sweep, when it was reached, and the end of the leader's log then."""
+
+    place: tuple[object, ...]
+    since_s: float
+    tail: int
+
+
+class TrimCheck:
+    """Fed with what nodes apply; `report` takes the checker's name and what is wrong."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._next = 0
+        """Index of the first entry that no node has applied."""
+        self._tail: Entry | None = None
+        self._rolls: list[_Roll] = []
+        self._positions: dict[Queue, list[int]] = {}
+        """Positions of the messages of each queue, by offset: what any leader ever gave out and the group committed.
+        Those of a deleted topic stay, for its id is never used again, and the node that applied this may be far ahead
+        of it.
+        """
+        self._firsts: dict[Queue, int] = {}
+        self._kept: dict[Queue, int] = {}
+        """The same, by what was not only evicted."""
+        self._tiered: dict[int, _Tiered] = {}
+        """Segments in the tier, by the position at which each begins."""
+        self._known: list[_Known] = []
+        self._cuts: list[_Cut] = []
+        self._over = -1
+        """Index of the newest of which some node has come to the end."""
+        self._still: _Still | None = None
+        self.pins = PinCheck(report)
+        self._began: dict[NodeId, tuple[object, int]] = {}
+
+    def applied(self, machine: Machine, runs: Sequence[Sequence[Entry]]) -> None:
+        """A node has applied these."""
+        trimmed = False
+        for entry in (entry for run in runs for entry in run):
+            if entry.index > self._next:
+                self._catch_up(machine, entry.index)
+            if entry.index == self._next:
+                self._learn(machine, entry)
+            trimmed |= entry.type == EntryType.TRIM
+        if trimmed:
+            self.compare(machine)
+
+    def _catch_up(self, machine: Machine, index: int) -> None:
+        """Learns the entries up to `index` from this node's log: the node that applied them ended in the same call."""
+        assert machine.node is not None
+        for entry in machine.node.storage.directory.log.read_entries(self._next, index, 1 << 30):
+            self._learn(machine, entry)
+
+    def counts(self) -> Iterator[tuple[Queue, int]]:
+        """Yields how many messages each queue ever had, as far as any node has applied."""
+        return ((queue, len(positions)) for queue, positions in self._positions.items())
+
+    def is_newest(self, machine: Machine) -> bool:
+        """Returns True if the node has applied all that any node has."""
+        assert machine.node is not None
+        return machine.node.state.applied.index == self._next - 1
+
+    def compare_pins(self, machine: Machine) -> None:
+        """A node that has applied all that anybody has knows what waits."""
+        assert machine.node is not None
+        if self.is_newest(machine):
+            self.pins.compare(machine.node_id, machine.node.state)
+
+    def compare(self, machine: Machine) -> None:
+        """The queues of a node begin where they should after the last TRIM that it has applied."""
+        node = machine.node
+        assert node is not None
+        self._note_end(machine)
+        applied = node.state.applied.index
+        if applied >= self._next:
+            return  # a snapshot of a node that was ended before anybody heard what it had applied
+        at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
+        known = self._known[at - 1] if at else _Known(-1, 0, {})
+        cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]
+        for queue, highest_first in (cuts[-1] if cuts else known).firsts.items():
+            lowest_first = known.firsts.get(queue, 0)
+            found = node.state.min_offset(*queue)
+            if not lowest_first <= found <= highest_first and queue[0] in node.state.topics_by_id:
+                said = lowest_first if lowest_first == highest_first else f"{lowest_first} to {highest_first}"
+                self._report(
+                    "retention",
+                    f"queue {queue[1]} of topic {queue[0]} begins at {found} on node {machine.node_id}, "
+                    f"the log says {said} as of index {(cuts[-1] if cuts else known).index}",
+                )
+            kept, kept_max = node.state.kept_offset(*queue), self._kept.get(queue, 0)
+            if kept > kept_max and queue[0] in node.state.topics_by_id:
+                self._report(
+                    "retention",
+                    f"queue {queue[1]} of topic {queue[0]} begins in the tier at {kept} on node {machine.node_id}, "
+                    f"no TRIM took more than what is below {kept_max}",
+                )
+
+    def _note_end(self, machine: Machine) -> None:
+        """A node that has no sweep any more, and applied its beginning, says that it is over: from where its mark says
+        so. Whether that is true, `compare` finds out of every node, this one first."""
+        assert machine.node is not None
+        state = machine.node.state
+        done = [cut for cut in self._cuts if self._over < cut.index <= state.applied.index]
+        if not done or state.sweep is not None:
+            return
+        cut, mark = done[-1], state.trim_mark
+        index = mark.index if mark.position == cut.position and mark.index > cut.index else state.applied.index
+        ended = _Known(index, max(cut.position, self._position_as_of(index)), cut.firsts)
+        insort(self._known, ended, key=lambda known: known[0])
+        self._over = cut.index
+
+    def goes_on(self, machine: Machine, now_s: float) -> None:
+        """Checks, again and again, that a leader that takes writes does not forget a sweep."""
+        node = machine.node
+        if node is None or node.state.sweep is None or not node.proposals.open:
+            return
+        sweep, tail = node.state.sweep, node.storage.directory.log.tail.index
+        place = (machine.node_id, node.raw.term, sweep.index, sweep.family, sweep.at)
+        if self._still is None or self._still.place != place:
+            self._still = _Still(place, now_s, tail)
+        applied = node.state.applied.index
+        if now_s - self._still.since_s > SWEEP_PATIENCE_S and (
+            applied == tail or applied > self._still.tail + 64  # none is on its way
+        ):
+            self._report(
+                "retention",
+                f"the sweep that began at index {sweep.index} stands still on node {machine.node_id}, which leads",
+            )
+            self._still = None
+
+    def files(self, machine: Machine) -> None:
+        """A node may have let go some files."""
+        node = machine.node
+        if node is None or node.installs.missing_bytes:
+            return
+        self._note_end(machine)
+        log, state = node.storage.directory.log, node.state
+        known = self._began.get(machine.node_id)
+        self._began[machine.node_id] = (node, log.first_position)
+        if known is None or known[0] is not node or log.first_position <= known[1]:
+            return
+        marks = [one.manifest.mark.index for one in node.storage.checkpointer.checkpoints.all()]
+        used = node.retention.view(machine.node_id).disk_used_percent or 0
+        counts = marks[:1] if used > machine.config.retention.disk_force_clean_percent else marks[1:]
+        limits = {
+            "its TRIM": state.trim_position,
+            "the TRIM that its older checkpoint knows": self._position_as_of(counts[0] if counts else -1),
+            **{f"the lease of {lease.holder}": lease.position for lease in node.leases.all()},
+        }
+        for what, position in limits.items():
+            if log.first_position > position:
+                self._report(
+                    "retention",
+                    f"node {machine.node_id} let go its log below {log.first_position}, {what} is at {position}",
+                )
+
+    def _position_as_of(self, index: int) -> int:
+        at = bisect_left(self._known, index + 1, key=lambda known: known[0])
+        return self._known[at - 1].position if at else 0
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def _learn(self, machine: Machine, entry: Entry) -> None:
+        self._next = entry.index + 1
+        if entry.flags & FLAG_ROLL and self._tail is not None:
+            tail = self._tail
+            previous = LogTail(tail.term, tail.index, tail.end_position, tail.header_crc, 0, tail.timestamp_ms)
+            self._rolls.append(_Roll(entry.position, previous))
+        self.pins.learn(entry)
+        if entry.type == EntryType.MESSAGES:
+            for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).iter_runs():
+                if kind >= payload.RowKind.SCHEDULED:
+                    continue  # in no queue
+                positions = self._positions.setdefault((topic_id, queue_id), [])
+                if base != len(positions):
+                    self._report(
+                        "retention",
+                        f"entry {entry.index} adds offset {base} to queue {queue_id} of topic {topic_id}, "
+                        f"which goes on at {len(positions)}",
+                    )
+                positions[base:] = [item[0] for item in payload.ITEM.iter_unpack(items)]
+        elif entry.type == EntryType.TRIM:
+            self._trim(machine, entry)
+        elif entry.type == EntryType.COMMAND:
+            for command in commands.unpack(entry.payload):
+                if command[0] == commands.TIER_STATE:
+                    self._tier(*command[1:])
+        self._tail = entry
+
+    def _tier(self, base: int, state: int, term: int, span: list[int] | None, parts: list[list[Any]] | None) -> None:
+        """A step of a segment; steps back, and those of a former term, change nothing."""
+        known = self._tiered.get(base)
+        if known is None:
+            if state == TierState.UPLOADING and span is not None:
+                self._tiered[base] = _Tiered(span[0], state, term)
+        elif (
+            state >= known.state
+            and term >= known.term
+            and (state != TierState.VERIFIED or known.state >= TierState.UPLOADED)
+        ):
+            size = known.stored_bytes if parts is None else sum(part[1] for part in parts)
+            self._tiered[base] = known._replace(state=state, term=term, stored_bytes=size)
+
+    def _verified_to(self, position: int) -> int:
+        while (known := self._tiered.get(position)) is not None and known.state == TierState.VERIFIED:
+            position = known.end
+        return position
+
+    def _trim(self, machine: Machine, entry: Entry) -> None:
+        trim = decode(entry.payload)
+        if isinstance(trim, Slice | RemoveRows):
+            return
+        if trim.position > 0:
+            self._justify(machine, entry, trim)
+        if trim.evicts and trim.position > self._verified_to(self._known[-1].position if self._known else 0):
+            return  # no queue may begin there
+        named = highest(trim.queues)
+        for queue, positions in self._positions.items():
+            first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))
+            self._firsts[queue] = max(first, self._firsts.get(queue, 0))
+            if not trim.evicts:
+                self._kept[queue] = max(first, self._kept.get(queue, 0))
+        position = max(trim.position, self._known[-1].position if self._known else 0)
+        if trim.sliced or (self._cuts and self._cuts[-1].index > self._over):
+            self._cuts.append(_Cut(entry.index, position, dict(self._firsts)))
+        else:
+            self._known.append(_Known(entry.index, position, dict(self._firsts)))
+
+    def _justify(self, machine: Machine, entry: Entry, trim: Trim) -> None:
+        position, first_index, reason = trim[:3]
+        at = bisect_left(self._rolls, position, key=lambda roll: roll.position)
+        what = f"the TRIM at index {entry.index} to position {position}, index {first_index}"
+        if at == len(self._rolls) or self._rolls[at].position != position:
+            self._report("retention", f"{what}: no segment begins there")
+            return
+        roll, base = self._rolls[at], self._rolls[at - 1].position if at else 0
+        if roll.previous.index + 1 != first_index:
+            self._report("retention", f"{what}: the segment there begins with entry {roll.previous.index + 1}")
+        rules = machine.config.retention
+        large = rules.bytes_max and entry.position - base > rules.bytes_max
+        old = rules.keep_ms and roll.previous.timestamp_ms + rules.keep_ms <= entry.timestamp_ms
+        if not trim.evicts and self._known and position < self._known[-1].position:
+            large, old = self._is_much(machine.config.tier.bytes_max, base), False  # of the tier alone
+        if not (large or old or "disk" in reason):  # how full the leader's was then is not known here
+            self._report("retention", f"{what}: the segment below it, from {base} on, had no reason to go")
+
+    def _is_much(self, bytes_max: int, base: int) -> bool:
+        """Returns True if the tier had more than `bytes_max` from `base` on, as far as it was uploaded."""
+        return bool(bytes_max) and sum(one.stored_bytes for at, one in self._tiered.items() if at >= base) > bytes_max

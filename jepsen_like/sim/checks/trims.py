@@ -1,0 +1,69 @@
+"""The offsets up to which retention took messages: below the first offset of a queue one may be missing, above it none
+may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from jepsen_like.history import Op
+from jepsen_like.sim.machines.machine import Machine
+from statemachine.broker_state import BrokerState
+
+Floors = dict[tuple[str, int], int]
+"""(topic, queue id) -> the highest first offset that any node has applied."""
+
+
+def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
+    """Returns the first offset of each queue, as the running nodes have it."""
+    found: Floors = {}
+    for topic in topics:
+        for state in [machine.node.state for machine in machines if machine.node is not None]:
+            known = state.topics.get(topic)
+            for queue in range(known.queues if known is not None else 0):
+                assert known is not None
+                found[topic, queue] = max(found.get((topic, queue), 0), _first(state, known.id, queue))
+    return found
+
+
+def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
+    """Returns the first offset of the queue. What was evicted to the tier counts as there. Once segments go from the
+    tier too, the row of a queue may name too low an offset: then only what the nodes have must be there.
+    """
+    if state.kept.position:
+        return state.min_offset(topic_id, queue_id)
+    return state.kept_offset(topic_id, queue_id)
+
+
+def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
+    """The history as if what is trimmed had never been sent: the rest must be all there."""
+    if not any(floor.values()):
+        return list(ops)
+    kept = list(ops)
+    gone = {op.process for op in kept if op.f == "send" and op.type == "ok" and is_below(op, floor)}
+    lowest = {
+        op.process: floor.get((op.value["topic"], op.value["queue_id"]), 0)
+        for op in kept
+        if op.f == "read" and op.type == "invoke"
+    }
+    left = [op for op in kept if op.process not in gone]
+    return [replace(_cut(op, lowest.get(op.process, 0)), index=number) for number, op in enumerate(left)]
+
+
+def is_below(op: Op, floor: Floors) -> bool:
+    """Returns True if an acknowledged send is among what was trimmed."""
+    value = op.value
+    return bool(value["queue_offset"] < floor.get((value["topic"], value["queue_id"]), 0))
+
+
+def _cut(op: Op, lowest: int) -> Op:
+    if not lowest:
+        return op
+    value = dict(op.value)
+    if "offset" in value:
+        value["offset"] = max(value["offset"], lowest)
+    if "messages" in value:
+        value["messages"] = [row for row in value["messages"] if row[0] >= lowest]
+    return replace(op, value=value)

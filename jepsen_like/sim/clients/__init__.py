@@ -1,0 +1,1 @@
+"""Clients of the simulated cluster: each plays one kind of load and knows what it was told."""

@@ -1,0 +1,78 @@
+"""One request on a raw connection and its answer, and the clients of the load that ask this way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from jepsen_like.sim.clients.client_machines import Client, ClientHost
+from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
+from jepsen_like.sim.machines.machine import BROKER_PORT
+
+ANSWER_S = 6.0
+
+
+async def dial(host: ClientHost, rng: random.Random, name: str, report: Report) -> RawConnection | None:
+    """A connection to any node; None if it does not come about."""
+    made = RawConnection(name, host.loop, report)
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: made, rng.choice(host.nodes), BROKER_PORT)
+    except OSError:
+        return None
+    return made
+
+
+async def ask(
+    host: ClientHost, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b""
+) -> Answer | None:
+    """Sends a question and returns its answer; None: no answer came in time, and the connection is given up."""
+    future: asyncio.Future[Answer | None] = host.loop.create_future()
+
+    def ended(answer: Answer | None) -> None:
+        if not future.done():
+            future.set_result(answer)
+
+    if connection.closed:
+        return None
+    connection.on_lost.append(lambda: ended(None))
+    connection.write(connection.frame(code, ext, body, heard=ended))
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await future
+    except TimeoutError:
+        connection.transport.abort()
+        return None
+
+
+class Asker(Client):
+    """Speaks for itself, on raw connections, and reports what is wrong."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        super().__init__(host)
+        self._report = report
+
+    async def _dial(self, rng: random.Random, name: str) -> RawConnection | None:
+        return await dial(self.host, rng, name, self._report)
+
+    async def _ask(self, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
+        return await ask(self.host, connection, code, ext, body)
+
+    async def _in_turns(
+        self,
+        rng: random.Random,
+        pause_s: tuple[float, float],
+        redials: float,
+        name: str,
+        act: Callable[[RawConnection], Awaitable[None]],
+    ) -> None:
+        """Repeats until stopped: a pause, then `act` on a connection, which is another one with probability `redials`;
+        if that is 0, chance is not asked.
+        """
+        connection: RawConnection | None = None
+        while not self.stopped:
+            await asyncio.sleep(rng.uniform(*pause_s))
+            if connection is None or connection.closed or (redials and rng.random() < redials):
+                connection = await self._dial(rng, name)
+            if connection is not None:
+                await act(connection)

@@ -1,0 +1,380 @@
+"""Client machines of the simulator, and the producers that run on them: ours with an identity, and foreign ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from jepsen_like.checkers.weak import WEAK
+from jepsen_like.history import Op
+from jepsen_like.sim.clients.recorder import Recorder, stored_at
+from jepsen_like.sim.machines.clock import START_WALL_MS
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT, Machine, host_of
+from jepsen_like.sim.machines.network import Network
+from jepsen_like.sim.options import Options, stream
+from raftmq.client.client import AsyncClient
+from raftmq.client.connection import Connection, Reply, dial
+from raftmq.client.environment import Environment
+from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
+from raftmq.client.message import Message, SendResult
+from raftmq.client.producer import AsyncProducer
+from raftmq.client.pull import PullStatus
+
+TOPIC = "orders"
+FOREIGN_TOPIC = "foreign"
+BRISK_TOPIC = "brisk"
+"""Topic of seeds with weak acknowledgements: sends that name no level get the level of this topic."""
+FOREIGN_ATTEMPTS = 8
+SEND_CODE = 310
+
+
+FULL = "quorum+fsync"
+"""The level of the full promise."""
+WAIT_FALSE = "WAIT=false"
+"""RocketMQ's own word for level `leader`."""
+
+
+def client_host(number: int) -> str:
+    """The ip address of a client's machine."""
+    return f"10.0.1.{number}"
+
+
+class ClientHost:
+    """A process on a client machine, and what the client library takes from the world."""
+
+    def __init__(self, number: int, options: Options, loop: SimLoop, network: Network) -> None:
+        self.options, self.loop = options, loop
+        self.rng = stream(options.seed, f"client {number}")
+        self.process = Process(f"client{number}", client_host(number))
+        self.nodes = [host_of(i) for i in range(1, options.nodes + 1)]
+        self.environment = Environment(
+            lambda: START_WALL_MS + int(loop.now * 1000),
+            self.rng.randbytes,
+            lambda host, port, factory: loop.create_connection(factory, host, port),
+            members_every_s=0.0,
+        )
+
+    def client(self, timeout_s: float = 30.0) -> AsyncClient:
+        """A client of the library. Call within the process."""
+        return AsyncClient(
+            [f"{host}:{NAMESRV_PORT}" for host in self.nodes], timeout_s=timeout_s, environment=self.environment
+        )
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Runs it in this process."""
+
+        async def run() -> None:
+            await work()
+
+        return self.process.run(self.loop.create_task, run())
+
+
+class Client:
+    """A client of the load, on a host of its own. `stopped` ends it after what is under way."""
+
+    def __init__(self, host: ClientHost) -> None:
+        self.host, self.rng = host, host.rng
+        self.stopped = False
+        self._left = 0
+        """Number of its coroutines that have not ended."""
+
+    @property
+    def done(self) -> bool:
+        """True when it has ended."""
+        return not self._left
+
+    def start(self) -> None:
+        """Begins."""
+        self._spawn(self._work)
+
+    async def _work(self) -> None:
+        raise NotImplementedError
+
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Starts one more coroutine; a failing one never ends, and with it the run fails."""
+
+        async def run() -> None:
+            await work()
+            self._left -= 1
+
+        self._left += 1
+        self.host.spawn(run)
+
+
+class Retries:
+    """Counts the repeated calls of a client. `count` grows by one for each attempt after a call's first.
+
+    An attempt that was given up may still be carried out, seconds later: what was asked twice may happen twice.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.count = 0
+        view: Any = client.view
+        call, attempt = view.call, view._attempt
+
+        async def counted_call(*args: Any, **options: Any) -> Any:
+            self.count -= 1
+            return await call(*args, **options)
+
+        async def counted_attempt(*args: Any) -> Any:
+            self.count += 1
+            return await attempt(*args)
+
+        view.call, view._attempt = counted_call, counted_attempt
+
+
+def body_of(message_id: str, padding: int) -> bytes:
+    """A message that says who it is."""
+    return f"{message_id} {'.' * padding}".encode()
+
+
+def id_of(body: bytes) -> str:
+    """The id in a body."""
+    return body.split(b" ", 1)[0].decode()
+
+
+def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") -> dict[str, str]:
+    """The fields of a send as RocketMQ's clients write them, the id as UNIQ_KEY; `level`: of its acknowledgement, or
+    `WAIT=false`."""
+    more = f"ACK_LEVEL\x01{level}\x02" if level else ""
+    if level == WAIT_FALSE:
+        more = "WAIT\x01false\x02"
+    return {
+        "a": "g",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{message_id}\x02{more}",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+
+
+class OwnProducer(Client):
+    """`window` coroutines that each send one message after the other through one producer session."""
+
+    def __init__(self, number: int, host: ClientHost, recorder: Recorder) -> None:
+        super().__init__(host)
+        self.name, self.recorder = f"own{number}", recorder
+        self.sent = 0
+        self._producer: AsyncProducer | None = None
+
+    async def _work(self) -> None:
+        options, rng = self.host.options, self.rng
+        client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))
+        self._producer = client.producer(attempt_timeout_s=rng.choice((0.4, 1.0, 3.0)), max_messages=64)
+        await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(options.window)))
+        await client.close()
+
+    async def _slot(self, rng: random.Random) -> None:
+        options = self.host.options
+        while not self.stopped:
+            if rng.random() < 0.1:
+                await self._batch(rng)
+            else:
+                await self._one(rng)
+            await asyncio.sleep(rng.uniform(0.2, 1.8) * options.think_s * options.window)
+
+    async def _one(self, rng: random.Random) -> None:
+        assert self._producer is not None
+        (op,) = self._invoke(1)
+        queue = rng.randrange(self.host.options.queues)
+        body = body_of(op.value["id"], rng.randrange(self.host.options.body_max))
+        try:
+            self._ok([op], [await self._producer.send(TOPIC, body, queue_id=queue)])
+        except (RaftMQError, OSError) as error:
+            self.recorder.failed(op, error)
+
+    async def _batch(self, rng: random.Random) -> None:
+        assert self._producer is not None
+        ops = self._invoke(rng.randint(2, 3))
+        queue = rng.randrange(self.host.options.queues)
+        try:
+            bodies = [body_of(op.value["id"], rng.randrange(60)) for op in ops]
+            self._ok(ops, await self._producer.send_batch(TOPIC, bodies, queue_id=queue))
+        except (RaftMQError, OSError) as error:
+            for op in ops:
+                self.recorder.failed(op, error)
+
+    def _invoke(self, count: int) -> list[Op]:
+        ops = []
+        for _ in range(count):
+            self.sent += 1
+            ops.append(self.recorder.invoke("send", {"id": f"{self.name}-{self.sent}", "topic": TOPIC}))
+        return ops
+
+    def _ok(self, ops: list[Op], results: list[SendResult]) -> None:
+        for op, result in zip(ops, results, strict=True):
+            self.recorder.stored(op, result.queue_id, result.queue_offset)
+
+
+class Wish(NamedTuple):
+    """The way in which one foreign message is sent."""
+
+    topic: str
+    asked: str
+    """Level that its properties ask for, see `foreign_send`; "": they name none."""
+    level: str
+    """The level that it gets."""
+
+
+def promise_of(level: str) -> dict[str, str]:
+    """Returns the fields that a recorded send has for its level (`checkers.weak`): none if it has the full promise."""
+    named = "leader" if level == WAIT_FALSE else level
+    return {"level": named} if named in WEAK else {}
+
+
+def brisk_level(options: Options) -> str:
+    """Draws the level that is an attribute of the topic BRISK_TOPIC."""
+    return stream(options.seed, "brisk").choice(("leader", "quorum"))
+
+
+class Wishes:
+    """Draws the level that a foreign client asks for, message by message."""
+
+    def __init__(self, options: Options, rng: random.Random) -> None:
+        self._options, self._rng = options, rng
+
+    def draw(self) -> Wish:
+        """The next message's. Without weak sends chance is not asked."""
+        rng = self._rng
+        if not self._options.weak or rng.random() >= self._options.weak:
+            return Wish(TOPIC, "", FULL)
+        if rng.random() < 0.3:
+            asked = rng.choice(("", "", FULL))
+            return Wish(BRISK_TOPIC, asked, asked or brisk_level(self._options))
+        level = rng.choice(("leader", "leader", "quorum", "quorum", WAIT_FALSE, "all"))
+        return Wish(TOPIC, level, level)
+
+
+class Attempt(NamedTuple):
+    """One arrival of a foreign client's message at a node: how it ended, and which start of the node it met."""
+
+    node: str
+    incarnation: int
+    ended: str
+    """ok, no (refused before anything was proposed), unknown (the node said so) or silence."""
+
+
+class Foreign(NamedTuple):
+    """The attempts of a foreign client at one message."""
+
+    message_id: str
+    attempts: list[Attempt]
+    place: tuple[int, int] | None = None
+    """Queue and offset, as the answer told them."""
+
+
+class ForeignProducer(Client):
+    """Speaks as RocketMQ's clients do, without an identity of its own, on one connection at a time.
+
+    Every second message is sent once and never again (topic `orders`, judged like ours); the others are sent again with
+    the same UNIQ_KEY until answered (topic `foreign`), of which docs/adr/0011 says when two copies are allowed.
+    """
+
+    def __init__(self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]) -> None:
+        super().__init__(host)
+        self.name, self.recorder, self.machines = f"foreign{number}", recorder, machines
+        self.sent = 0
+        self.retried: list[Foreign] = []
+        self._connection: Connection | None = None
+        self._node = self.rng.choice(host.nodes)
+        self._wishes = Wishes(host.options, stream(host.options.seed, f"levels of {self.name}"))
+
+    async def _work(self) -> None:
+        while not self.stopped:
+            self.sent += 1
+            message_id = f"{self.name}-{self.sent}"
+            if self.sent % 2:
+                await self._once(message_id)
+            else:
+                await self._until_answered(message_id)
+            options = self.host.options
+            await asyncio.sleep(self.rng.uniform(0.2, 1.8) * (0.6 if options.weak else 2) * options.think_s)
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _once(self, message_id: str) -> None:
+        wish = self._wishes.draw()
+        op = self.recorder.invoke("send", {"id": message_id, "topic": wish.topic, **promise_of(wish.level)})
+        try:
+            reply = await self._ask(wish.topic, message_id, wish.asked)
+        except ConnectionRefusedError as error:
+            self.recorder.end(op, "fail", {**op.value, "error": str(error)})
+        except OSError as error:
+            self.recorder.end(op, "info", {**op.value, "error": str(error)})
+        else:
+            self.recorder.answered(op, reply)
+
+    async def _until_answered(self, message_id: str) -> None:
+        foreign = Foreign(message_id, [])
+        self.retried.append(foreign)
+        op = self.recorder.invoke("foreign", {"id": message_id})
+        for _ in range(FOREIGN_ATTEMPTS):
+            node = self._node
+            ended, place = await self._attempt(message_id)
+            foreign.attempts.append(Attempt(node, len(self.machines[node].processes), ended))
+            if ended == "ok":
+                self.recorder.end(op, "ok", op.value)
+                self.retried[-1] = foreign._replace(place=place)
+                return
+            await asyncio.sleep(self.rng.uniform(0.05, 0.4))
+        self.recorder.end(op, "info", op.value)
+
+    async def _attempt(self, message_id: str) -> tuple[str, tuple[int, int] | None]:
+        """Sends the message once; returns the outcome and the place of the message, None if it was not told."""
+        try:
+            reply = await self._ask(FOREIGN_TOPIC, message_id)
+        except ConnectionRefusedError:
+            return "no", None
+        except OSError:
+            return "silence", None
+        if reply.code == 0:
+            return "ok", stored_at(reply)
+        if is_unknown(reply.code, reply.remark):
+            return "unknown", None
+        return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no", None
+
+    async def _ask(self, topic: str, message_id: str, level: str = "") -> Reply:
+        """One request and its reply. Raises OSError: ConnectionRefusedError if it was never sent."""
+        try:
+            connection = await self._connect()
+        except OSError as error:
+            self._node = self.rng.choice(self.host.nodes)
+            raise ConnectionRefusedError(str(error)) from error
+        ext = foreign_send(topic, message_id, self.rng.randrange(self.host.options.queues), level)
+        try:
+            return await connection.call(SEND_CODE, ext, body_of(message_id, 10), timeout_s=4.0)
+        except OSError:
+            connection.abort()
+            self._connection = None
+            if self.rng.random() < 0.5:
+                self._node = self.rng.choice(self.host.nodes)
+            raise
+
+    async def _connect(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await dial(self.host.environment, Connection(f"{self._node}:{BROKER_PORT}"))
+        return self._connection
+
+
+async def read_queue(client: AsyncClient, topic: str, queue: int, address: str) -> tuple[list[Message], int]:
+    """Every message that the node at this address has of a queue, and the lowest offset that retention has left."""
+    messages: list[Message] = []
+    offset = lowest = 0
+    while True:
+        pulled = await client.pull(topic, queue, offset, 256, node=address)
+        messages += pulled.messages
+        if not pulled.messages and pulled.next_offset > offset:
+            lowest = pulled.next_offset
+        if pulled.status is PullStatus.END or (not pulled.messages and pulled.next_offset <= offset):
+            return messages, lowest
+        offset = pulled.next_offset

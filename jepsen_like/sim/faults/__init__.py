@@ -1,0 +1,1 @@
+"""Faults of a run: the plan, and the nemesis that carries it out."""

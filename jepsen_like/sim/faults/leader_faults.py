@@ -1,0 +1,73 @@
+"""Faults of the leader: its apply, or its successor's, is held back, or its refusals arrive after it was deposed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jepsen_like.sim.faults.fault_plan import Fault
+    from jepsen_like.sim.faults.nemesis import Nemesis
+
+
+def hold_apply(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """The leader goes on committing and applies nothing for a while: what it serves must wait, not be old."""
+    leader = nemesis.leader()
+    if leader is None:
+        return
+    leader.apply_factor = rng.uniform(0.2, 1.0) / leader.options.apply_s[1]
+    nemesis.took(fault, f"node {leader.node_id} applies late", lambda: setattr(leader, "apply_factor", 1.0))
+    nemesis.monitor.sometimes["apply held back on a leader"] += 1
+
+
+def late_apply(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 60) -> None:
+    """Everybody but the leader applies late, and then the leader is killed: the next one has committed what it has not
+    applied yet, and must not answer as if that had never been. Where nobody leads it waits for somebody."""
+    leader = nemesis.leader()
+    late = [machine for machine in nemesis.up() if machine is not leader]
+    if leader is None or len(late) <= leader.options.nodes // 2:
+        if tries and not nemesis.over:
+            nemesis.loop.call_outside(0.1, late_apply, nemesis, fault, rng, tries - 1)
+        return
+    for machine in late:
+        machine.apply_factor = rng.uniform(0.8, 2.5) / machine.options.apply_s[1]
+    leader.held += 1
+
+    def strike() -> None:
+        if not nemesis.over and leader.up:
+            leader.kill(power=False)
+            nemesis.monitor.sometimes["leader killed before others applied"] += 1
+
+    def back() -> None:
+        for machine in late:
+            machine.apply_factor = 1.0
+        leader.release()
+
+    nemesis.loop.call_outside(rng.uniform(0.3, 0.7), strike)
+    nemesis.took(fault, f"all but node {leader.node_id} apply late, and it is killed", back)
+
+
+def late_refusal(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """Leadership is handed over while what the old leader says to one node is slow: its refusals of forwarded requests
+    arrive when they are in the next leader's hands."""
+    leader = nemesis.leader()
+    if leader is None or leader.node is None:
+        return
+    others = [node for node in leader.node.raw.membership.voter_ids if node != leader.node_id]
+    if len(others) < 2:
+        return
+    holder, to = rng.sample(others, 2)
+    edge, slow = (leader.host, nemesis.machines[holder].host), nemesis.network.links.slow
+    if not leader.hand_over(to):
+        return
+    slow[edge] = rng.uniform(0.1, 0.8)
+
+    def back() -> None:
+        slow.pop(edge, None)
+
+    nemesis.took(fault, f"node {leader.node_id} hands over to {to}, and node {holder} hears it late", back)
+    nemesis.monitor.sometimes["refusal of a former leader late"] += 1
+
+
+LEADER_FAULTS = {"hold-apply": hold_apply, "late-refusal": late_refusal, "late-apply": late_apply}
+"""Kind -> what begins a fault of it."""

@@ -1,0 +1,172 @@
+"""Stalls: one turn of a node's loop takes long. That is not a stopped process: what comes due meanwhile runs before
+what lies in the sockets (`SimLoop.end_stall`).
+
+In the faults they meet everything else. After the heal `Stalls` is alone with the cluster, and demands what must hold.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Protocol
+
+from jepsen_like.sim.options import Options, stream
+from raftlog.types import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jepsen_like.sim.checks.monitor import Monitor
+    from jepsen_like.sim.faults.fault_plan import Fault
+    from jepsen_like.sim.faults.nemesis import Nemesis
+    from jepsen_like.sim.machines.loop import SimLoop
+    from jepsen_like.sim.machines.machine import Machine
+
+LEADER_S = 2.0
+"""Seconds after a stall within which there is a leader that takes writes."""
+BETWEEN_HANDOVERS_S = 300.0
+SLOW_LINK_S = 0.05
+"""Longest time of a packet without faults, in seconds, and of a disk."""
+
+
+def _stall(nemesis: Nemesis, fault: Fault, machines: Sequence[Machine]) -> None:
+    for machine in machines:
+        machine.stall(fault.lasts_s)
+    names = ", ".join(str(machine.node_id) for machine in machines)
+    nemesis.took(fault, f"a turn of nodes {names} takes {fault.lasts_s:.2f} s")
+    nemesis.monitor.sometimes["turn of a loop took long"] += 1
+
+
+def stall(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """Stalls one node, half the time the leader."""
+    machine = nemesis.some(rng)
+    if machine is not None:
+        _stall(nemesis, fault, [machine])
+
+
+def stall_more(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """Stalls two nodes, or all."""
+    up = nemesis.up()
+    if len(up) > 1:
+        _stall(nemesis, fault, rng.sample(up, rng.choice((2, len(up)))))
+
+
+def stall_before_election(nemesis: Nemesis, fault: Fault, rng: random.Random, tries: int = 400) -> None:
+    """A follower of which one more tick of silence makes a candidate; what its leader says arrives meanwhile."""
+    near = [machine for machine in nemesis.up() if _is_about_to_campaign(machine)]
+    if near:
+        _stall(nemesis, fault, [rng.choice(near)])
+        nemesis.monitor.sometimes["stalled just before a campaign"] += 1
+    elif tries and not nemesis.over:
+        nemesis.loop.call_outside(0.005, stall_before_election, nemesis, fault, rng, tries - 1)
+
+
+def stall_beside_cut(nemesis: Nemesis, fault: Fault, rng: random.Random) -> None:
+    """The leader takes long while a follower is cut off: of three nodes, one is left."""
+    leader = nemesis.leader()
+    others = [machine for machine in nemesis.up() if machine is not leader]
+    if leader is None or not others:
+        return
+    alone = rng.choice(others).host
+    leader.stall(fault.lasts_s * rng.uniform(0.3, 1.0))
+    hosts = [host for host in nemesis.hosts() if host != alone]
+    edges = [edge for host in hosts for edge in ((alone, host), (host, alone))]
+    nemesis.cut(fault, edges, f"node {leader.node_id} takes long, {alone} alone")
+    nemesis.monitor.sometimes["turn of a loop took long"] += 1
+
+
+def _is_about_to_campaign(machine: Machine) -> bool:
+    assert machine.node is not None
+    raft = machine.node.raw.raft
+    return raft.role is Role.FOLLOWER and raft.election_elapsed == raft.election_timeout - 1
+
+
+STALL_FAULTS = {
+    "stall": stall,
+    "stall-more": stall_more,
+    "stall-before-election": stall_before_election,
+    "stall-beside-cut": stall_beside_cut,
+}
+"""Kind -> what begins a fault of it."""
+
+
+class StallsWorld(Protocol):
+    """The part of its world (`jepsen_like.sim.world`) that the phase needs."""
+
+    options: Options
+    loop: SimLoop
+    monitor: Monitor
+    nemesis: Nemesis
+
+    def members(self) -> list[Machine]:
+        """Machines whose nodes belong to the group."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass."""
+
+
+class Stalls:
+    """Long turns alone, one round after the other: 0.1 to 5 s, on one node, on some, on all. Reports under `stall`."""
+
+    def __init__(self, world: StallsWorld) -> None:
+        self._world = world
+        self._rng = stream(world.options.seed, "stalls")
+
+    def run(self, rounds: int) -> None:
+        """Each round begins with a leader."""
+        for _ in range(rounds):
+            if not self._world.monitor.violations:
+                self._round()
+
+    def _round(self) -> None:
+        world = self._world
+        leader = world.nemesis.leader()
+        if leader is None:
+            return
+        seconds, which = 0.1 * 50 ** self._rng.random(), self._rng.choice(("leader", "follower", "some", "all"))
+        victims = self._victims(which, leader)
+        before, handed = self._reigns(), self._handed()
+        deaf = world.nemesis.network.forgets({machine.host for machine in world.members()})
+        for machine in victims:
+            machine.stall(seconds)
+        world.monitor.log(f"nodes {', '.join(str(each.node_id) for each in victims)} stand still for {seconds:.2f} s")
+        world.monitor.sometimes["turn of a loop took long in calm"] += 1
+        world.pass_time(seconds)
+        what = f"{which} stood still for {seconds:.2f} s"
+        self._expect_leader(what)
+        patience_s = world.options.election_ticks * world.options.tick_ms / 1000
+        # A heartbeat may have been due when the leader stopped, and then the tick of a follower.
+        is_short = seconds < patience_s - SLOW_LINK_S - 3 * world.options.tick_ms / 1000
+        harmless = which in ("follower", "all") or (which == "leader" and is_short)
+        # A follower that the leader cannot hear does not count for its quorum, until the connection is found out.
+        harmless = harmless and not deaf
+        if harmless and self._handed() == handed and self._reigns() != before:
+            world.monitor.report("stall", f"{what}: leader and term were {before} and are {self._reigns()}")
+        world.pass_time(2 * patience_s)
+        if self._handed() > 1 and world.loop.now < BETWEEN_HANDOVERS_S:
+            world.monitor.report("stall", f"leadership was handed over {self._handed()} times for slow turns")
+
+    def _victims(self, which: str, leader: Machine) -> list[Machine]:
+        members = self._world.members()
+        if which == "leader":
+            return [leader]
+        if which == "follower":
+            return [self._rng.choice([machine for machine in members if machine is not leader])]
+        return self._rng.sample(members, 2) if which == "some" else members
+
+    def _expect_leader(self, when: str) -> None:
+        world, end = self._world, self._world.loop.now + LEADER_S
+        while not self._leads() and not world.monitor.violations:
+            if world.loop.now >= end:
+                world.monitor.report("stall", f"nobody takes writes {LEADER_S:.0f} s after {when}")
+            world.pass_time(0.05)
+
+    def _leads(self) -> bool:
+        leader = self._world.nemesis.leader()
+        return leader is not None and leader.node is not None and leader.node.proposals.open
+
+    def _reigns(self) -> tuple[int, int] | None:
+        return max(((term, int(node)) for term, node in self._world.monitor.leaders.items()), default=None)
+
+    def _handed(self) -> int:
+        nodes = [machine.node for machine in self._world.members()]
+        return sum(node.links.slow_turns.handed for node in nodes if node is not None)

@@ -1,0 +1,317 @@
+"""Clients that mean harm and speak the protocol: odd requests, halves of frames, pulls that nobody reads.
+
+While faults go on they are only watched: no node ends by what they send, no request is answered twice. When all is
+healed they go on for a while (`sim/calm.py`), and then everything they asked must be answered, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.message_format import BatchItem, build_batch
+from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
+from jepsen_like.sim.clients.raw_client import Answer, Asked, RawConnection, Report
+from jepsen_like.sim.hostile.odd import OWN_TOPICS, draw_odd
+from jepsen_like.sim.hostile.strangers import intrude
+from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
+from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
+from raftlog.types import NodeId
+
+HALVES = (4, 16)
+"""Connections that hold half a frame at a time."""
+HALF_BYTES = (200, 2900)
+PULLS = (20, 120)
+"""Pulls at once on one connection."""
+GROUPS = (5, 40)
+"""Groups in one heartbeat."""
+FILTERS = (10, 60)
+"""Pulls with a filter of their own in one write."""
+TERMS = (20, 120)
+"""Terms of each of these filters."""
+WAKES = (60, 300)
+"""Pulls that wait for one message."""
+JOINS = (20, 120)
+"""Consumers that join one group from one connection."""
+MEMBERS = (600, 2000, 2000)
+"""Consumers of one group that come over one connection."""
+BATCHES, BATCH = (4, 10), (40, 100)
+"""Batches, and messages of each, that make the rows of a topic."""
+USED_S = 30.0
+"""Seconds between two requests on a connection that nobody else talks on."""
+DONE_S = 4.0
+"""Seconds for which an episode leaves its connection open for the answers."""
+
+
+PULL_EXT = {
+    "consumerGroup": "odd-pull",
+    "topic": TOPIC,
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "1024",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+"""A pull that carries its own subscription and does not wait."""
+
+
+class Hostile(Client):
+    """`stopped` ends it. Every connection that was made is kept until it is closed: what is unanswered must be."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        super().__init__(host)
+        self._report = report
+        self.pace_s = (0.2, 1.2)
+        """Seconds between two episodes."""
+        self.connections: list[RawConnection] = []
+        self._busy = 0
+        self.episodes: tuple[Callable[[str], Awaitable[None]], ...] = (
+            self.odd,
+            self.odd,
+            self.odd,
+            self.halves,
+            self.pulls,
+            self.twice,
+            self.crowd,
+            self.stranger,
+        )
+        if host.options.seed >= LONG_WORK_FROM:
+            self.episodes += (self.filters, self.wakes, self.joins)
+        if host.options.seed >= MANY_FROM:
+            self.episodes += (self.members, self.rows)
+
+    async def _work(self) -> None:
+        while not self.stopped:
+            await asyncio.sleep(self.rng.uniform(*self.pace_s))
+            self.begin(self.rng.choice(self.episodes), self.rng.choice(self.host.nodes))
+
+    def begin(self, episode: Callable[[str], Awaitable[None]], node: str) -> None:
+        """Begins an episode against a node; it ends by itself."""
+        self._busy += 1
+
+        async def run() -> None:
+            try:
+                await episode(node)
+            except OSError:
+                pass
+            finally:
+                self._busy -= 1
+
+        self.host.spawn(run)
+
+    @property
+    def done(self) -> bool:
+        """True if nothing is under way."""
+        return not self._busy
+
+    def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, Asked]]:
+        """Returns the requests that were sent before `before_s` and have no answer, each with the name of its
+        connection.
+        """
+        self.connections = [one for one in self.connections if not one.closed]
+        return [
+            (one.name, asked)
+            for one in self.connections
+            for asked in one.overdue(before_s, silent_since_s=silent_since_s)
+        ]
+
+    def leave(self) -> None:
+        """Closes whatever is open."""
+        for one in self.connections:
+            self.host.process.run(one.transport.abort)
+
+    async def open(self, node: str, port: int | None = None) -> RawConnection:
+        """A new connection. Raises OSError."""
+        port = self.rng.choice((BROKER_PORT, BROKER_PORT, NAMESRV_PORT)) if port is None else port
+        made = RawConnection(f"{node}:{port} #{len(self.connections)}", self.host.loop, self._report)
+        await asyncio.get_running_loop().create_connection(lambda: made, node, port)
+        self.connections.append(made)
+        return made
+
+    # --- episodes ----------------------------------------------------------------------------------------------------
+
+    async def odd(self, node: str) -> None:
+        """Odd requests, some at once, some oneway, in either form of header."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node)
+        for _ in range(rng.randint(3, 20)):
+            request = draw_odd(rng)
+            connection.write(
+                connection.frame(
+                    request.code,
+                    request.ext,
+                    request.body,
+                    oneway=rng.random() < 0.15,
+                    silent=request.silent,
+                    parked_s=request.parked_s,
+                    binary=rng.random() < 0.2,
+                )
+            )
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0.0, 0.2))
+        await self._wait(connection)
+
+    async def halves(self, node: str) -> None:
+        """Frames that begin and do not go on; they stay until the end, or until the node has had enough."""
+        for _ in range(self.rng.randint(*HALVES)):
+            connection = await self.open(node)
+            size = self.rng.randint(*HALF_BYTES)
+            connection.write((size + 100).to_bytes(4, "big") + (40).to_bytes(4, "big") + bytes(size))
+        await asyncio.sleep(1.0)
+
+    async def pulls(self, node: str) -> None:
+        """The same messages a hundred times, taken slowly or not at all for a while."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        slow_s = rng.choice((0.0, 0.5, 3.0))
+        if slow_s:
+            connection.transport.pause_reading()
+        for _ in range(rng.randint(*PULLS)):
+            connection.write(connection.frame(RequestCode.PULL_MESSAGE, PULL_EXT))
+        await asyncio.sleep(slow_s)
+        if slow_s and not connection.closed:
+            connection.transport.resume_reading()
+        await self._wait(connection)
+
+    async def twice(self, node: str) -> None:
+        """The same send under the same identity, again before the first is answered."""
+        connection = await self.open(node, BROKER_PORT)
+        pid, ext = self.rng.randbytes(16).hex(), foreign_send(self.rng.choice(OWN_TOPICS), "twice", 0)
+        for sequence in range(1, self.rng.randint(2, 5)):
+            named = {**ext, "raftmqPid": pid, "raftmqSeq": str(sequence), "raftmqLow": "1"}
+            for _ in range(self.rng.randint(2, 3)):
+                connection.write(connection.frame(SEND_CODE, named, b"twice"))
+                if self.rng.random() < 0.3:
+                    await asyncio.sleep(0.001)
+        await self._wait(connection)
+
+    async def crowd(self, node: str) -> None:
+        """A heartbeat of many groups that nobody has heard of."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        names = [f"crowd-{first + n}" for n in range(self.rng.randint(*GROUPS))]
+        groups = ",".join(f'{{"groupName":"{name}","subscriptionDataSet":[]}}' for name in names)
+        connection.write(
+            connection.frame(
+                RequestCode.HEART_BEAT, {}, f'{{"clientID":"crowd","consumerDataSet":[{groups}]}}'.encode()
+            )
+        )
+        await self._wait(connection)
+
+    async def filters(self, node: str) -> None:
+        """Pulls with long filters that nobody asked for before, all in one write."""
+        connection = await self.open(node, BROKER_PORT)
+        first, terms = self.rng.randrange(1 << 20), self.rng.randint(*TERMS)
+        data = b""
+        for number in range(first, first + self.rng.randint(*FILTERS)):
+            text = " OR ".join(f"a{term} = {number}" for term in range(terms))
+            ext = PULL_EXT | {"consumerGroup": "long-filters", "subscription": text, "expressionType": "SQL92"}
+            data += connection.frame(RequestCode.PULL_MESSAGE, ext)
+        connection.write(data)
+        await self._wait(connection)
+
+    async def wakes(self, node: str) -> None:
+        """Pulls that wait at the end of one queue, some with one filter, some with none, and one message for all."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        topic, ends = rng.choice(OWN_TOPICS), list[Answer]()
+        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))  # makes the topic
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
+        ext = {"topic": topic, "queueId": "0"}
+        connection.write(connection.frame(RequestCode.GET_MAX_OFFSET, ext, heard=ends.append))
+        for _ in range(40):
+            if ends or connection.closed:
+                break
+            await asyncio.sleep(0.05)
+        if not ends or ends[0].code != ResponseCode.SUCCESS:
+            return
+        at = {"consumerGroup": "waits-for-one", "topic": topic, "queueOffset": ends[0].ext["offset"]}
+        waits = PULL_EXT | at | {"sysFlag": "6", "suspendTimeoutMillis": "3000"}
+        long = "b = 1 OR " * rng.choice((1, 40)) + "b = 2"
+        filters = {"subscription": long, "expressionType": "SQL92"}
+        data = b""
+        for _ in range(rng.randint(*WAKES)):
+            pull = waits | filters if rng.random() < 0.5 else waits
+            data += connection.frame(RequestCode.PULL_MESSAGE, pull, parked_s=3.0)
+        connection.write(data)
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        connection.write(connection.frame(SEND_CODE, foreign_send(topic, "wakes", 0), b"wake"))
+        await self._wait(connection)
+
+    async def joins(self, node: str) -> None:
+        """Consumers that join one group, one after the other in one write."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        group = '{"groupName":"joined-by-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
+        data = b""
+        for number in range(first, first + self.rng.randint(*JOINS)):
+            body = f'{{"clientID":"joins-{number}","consumerDataSet":[{group}]}}'
+            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+        connection.write(data)
+        await self._wait(connection)
+
+    async def members(self, node: str) -> None:
+        """Very many consumers of one group, lists of them, and then nothing more is heard of any, although their
+        connection stays in use."""
+        connection = await self.open(node, BROKER_PORT)
+        first = self.rng.randrange(1 << 20)
+        group = '{"groupName":"very-many","consumeType":"CONSUME_PASSIVELY","subscriptionDataSet":[]}'
+        data = b""
+        for number in range(first, first + self.rng.choice(MEMBERS)):
+            body = f'{{"clientID":"member-{number}","consumerDataSet":[{group}]}}'
+            data += connection.frame(RequestCode.HEART_BEAT, {}, body.encode())
+        for code in (RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.GET_CONSUMER_CONNECTION_LIST):
+            data += connection.frame(code, {"consumerGroup": "very-many"})
+        connection.write(data)
+        self.host.spawn(partial(self._use, connection))
+
+    async def _use(self, connection: RawConnection) -> None:
+        ext = {"consumerGroup": "very-many"}
+        while not connection.closed:
+            await asyncio.sleep(USED_S)
+            if not connection.closed and not connection.unanswered:
+                connection.write(connection.frame(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext))
+
+    async def rows(self, node: str) -> None:
+        """Very many messages of one topic, searches of all of them that find none, and the end of the topic."""
+        rng = random.Random(self.rng.random())
+        connection = await self.open(node, BROKER_PORT)
+        sends = foreign_send("very-many", "rows", 0) | {"m": "true"}
+        for _ in range(rng.randint(*BATCHES)):
+            item = BatchItem(0, b"row", b"KEYS\x01row\x02TAGS\x01row\x02")
+            connection.write(
+                connection.frame(RequestCode.SEND_BATCH_MESSAGE, sends, build_batch([item] * rng.randint(*BATCH)))
+            )
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        pull = PULL_EXT | {"consumerGroup": "seeks-rows", "topic": "very-many"}
+        for wanted in ("no = 'such' OR such = 'row'", "TAGS = 'none'"):
+            ext = pull | {"subscription": wanted, "expressionType": "SQL92"}
+            connection.write(connection.frame(RequestCode.PULL_MESSAGE, ext))
+        connection.write(connection.frame(RequestCode.PULL_MESSAGE, pull | {"subscription": "none"}))
+        times = {"beginTimestamp": "0", "endTimestamp": str(1 << 50)}
+        key = {"topic": "very-many", "key": "row", "maxNum": "64"}
+        connection.write(connection.frame(RequestCode.QUERY_MESSAGE, key | times))
+        if rng.random() < 0.5:
+            connection.write(connection.frame(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "very-many"}))
+        await self._wait(connection)
+
+    async def stranger(self, node: str) -> None:
+        """Somebody on the peer port who has no secret."""
+        await intrude(self.host.loop, random.Random(self.rng.random()), node, NodeId(int(node.rsplit(".", 1)[1])))
+
+    async def _wait(self, connection: RawConnection) -> None:
+        """Closes it once everything is answered; what is not by then stays open, and is looked at in the end."""
+        for _ in range(20):
+            await asyncio.sleep(DONE_S / 20)
+            if connection.closed:
+                return
+            if not connection.unanswered and self.rng.random() < 0.7:
+                connection.transport.close()
+                return

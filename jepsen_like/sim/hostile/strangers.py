@@ -1,0 +1,62 @@
+"""The attempts of somebody who reaches a peer port and knows all names, but not the cluster's secret."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import cast
+
+from cluster.peer.connections import CONTROL
+from cluster.peer.handshake import NONCE_BYTES, PROOF_BYTES, with_keys
+from cluster.peer.keyring import key_id
+from cluster.peer.wire import Kind, encode_message, pack
+from jepsen_like.sim.machines.loop import SimLoop
+from jepsen_like.sim.machines.machine import CLUSTER, CLUSTER_KEY, GROUP_ID, PEER_PORT, uuid_of
+from raftlog.messages import Heartbeat, Message, RequestVote
+from raftlog.types import EntryId, NodeId
+
+STEP = 1 << 20
+"""Terms ahead: few enough to be believed of a peer."""
+STRANGER = NodeId(99)
+
+
+class Stranger(asyncio.Protocol):
+    """Says who it is and goes on as if it had been believed. `heard`: what the node says."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+
+def say(rng: random.Random, to: NodeId, who: NodeId, *, proves: bool) -> list[bytes]:
+    """The frames of an attempt: `who` says hello, with a key or without, a proof that it cannot know, and then a vote
+    in a far term and a heartbeat of a leader."""
+    hello = [str(CLUSTER), GROUP_ID, who, str(uuid_of(who)), to, CONTROL, 7, "10.0.9.9", PEER_PORT]
+    if proves:
+        hello = with_keys(hello, rng.randbytes(NONCE_BYTES), [key_id(CLUSTER_KEY)])
+    messages: list[Message] = [
+        RequestVote(who, to, STEP, EntryId(STEP - 1, 1 << 40), False, True),
+        Heartbeat(who, to, STEP, 1 << 40, 1),
+    ]
+    frames = [pack(Kind.HELLO, hello)]
+    if proves:
+        frames.append(pack(Kind.PROOF, [rng.randbytes(PROOF_BYTES)]))
+    return [*frames, *(part for message in messages for part in encode_message(message))]
+
+
+async def intrude(loop: SimLoop, rng: random.Random, host: str, to: NodeId) -> None:
+    """One attempt, as a member or as somebody new. Raises OSError."""
+    who = STRANGER if rng.random() < 0.5 else NodeId(1 + to % 3)
+    stranger = Stranger()
+    await loop.create_connection(lambda: stranger, host, PEER_PORT)
+    for frame in say(rng, to, who, proves=rng.random() < 0.7):
+        stranger.transport.write(frame)
+        await asyncio.sleep(rng.choice((0.0, 0.01)))
+    await asyncio.sleep(0.5)
+    stranger.transport.close()

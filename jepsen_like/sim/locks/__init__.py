@@ -1,0 +1,1 @@
+"""Clients of queue locks, and the judge of what they are told."""

@@ -1,0 +1,568 @@
+"""A machine with a node on it: disk, database, clock, power, and a process that is started again when it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID
+
+from cluster.broker.reads.read_levels import LEVELS
+from cluster.config.config import (
+    Config,
+    HaSection,
+    LimitsSection,
+    Listener,
+    LogSection,
+    ModesSection,
+    NodeSection,
+    OffsetsSection,
+    PeerNode,
+    PeerSection,
+    RaftSection,
+    RepairSection,
+    RetentionSection,
+    SendSection,
+    TierSection,
+    TimerSection,
+    TopicsSection,
+    TransactionSection,
+)
+from cluster.node.life import NodeLife
+from cluster.node.node import Node
+from cluster.peer.keyring import encode
+from cluster.peer.secret import MARK, SECRET, mark_of
+from cluster.replication.append_lane import Persisted, PersistJob
+from cluster.replication.append_runner import AppendRunner
+from cluster.replication.apply_lane import INLINE_BYTES_MAX
+from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
+from cluster.runtime.lanes import Lane
+from cluster.runtime.row_count import Counted, counted
+from cluster.state.opening import StateLostError
+from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
+from jepsen_like.sim.machines.clock import START_WALL_MS, SimClock
+from jepsen_like.sim.machines.disk import DigestKV, FaultyFileSystem, Loss, lost_rows
+from jepsen_like.sim.machines.lanes import DiskSpeed, SimApplyLane, SimLane, SimPace, WatchedAppends
+from jepsen_like.sim.machines.loop import Process, SimLoop
+from jepsen_like.sim.machines.network import Network
+from jepsen_like.sim.machines.turn_bounds import SEND_BYTES, TURN_SHARE
+from jepsen_like.sim.options import Options, stream
+from raftlog.errors import RaftLogError
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import read_file, write_file
+from raftlog.storage.files.genesis import Genesis, Voter
+from raftlog.storage.files.identity import Identity
+from raftlog.storage.log.segmented_log import SegmentedLog
+from raftlog.storage.node_dir import create_joining_dir, create_node_dir
+from raftlog.types import Entry, NodeId
+from statemachine.rows.kv import KVCorruptError
+
+DATA = Path("/data")
+LIVE_ROWS = b"live"
+"""Content of the state's CURRENT when its rows are in `Machine.kv`. A checkpoint that was put in place says something
+else.
+"""
+GROUP_ID = 1
+CLUSTER = UUID(int=7)
+SWEEP_ROWS = 8
+"""Rows of a sweep's slice: few, so that sweeps are met in the middle."""
+LOCK_TTL_MS = 4000
+"""Time to live of queue locks: short, so that they expire in runs of some seconds; half of it is more than clocks
+differ by.
+"""
+MEMORY_SEGMENTS = 5
+"""Segments that a machine keeps in memory: by default, a consumer that is two segments behind the end reads what is in
+memory no more.
+"""
+DELAY_LEVELS_S = 1, 2, 1, 2, 3
+"""Seconds of each level of timer.delay_levels."""
+CLUSTER_KEY = b"the secret of simulated clusters"
+PEER_PORT, BROKER_PORT, NAMESRV_PORT = 10912, 10911, 9876
+LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
+
+
+def host_of(node_id: int) -> str:
+    """The ip address of a node's machine."""
+    return f"10.0.0.{node_id}"
+
+
+def uuid_of(node_id: int) -> UUID:
+    """A node's."""
+    return UUID(int=node_id)
+
+
+def peer_of(node_id: int) -> PeerNode:
+    """Returns the addresses of a node."""
+    host = host_of(node_id)
+    return PeerNode(
+        id=node_id, host=host, port=PEER_PORT, listeners={name: f"{host}:{port}" for name, port in LISTENERS.items()}
+    )
+
+
+class Watcher(Protocol):
+    """An observer of the machines (see `monitor`)."""
+
+    def opened(self, machine: Machine) -> None:
+        """A node has opened its directory; nothing of it runs yet."""
+
+    def started(self, machine: Machine) -> None:
+        """A node has recovered from its disk."""
+
+    def closed(self, machine: Machine, node: Node) -> None:
+        """A node is closed, by an orderly stop or because it failed; its process goes on for a moment."""
+
+    def draining(self, machine: Machine, lane: str, batch: Sequence[Any]) -> None:
+        """A lane begins to work."""
+
+    def drained(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """A lane did its work, the node does not know yet."""
+
+    def worked(self, machine: Machine, lane: str, batch: Sequence[Any], units: int) -> None:
+        """A lane's work charged the meter so many units."""
+
+    def reported(self, machine: Machine, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """The node has just heard of it."""
+
+    def ended(self, machine: Machine, how: str) -> None:
+        """The process is gone: "kill", "power", or why the node stopped."""
+
+    def retired(self, machine: Machine) -> None:
+        """A machine is gone with its disk."""
+
+    def broken(self, what: str, error: BaseException) -> None:
+        """A node ended, or did not start, for no reason that was given to it."""
+
+
+class Machine:
+    """`node` is None while nothing runs. Everything of a node's life is a method call of the nemesis or the world."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        options: Options,
+        loop: SimLoop,
+        network: Network,
+        watcher: Watcher,
+        config: Config | None = None,
+    ) -> None:
+        """`config`: the node's, if it is not the one that follows from `options`."""
+        self.node_id = node_id
+        self.host = host_of(node_id)
+        self.options, self.loop, self.network, self.watcher = options, loop, network, watcher
+        self.fs = FaultyFileSystem()
+        self.kv = DigestKV()
+        self.rng = stream(options.seed, f"machine {node_id}")
+        self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
+        self.disk_factor = 1.0
+        self.apply_factor = 1.0
+        """Factor by which apply is slower, besides that of all lanes."""
+        self.node: Node | None = None
+        self.process: Process | None = None
+        self.life: NodeLife | None = None
+        self.processes: list[Process] = []
+        self.nodes: list[Node] = []
+        """Every node that ever started here."""
+        self.applied_lost = False
+        """The last crash took rows that had been applied."""
+        self.was_installing = False
+        """True if, since the last start, a snapshot was to take the place of the log."""
+        self.backfilling = False
+        """True if it lacked older segments when it started."""
+        self._lanes: list[SimLane] = []
+        """Lanes of the present process."""
+        self.boots = 0
+        self.spoiled = False
+        self.held = 0
+        """Number of faults that want this machine down; it starts when none does."""
+        self.rotten: set[int] = set()
+        """Entries that were damaged here on purpose."""
+        self.loss: Loss | None = None
+        """Loss at the next power failure in the middle of a write; None: chance decides."""
+        self.retired = False
+        """True once it was switched off for good."""
+        self.open_store: Callable[[str], object] | None = None
+        """The object store of tier.url, as this machine reaches it."""
+        self.config = config or config_of(node_id, options)
+        voters = tuple(Voter(NodeId(i), uuid_of(i)) for i in range(1, options.nodes + 1))
+        self.genesis = genesis = Genesis(CLUSTER, GROUP_ID, options.segment_size, START_WALL_MS, voters)
+        identity = Identity(CLUSTER, GROUP_ID, node_id, uuid_of(node_id), START_WALL_MS)
+        create = create_node_dir if node_id <= options.nodes else create_joining_dir
+        create(self.fs, DATA, identity, genesis)
+        write_file(self.fs, DATA / SECRET, encode((CLUSTER_KEY,), str(CLUSTER)))
+        write_file(self.fs, DATA / MARK, mark_of(CLUSTER_KEY))
+
+    @property
+    def up(self) -> bool:
+        """True if a process runs here, also while it opens its directory, fetches its state, or stands still."""
+        return self.process is not None and self.process.alive
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Ends one fault's wish to have the machine down."""
+        self.held = max(0, self.held - 1)
+        self.start()
+
+    def hand_over(self, to: NodeId) -> bool:
+        """Tells the node to hand leadership over; False if it stands still, or refuses: `to` could not lead."""
+        if self.node is None or self.process is None or self.process.paused or self.process.stalls:
+            return False
+        try:
+            self.process.run(self.node.driver.transfer, to)
+        except (RaftLogError, ValueError):
+            return False
+        return True
+
+    def start(self) -> None:
+        """Starts the node, as an init system does: again and again."""
+        if self.up or self.held or self.retired:
+            return
+        if self.host in self.network.links.down:
+            self.network.links.down.discard(self.host)
+            self.network.retry()
+        process = self.process = Process(f"node{self.node_id}", self.host)
+        self.processes.append(process)
+        environment = Environment(
+            fs=self.fs,
+            open_kv=self._open_kv,
+            open_rows=self._open_rows,
+            count_rows=self._count_rows,
+            clock=self.clock,
+            runner=self._lane,
+            apply_runner=self._lane,
+            append_runner=self._append_runner if self.options.append_inline else self._lane,
+            serves_admin=False,
+            watches_turns=False,
+            gives_config=bool(self.options.config),
+            entropy=self.rng.randbytes,
+            boot_id=lambda: self.boots.to_bytes(16),
+            pid=lambda: len(self.processes),
+            checkpoint_every_ms=self.options.checkpoint_every_ms,
+            lock_ttl_ms=LOCK_TTL_MS,
+            sweep_rows=SWEEP_ROWS,
+            turn_share=TURN_SHARE,
+            send_bytes=SEND_BYTES,
+            apply_bytes=self.options.apply_bytes,
+            memory_bytes=lambda: MEMORY_SEGMENTS * self.options.segment_size,
+            page_segments=self.options.tier_page or PAGE_SEGMENTS,
+            open_store=self.open_store,
+        )
+        self._look_for_install()
+        life = NodeLife(self.config, environment, self._started, self._opened, self._closed)
+        self.life = life
+        process.on_power_cut = self._power_cut
+        process.run(self.loop.create_task, self._live(process, life))
+
+    async def _live(self, process: Process, life: NodeLife) -> None:
+        failure: BaseException | None = None
+        try:
+            node = await life.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a node that does not start is a finding
+            failure = error
+        else:
+            failure = node.failure if node is not None else None
+        if self.process is not process or not process.alive:
+            return
+        expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
+        reason = "; ".join(self.fs.failed) or str(failure)
+        reboots = self.rng.random() < 0.5
+        self._end("stopped" if failure is None and not self.fs.failed else f"failed: {reason}", power=reboots)
+        if not expected and failure is not None:
+            self.watcher.broken(f"node {self.node_id} stopped", failure)
+        self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
+
+    def _opened(self, node: Node) -> None:
+        self.watcher.opened(self)
+        self.was_installing = self.was_installing or node.storage.directory.installed is not None
+        self.node = node
+        self.nodes.append(node)
+
+    def _closed(self, node: Node) -> None:
+        self._look_for_install()
+        self.watcher.closed(self, node)
+        self.kv = self.kv.crash(self.kv.unsynced)  # the store that the next life opens
+
+    def _look_for_install(self) -> None:
+        self.was_installing = self.was_installing or self.fs.exists(DATA / layout.INSTALL)
+
+    def _started(self, node: Node) -> None:
+        self.watcher.started(self)
+
+    def _power_cut(self) -> None:
+        loss, self.loss = self.loss, None
+        self.kill(power=True, loss=loss)
+
+    def kill(self, *, power: bool, loss: Loss | None = None) -> None:
+        """kill -9 or, with `power`, the plug is pulled: what was not synced is gone, or torn (by chance, or as `loss`
+        says)."""
+        if self.up:
+            self._end("power" if power else "kill", power=power, loss=loss)
+
+    def stop(self) -> None:
+        """Sends SIGTERM: an orderly stop, after which the init system starts it again."""
+        if self.process is not None and self.process.alive and self.life is not None:
+            self.process.run(self.life.stop)
+
+    def retire(self) -> None:
+        """Switches the machine off for good: nobody will ever see its disk again."""
+        self.kill(power=True)
+        self.retired = True
+        self.watcher.retired(self)
+
+    def _end(self, how: str, *, power: bool, loss: Loss | None = None) -> None:
+        process = self.process
+        assert process is not None
+        self.watcher.ended(self, how)
+        self.node = None
+        process.alive = process.paused = False
+        self.abandon()
+        self.network.process_ended(process, politely=not power)
+        if power:
+            self.boots += 1
+            self.network.links.down.add(self.host)
+            if loss is None:
+                self.fs.crash(self.rng.randrange(1 << 30))
+            else:
+                self.fs.crash_leaving(loss.left)
+            unsynced = self.kv.unsynced
+            self.kv, kept = lost_rows(self.kv, self.rng, loss)
+            self.applied_lost = kept < unsynced
+        else:
+            self.fs.restart()
+            self.kv = self.kv.crash(self.kv.unsynced)
+
+    def abandon(self) -> None:
+        """Stops the drains that lanes are in the middle of: they never go on."""
+        for lane in self._lanes:
+            lane.abandon()
+        self._lanes.clear()
+
+    def _open_kv(self, path: str) -> DigestKV:
+        """The rows outlive the process in `kv`; CURRENT says whether those are the ones of this directory."""
+        current = Path(path) / CURRENT_FILE
+        if not self.fs.exists(current):
+            self.kv = DigestKV(MemoryKV(model_crash=True, fs=self.fs))
+            self.fs.mkdir(Path(path))
+        elif read_file(self.fs, current) != LIVE_ROWS:
+            self.kv = DigestKV(MemoryKV.load(self.fs, Path(path)))
+        elif self.spoiled:
+            raise KVCorruptError("a block fails its checksum")
+        else:
+            if self.kv.closed:  # by an attempt to start in this process, which found that it needs more than it has
+                self.kv = self.kv.crash(self.kv.unsynced)
+            return self.kv
+        self.spoiled = False
+        write_file(self.fs, current, LIVE_ROWS)
+        return self.kv
+
+    def _open_rows(self, path: Path) -> AbstractContextManager[MemoryKV]:
+        return nullcontext(MemoryKV.load(self.fs, path))
+
+    def _count_rows(self, path: Path) -> Counted:
+        with self._open_rows(path) as rows:
+            return counted(rows)
+
+    def spoil(self) -> None:
+        """The state's bytes are rotten: the next start cannot open it, and must replace it."""
+        self.spoiled = self.applied_lost = True
+
+    def bytes_of(self, entry: Entry, log: SegmentedLog) -> bytes:
+        """Reads the bytes on the disk at the place where `log` keeps this entry."""
+        segment = log.state.segment_of(entry.index)
+        size = len(entry.header) + len(entry.payload)
+        return self.fs.open(segment.path).pread(size, segment.file_offset(entry.position))
+
+    def rot(self, entry: Entry, log: SegmentedLog) -> None:
+        """A bit of the entry flips on the disk: in its payload if it has one, else in its header."""
+        segment = log.state.segment_of(entry.index)
+        at = segment.file_offset(entry.position) + len(entry.header) + len(entry.payload) // 2 - (not entry.payload)
+        (byte,) = self.fs.open(segment.path).pread(1, at)
+        self.fs.damage(segment.path, at, bytes([byte ^ 1]))
+        self.rotten.add(entry.index)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None and self.up:
+            self.process.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None and self.process.paused:
+            self.loop.resume(self.process)
+
+    def stall(self, seconds: float) -> None:
+        """A turn of its loop takes so long: what is sent to it waits in its sockets."""
+        if self.process is not None and self.up:
+            self.loop.stall(self.process)
+            self.loop.call_outside(seconds, self.loop.end_stall, self.process)
+
+    # --- lanes -------------------------------------------------------------------------------------------------------
+
+    def _lane(
+        self,
+        name: str,
+        lane: Lane[Any, Any],
+        loop: Any,
+        on_done: Callable[[Any], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> SimLane:
+        options = self.options
+        drain = options.apply_s if name == "apply" else options.disk_s
+        speed = DiskSpeed(drain, (0.0, drain[0]))
+        assert self.process is not None
+        watcher = LaneEvents(self, self.process)
+        rng = random.Random(self.rng.random())
+        kind = self.lane_kind(name)
+        made = kind(name, lane, loop, rng, speed, partial(self._factor, name), watcher, on_done, on_failure)
+        if isinstance(made, SimApplyLane):
+            made.inline = options.apply_inline
+            made.inline_bytes = options.apply_bytes * INLINE_BYTES_MAX // APPLY_BYTES
+            made.held = lambda: self.apply_factor > 1
+        made.stepped, made.holds_lock = options.stepped, self._holds_lock
+        self._lanes.append(made)
+        return made
+
+    def _append_runner(
+        self,
+        name: str,
+        lane: Lane[PersistJob, Persisted],
+        loop: Any,
+        on_done: Callable[[Persisted], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> AppendRunner:
+        """The product's, over a SimLane in the place of its thread."""
+        process = self.process
+        assert process is not None
+        rng = random.Random(self.rng.random())
+        speed = DiskSpeed(self.options.disk_s, (0.0, 0.0))
+        pace = SimPace(rng, self.options.append_inline, speed, partial(self._factor, name), self._stall)
+        inline = WatchedAppends(lane, LaneEvents(self, process), lambda: process.alive)
+
+        def done(persisted: Persisted) -> None:
+            on_done(persisted)
+            inline.reported(persisted)
+
+        return AppendRunner(name, lane, loop, done, on_failure, thread=self._lane, pace=pace, inline=inline.drain)
+
+    def _stall(self, seconds: float) -> None:
+        """The process stands still for so long, as in a system call that does not return."""
+        process = self.process
+        if process is not None and not process.paused:
+            process.paused = True
+            self.loop.call_outside(seconds, self._go_on, process)
+
+    def _go_on(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.loop.resume(process)
+
+    def lane_kind(self, name: str) -> type[SimLane]:
+        """Returns the class of the lane of that name."""
+        return SimApplyLane if name == "apply" else SimLane
+
+    def _holds_lock(self) -> bool:
+        """Returns True if somebody holds a lock of the log: then nobody may stop."""
+        if self.node is None:
+            return True
+        log = self.node.storage.directory.log
+        state = log.state
+        locks = (state.filing, state.cutting, state.publishing, state.damage._lock, log._preparer.preparing)
+        return any(lock.locked() for lock in locks)
+
+    def _factor(self, lane: str) -> float:
+        # Not their product: a job would be held for minutes, and nobody could make progress after the heal.
+        return max(self.disk_factor, self.apply_factor) if lane == "apply" else self.disk_factor
+
+
+class LaneEvents:
+    """Passes on what the lanes of one process do, as long as it lives."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self._machine, self._process = machine, process
+
+    def on_draining(self, lane: str, batch: Sequence[Any]) -> None:
+        """Tells the machine's watcher that a drain begins."""
+        if self._process.alive:
+            self._machine.watcher.draining(self._machine, lane, batch)
+
+    def on_drained(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """Tells the machine's watcher that a drain is done and nobody knows it yet."""
+        if self._process.alive:
+            self._machine.watcher.drained(self._machine, lane, batch, done)
+
+    def on_worked(self, lane: str, batch: Sequence[Any], units: int) -> None:
+        """Tells the machine's watcher how many units a drain charged the meter."""
+        if self._process.alive:
+            self._machine.watcher.worked(self._machine, lane, batch, units)
+
+    def on_reported(self, lane: str, batch: Sequence[Any], done: Any) -> None:
+        """Tells the machine's watcher that the node has heard of a drain."""
+        if self._process.alive:
+            self._machine.watcher.reported(self._machine, lane, batch, done)
+
+    def on_power_cut(self) -> None:
+        """Tells the process that the power went in the middle of a drain."""
+        if self._process.alive:
+            self._process.on_power_cut()
+
+
+def config_of(node_id: int, options: Options) -> Config:
+    """The node's configuration with the seed's knobs, made without the rules for people: they forbid small limits."""
+    host = host_of(node_id)
+    peers = tuple(peer_of(i) for i in sorted({*range(1, options.nodes + 1), node_id}))
+    listeners = tuple(
+        Listener(name=name, bind=host, port=port, advertised=f"{host}:{port}") for name, port in LISTENERS.items()
+    )
+    return Config(
+        node=NodeSection(id=node_id, data_dir=str(DATA)),
+        peers=peers,
+        listeners=listeners,
+        peer=PeerSection(bind=host, port=PEER_PORT),
+        raft=RaftSection(
+            tick_ms=options.tick_ms, election_ticks=options.election_ticks, append_bytes_max=options.append_bytes_max
+        ),
+        ha=HaSection(catch_up_bytes_per_second=options.catch_up_bytes_per_second),
+        log=LogSection(idle_mark_ms=options.idle_mark_ms),
+        limits=LimitsSection(
+            message_bytes_max=4096,
+            batch_bytes_max=options.batch_bytes_max,
+            node_inflight_bytes_max=options.node_inflight_bytes_max,
+            batch_messages_max=options.batch_messages_max,
+            batches_inflight_max=options.batches_inflight_max,
+            connection_unsent_bytes_max=options.unsent_bytes,
+            node_unsent_bytes_max=4 * options.unsent_bytes,
+            stalled_ms=2_000 if options.hostile else 10_000,
+        ),
+        send=SendSection(deadline_ms=options.deadline_ms, leader_wait_ms=options.leader_wait_ms),
+        modes=ModesSection(
+            flush_disk_type="ASYNC_FLUSH" if options.flush_async else "SYNC_FLUSH",
+            transient_store_pool_enable=bool(options.memory_pool),
+        ),
+        timer=TimerSection(delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S)),
+        # A late send must not make a deleted topic again.
+        topics=TopicsSection(auto_create=not (options.remakes or options.legacies)),
+        offsets=OffsetsSection(flush_ms=options.offsets_flush_ms),
+        transaction=TransactionSection(timeout_ms=1500, check_interval_ms=1000, check_max=1000),
+        repair=RepairSection(bytes_per_second=options.fetch_bytes_per_second),
+        retention=RetentionSection(
+            hours=0,
+            ms=options.retained_ms,
+            bytes_max=options.retained_bytes,
+            delete_when="",
+            delete_gap_ms=20,
+            every_ms=200 if options.retained_bytes or options.retained_ms else 10_000,
+        ),
+        tier=TierSection(
+            url="sim:" if options.tier else "",
+            seal_after_ms=options.tier_seal_ms,
+            evict=options.tier == 2,
+            read=LEVELS[options.tier_read],
+            bytes_max=options.tier_bytes,
+            delete_delay_ms=2000,
+            state_every_ms=0
+            if options.tier_bytes
+            else 3_600_000,  # an idle node makes no copy, and deletions wait for it
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The state of one member: its log, terms, members, progress and reads."""

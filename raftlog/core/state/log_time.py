@@ -1,0 +1,46 @@
+"""Log time: the only clock that store times, retention, timers and expiry use.
+
+It starts at the median of the wall clocks of the voters that elected the leader, but never below the last entry's
+timestamp. If three voters answer, one wrong clock cannot move it. It then follows the leader's monotonic clock, so
+setting a wall clock during the term changes nothing.
+
+A voter reads its clock at some moment of the campaign, before its disk has its vote. Taken for a reading of the moment
+when the answer arrives, it would put log time behind by as long as that took, differently in each term, and what one
+leader scheduled would be due too early under the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raftlog.core.state.quorum import lower_median
+
+VOTE_MS_MAX = 500
+"""No vote is taken to have been on its way for longer; a leader's wrong clock can move log time by no more."""
+
+
+def voter_offset_ms(clock_ms: int, asked_ms: int, answered_ms: int, own_ms: int) -> int:
+    """A voter's wall clock minus this node's monotonic clock.
+
+    The voter read `clock_ms` between `asked_ms` and `answered_ms` of the monotonic clock. Of the offsets that this
+    allows, it is the one nearest to this node's own, `own_ms`: clocks that agree are told from those that do not.
+    """
+    least = clock_ms - answered_ms
+    return max(least, min(own_ms, clock_ms - asked_ms, least + VOTE_MS_MAX))
+
+
+class LogTime:
+    """A leader's log time, milliseconds since the Unix epoch."""
+
+    __slots__ = ("_offset_ms",)
+
+    def __init__(self) -> None:
+        self._offset_ms = 0
+
+    def start(self, offsets_ms: Iterable[int], floor_ms: int, monotonic_ms: int) -> None:
+        """`offsets_ms`: wall clock minus the leader's monotonic clock, one per granting voter."""
+        self._offset_ms = max(lower_median(offsets_ms), floor_ms - monotonic_ms)
+
+    def now(self, monotonic_ms: int) -> int:
+        """Log time at `monotonic_ms`."""
+        return self._offset_ms + monotonic_ms

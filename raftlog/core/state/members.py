@@ -1,0 +1,149 @@
+"""The members of the group according to this node's log, and the leader's progress table.
+
+"A server always uses the latest configuration in its log, regardless of whether the entry is committed" (thesis, 4.1).
+A MEMBERSHIP entry therefore takes effect when it is appended, on the leader and on followers, and ends if it is
+truncated. `history` keeps the entries that may take effect again: the newest at or below the commit index, and all
+after it.
+
+`voters` determines quorums. `peers` receive the log: voters and learners except this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftlog.core.state.progress import Inflights, Progress
+from raftlog.core.state.quorum import agreed_value, majority
+from raftlog.membership import Membership
+from raftlog.types import NodeId
+
+
+class Members:
+    """The members in force and what the leader knows about each peer."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_messages_max",
+        "changed",
+        "history",
+        "is_own_voter",
+        "learners",
+        "own_id",
+        "peers",
+        "voters",
+    )
+
+    def __init__(self, own_id: NodeId, history: Sequence[Membership], messages_max: int, bytes_max: int) -> None:
+        """`history`: ascending by index, the first of them committed. Raises ValueError."""
+        indexes = [membership.index for membership in history]
+        if not history or indexes != sorted(set(indexes)):
+            raise ValueError(f"members at the indexes {indexes}: give at least one, each at a higher index")
+        self.own_id = own_id
+        self.history = list(history)
+        """Never empty. [0] is committed, [-1] in force."""
+        self.voters: tuple[NodeId, ...] = ()
+        """Ascending ids."""
+        self.learners: tuple[NodeId, ...] = ()
+        self.is_own_voter = False
+        self.changed = False
+        """The members in force have changed since the last Ready."""
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self.peers: dict[NodeId, Progress] = {}
+        self._take_effect()
+        self.reset(0)
+
+    # -- what is in force
+
+    @property
+    def current(self) -> Membership:
+        """The members in force."""
+        return self.history[-1]
+
+    def committed_index(self, commit_index: int) -> int:
+        """Index of the newest MEMBERSHIP entry at or below `commit_index`."""
+        return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
+
+    def that_count(self, commit_index: int) -> list[Membership]:
+        """The newest that is committed, and all above it: any of them may turn out to be the one in force."""
+        committed = self.committed_index(commit_index)
+        return [each for each in self.history if each.index >= committed]
+
+    def append(self, membership: Membership, commit_index: int) -> None:
+        """`membership` was appended to the log."""
+        history = self.history
+        while len(history) > 1 and history[1].index <= commit_index:
+            del history[0]
+        history.append(membership)
+        self._take_effect()
+
+    def truncate_from(self, index: int) -> None:
+        """The log was truncated from `index` on: the members before that are in force again."""
+        if self.history[-1].index < index:
+            return
+        while self.history[-1].index >= index:
+            del self.history[-1]
+        self._take_effect()
+
+    def _take_effect(self) -> None:
+        self.voters = tuple(sorted(self.current.voter_ids))
+        self.learners = tuple(sorted(self.current.learner_ids))
+        self.is_own_voter = self.own_id in self.voters
+        self.changed = True
+
+    # -- quorums
+
+    @property
+    def quorum(self) -> int:
+        """Voters that make a majority."""
+        return majority(len(self.voters))
+
+    def is_voter(self, node: NodeId) -> bool:
+        """True if `node` counts for elections and commits."""
+        return node in self.voters
+
+    def other_voters(self) -> list[NodeId]:
+        """The voters to ask, in id order."""
+        return [node for node in self.voters if node != self.own_id]
+
+    def agreed_match(self, own_persisted: int) -> int:
+        """Largest index that a majority of voters has on disk; this node's own disk counts only if it is a voter."""
+        peers = self.peers
+        own = self.own_id
+        return agreed_value([own_persisted if node == own else peers[node].match_index for node in self.voters])
+
+    def agreed_round(self, own_round: int) -> int:
+        """Newest heartbeat round that a majority of voters has confirmed."""
+        peers = self.peers
+        own = self.own_id
+        return agreed_value([own_round if node == own else peers[node].acked_round for node in self.voters])
+
+    def live(self, voters: Sequence[NodeId]) -> list[NodeId]:
+        """Returns the voters that were heard from recently, this node included."""
+        peers = self.peers
+        return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
+
+    def active_voters(self) -> int:
+        """Voters heard from since the last call, this node included; starts a new observation."""
+        active = 0
+        for node in self.voters:
+            active += node == self.own_id or self.peers[node].recent_active
+        for progress in self.peers.values():
+            progress.was_active, progress.recent_active = progress.recent_active, False
+        return active
+
+    # -- peers
+
+    def reset(self, next_index: int) -> None:
+        """Starts a new term: nothing is known about any peer."""
+        self.peers = {}
+        self.meet_peers(next_index)
+
+    def meet_peers(self, next_index: int) -> None:
+        """Keeps one progress for each member in force; members that stay keep theirs."""
+        known = self.peers
+        self.peers = {
+            node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))
+            for node in sorted((*self.voters, *self.learners))
+            if node != self.own_id
+        }

@@ -1,0 +1,82 @@
+"""Names in a data directory, and the lock on it (docs/disk-format.md, "Files")::
+
+    DATA/LOCK           flock held for the life of the process; holds its pid
+    DATA/IDENTITY       the owner of the directory
+    DATA/GENESIS        a copy of the frame at index 0
+    DATA/hard_state     term and vote, two slots
+    DATA/RUN            how the last run ended, up to which entry its rows are synced (run_file.py)
+    DATA/VOTE_WITHHELD  while it exists, the node neither votes nor campaigns (vote_withheld.py)
+    DATA/log/           segment files, their index sidecars, CLEAN after an orderly stop, FIRST after a trim
+    DATA/state/         RocksDB, owned by the state machine
+    DATA/index/         index files of closed segments, owned by the tier
+    DATA/checkpoints/   hard-linked RocksDB checkpoints
+    DATA/events.jsonl   what happened, for people (cluster/runtime/events.py); events.1.jsonl holds what was before
+    DATA/trash/         files that were set aside; a start deletes nothing
+    DATA/install/       a log under construction that is to replace log/ (log_build.py), and an older segment file
+    DATA/INSTALL        while it exists, the next opening replaces log/ by install/log (install.py)
+
+Temporary files end in .tmp and never hold frames.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from raftlog.errors import IdentityError
+from raftlog.storage.files.fs import File, FileSystem, read_file
+
+LOCK = "LOCK"
+IDENTITY = "IDENTITY"
+HARD_STATE = "hard_state"
+GENESIS = "GENESIS"
+RUN = "RUN"
+VOTE_WITHHELD = "VOTE_WITHHELD"
+LOG = "log"
+STATE = "state"
+INDEX = "index"
+CHECKPOINTS = "checkpoints"
+TRASH = "trash"
+INSTALL_DIR = "install"
+INSTALL = "INSTALL"
+
+CLEAN = "CLEAN"
+FIRST = "FIRST"
+NEXT_SEGMENT = "next.tmp"
+"""Zero-filled ahead in the background. Never holds frames: frames are written only under the final name."""
+ROLL_SEGMENT = "roll.tmp"
+"""Made inline when the background one was not ready. Never holds frames."""
+SEGMENT_SUFFIX = ".seg"
+INDEX_SUFFIX = ".idx"
+ACTIVE_INDEX = "active.idx"
+"""The index of the active segment up to some entry: where the next start begins to scan."""
+
+
+def segment_name(base_position: int) -> str:
+    """File name of the segment whose first frame is at `base_position`."""
+    return f"{base_position:020d}{SEGMENT_SUFFIX}"
+
+
+def index_name(base_position: int) -> str:
+    """File name of the segment's index sidecar."""
+    return f"{base_position:020d}{INDEX_SUFFIX}"
+
+
+def segment_bases(names: list[str]) -> list[int]:
+    """Base positions of the segment files among `names`, ascending."""
+    stems = [name.removesuffix(SEGMENT_SUFFIX) for name in names if name.endswith(SEGMENT_SUFFIX)]
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
+
+
+def lock_directory(fs: FileSystem, directory: Path) -> File:
+    """Takes DATA/LOCK. Raises IdentityError naming the process that holds it."""
+    path = directory / LOCK
+    try:
+        return fs.lock(path, str(os.getpid()))
+    except BlockingIOError:
+        holder = read_file(fs, path).decode(errors="replace").strip() or "unknown"
+    raise IdentityError(
+        f"data directory {directory} is in use by process {holder}.\n"
+        f"Two nodes on one directory would destroy its log.\n"
+        f"Stop that process first (raftmq down, or kill {holder}), or choose another directory with --data."
+    )

@@ -1,0 +1,64 @@
+"""log/FIRST: where the log must begin. Without it, at GENESIS.
+
+Written before a trimmed file is unlinked, and again after an older file was put in front. So a first file that is gone
+is told from one that was given up, and what its local header said is known twice. Big-endian::
+
+     0 magic u32 "RMQF" | 4 crc u32 of bytes 8..63 | 8 format u16 | 10 reserved u16 | 12 group_id u32
+    16 first_position u64 | 24 first_index u64 | 32 previous_term u64 | 40 previous_timestamp_ms u64
+    48 previous_header_crc u32 | 52 previous_segment_base u64 | 60 reserved u32
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem, if_readable, read_file, write_file
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
+from raftlog.types import EMPTY_TAIL, LogTail
+
+MAGIC = 0x524D5146
+FORMAT = 1
+_REST = struct.Struct(">HHIQQQQIQI")
+SIZE = HEAD_SIZE + _REST.size
+
+
+def encode(previous: LogTail, group_id: int) -> bytes:
+    """The file's bytes. `previous`: the tail before the first entry."""
+    rest = _REST.pack(
+        FORMAT,
+        0,
+        group_id,
+        previous.end_position,
+        previous.index + 1,
+        previous.term,
+        previous.timestamp_ms,
+        previous.header_crc,
+        previous.segment_base,
+        0,
+    )
+    return seal(MAGIC, rest)
+
+
+def decode(data: bytes, group_id: int) -> LogTail | None:
+    """The tail before the first entry; None if damaged or of another group. Raises CorruptLogError if newer."""
+    if len(data) != SIZE or not is_intact(MAGIC, data):
+        return None
+    fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, HEAD_SIZE)
+    refuse_newer(f"log/{layout.FIRST}", fmt, FORMAT)
+    return LogTail(term, index - 1, position, header_crc, segment_base, timestamp_ms) if group == group_id else None
+
+
+def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
+    """Returns the content of FIRST: EMPTY_TAIL if there is none, None if it is damaged. Raises OSError, and
+    CorruptLogError if its format is newer."""
+    path = log / layout.FIRST
+    if not fs.exists(path):
+        return EMPTY_TAIL
+    return if_readable(lambda: decode(read_file(fs, path), group_id))
+
+
+def save(fs: FileSystem, log: Path, previous: LogTail, group_id: int) -> None:
+    """Returns when FIRST says so on disk. Raises OSError."""
+    write_file(fs, log / layout.FIRST, encode(previous, group_id))

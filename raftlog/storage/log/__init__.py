@@ -1,0 +1,1 @@
+"""The open log: its reader, writer, cutter, trimmer and repairer."""

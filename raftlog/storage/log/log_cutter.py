@@ -1,0 +1,148 @@
+"""Cuts a conflict: entries at the end of the log that were never committed give way to a leader's (Raft paper, 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftlog.errors import DamagedLogError, FrameError
+from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import zero_fill
+from raftlog.storage.files.trash import TrashReport, set_aside
+from raftlog.storage.log.log_reader import LogReader
+from raftlog.storage.log.log_state import LogState
+from raftlog.storage.log.sync_marks import SyncMarks
+from raftlog.storage.segments.sealed_index import load_index
+from raftlog.storage.segments.segment import MARK_OFFSETS, Segment, newest_seq
+from raftlog.types import Entry, LogTail
+
+
+class LogCutter:
+    """See the module. Everything here belongs to the appending thread."""
+
+    __slots__ = ("_marks", "_reader", "_state")
+
+    def __init__(self, state: LogState, reader: LogReader, marks: SyncMarks) -> None:
+        self._state = state
+        self._reader = reader
+        self._marks = marks
+
+    def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Skips entries that are here already; at the first that differs, cuts the log before it."""
+        state = self._state
+        low = entries[0].index
+        if low < state.first_index:
+            raise FrameError(f"entry {low} is below the first entry of the log, {state.first_index}")
+        for number, entry in enumerate(entries):
+            if entry.index > state.tail.index:
+                return entries[number:]
+            if not self._is_here(entry):
+                if entry.index == 0:
+                    raise FrameError("GENESIS differs: the entries are of another cluster")
+                if entry.index == state.first_index:
+                    raise FrameError(f"entry {entry.index} differs, and the log was trimmed up to it: it is committed")
+                rest = entries[number:]
+                tail = self._tail_before(entry)
+                check_chain(tail, rest, state.group_id)  # before anything is removed
+                self._cut_from(entry.index, tail)
+                return rest
+        return ()
+
+    def _is_here(self, entry: Entry) -> bool:
+        """Returns True if the log holds this entry. For a damaged entry the term decides: one term has one entry at an
+        index."""
+        state = self._state
+        damaged = state.damage.at_index(entry.index)
+        if damaged is None:
+            try:
+                position = self._reader.position_of(entry.index)
+                raw = self._reader.read_at(position, HEADER_SIZE)
+                if raw == entry.header and position == entry.position:
+                    return True
+                FrameHeader(raw, state.group_id)
+                return False
+            except FrameError:
+                damaged = self._reader.find_damage(entry.index, entry.index + 1)
+            except DamagedLogError:
+                damaged = state.damage.at_index(entry.index)
+        term = self._term_of(entry.index)
+        if damaged is not None and not damaged.located and damaged.last_index < state.tail.index:
+            # Headers were lost, and with them where terms begin: such a hole is accepted only where all was committed.
+            return term == entry.term or term != self._term_of(damaged.last_index + 1)
+        return term == entry.term
+
+    def _term_of(self, index: int) -> int:
+        state = self._state
+        return state.segment_index(state.segment_of(index)).term(index)
+
+    def _tail_before(self, entry: Entry) -> LogTail:
+        """The tail that `entry` follows, where that is damaged as the entry tells it."""
+        before = entry.index - 1
+        try:
+            return self._reader.tail_at(before)
+        except DamagedLogError:
+            base = self._state.segment_of(before).base
+            return LogTail(self._term_of(before), before, entry.position, entry.parent, base, 0)
+
+    def _cut_from(self, index: int, tail: LogTail) -> None:
+        """Removes `index` and all above; `tail` is what is left.
+
+        Marks are lowered first, then whole files set aside, then the range zeroed.
+
+        In this order a crash at any point leaves a log that recovery accepts: never bytes missing below a mark, never a
+        removed frame that could follow a new one.
+        """
+        state = self._state
+        end = state.tail.end_position
+        with state.cutting:
+            while state.segments[-1].header.base_index >= index:
+                self._drop_last_segment()
+            active = state.segments[-1]
+            file = active.file
+            assert file is not None
+            assert active.index is not None
+            state.tail = tail
+            state.damage.cut(tail.end_position, tail.index, tail.header_crc)
+            active.index.cut(index)
+            for _ in MARK_OFFSETS:  # both: the older one would otherwise promise the removed range again
+                self._marks.write(tail)
+                file.fdatasync()
+            stop = min(active.file_offset(end), file.size())
+            start = active.file_offset(tail.end_position)
+            if stop > start:
+                zero_fill(file, start, stop)
+                file.fdatasync()
+
+    def _drop_last_segment(self) -> None:
+        state = self._state
+        dropped = state.segments[-1]
+        sealed = state.segments[-2]
+        before = Segment(sealed.path, sealed.header)  # a new key: what is cached for the sealed one is of its old end
+        loaded = load_index(state.fs, before, dropped.header.previous, state.group_id)
+        for damaged in loaded.damaged:
+            state.damage.add(damaged)
+        before.index = loaded.segment_index
+        before.tell(before.index)
+        before.file = state.fs.open(before.path)
+        # Its last mark may lie below its end; it is complete, and the mark lowered next says so.
+        self._marks.go_on_from(newest_seq(before.file))
+        state.tail = dropped.header.previous
+        with state.publishing:
+            state.segments = (*state.segments[:-2], before)
+        why = "a conflict: a leader's log has other entries here"
+        report = TrashReport(why, position=dropped.base, index=state.tail.index + 1)
+        set_aside(state.fs, dropped.path, state.directory / layout.TRASH, report)
+        sidecar = dropped.path.with_suffix(layout.INDEX_SUFFIX)
+        if state.fs.exists(sidecar):
+            set_aside(state.fs, sidecar, state.directory / layout.TRASH, report)
+
+
+def check_chain(tail: LogTail, entries: Sequence[Entry], group_id: int) -> LogTail:
+    """The tail after `entries`. Raises FrameError unless each follows the one before and is of this group."""
+    group = group_id.to_bytes(4)
+    for entry in entries:
+        check_follows(tail, entry)
+        if entry.header[20:24] != group:
+            raise FrameError(f"entry {entry.index} is of another group than {group_id}")
+        tail = tail_after(tail, entry)
+    return tail

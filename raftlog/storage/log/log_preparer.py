@@ -1,0 +1,152 @@
+"""Makes ready, beside the appends, what the next roll and the next start want: the next segment's file at its full
+length, sidecars that are on disk, active.idx, and pages for what comes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from raftlog.errors import out_of_space
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import ZERO_CHUNK, File, storage_error, zero_fill
+from raftlog.storage.log.log_state import LogState
+from raftlog.storage.log.page_cache import PageCacheLimit
+from raftlog.storage.segments import active_index
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
+from raftlog.storage.segments.segment_index import SegmentIndex
+
+_PREPARE_SYNC_CHUNKS = 8
+"""Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
+
+
+class LogPreparer:
+    """`prepare_next` belongs to one background thread; all else to the appending thread."""
+
+    __slots__ = (
+        "_kept_end",
+        "_segment_size",
+        "_state",
+        "closed",
+        "loose_sidecars",
+        "page_cache",
+        "prepared",
+        "preparing",
+    )
+
+    def __init__(self, state: LogState, segment_size: int, kept_end: int) -> None:
+        """`kept_end`: the position up to which active.idx covers the log, or need not."""
+        self._state = state
+        self._segment_size = segment_size
+        self._kept_end = kept_end
+        self.page_cache = PageCacheLimit(state)
+        self.prepared: File | None = None
+        """The next segment's file: made by the background thread, taken by the appending thread at a roll."""
+        self.loose_sidecars: deque[Path] = deque()
+        """Written at a roll, not synced yet. The appending thread adds, the background thread removes."""
+        self.preparing = threading.Lock()
+        """Held while the next file is zeroed; `close` waits for it, so that no later owner's file is zeroed too."""
+        self.closed = False
+
+    def needs_next(self) -> bool:
+        """Returns True if `prepare_next` has something to do."""
+        state = self._state
+        if state.failure is not None or self.closed:
+            return False
+        used = state.tail.end_position - state.segments[-1].base
+        unprepared = self.prepared is None and used * 4 >= self._segment_size
+        return unprepared or bool(self.loose_sidecars) or self.page_cache.is_due() or self._index_is_due()
+
+    def _index_is_due(self) -> bool:
+        state = self._state
+        index = state.segments[-1].index
+        return index is not None and active_index.is_due(index, state.tail, self._kept_end)
+
+    def prepare_next(self, *, zeroed: bool = True) -> None:
+        """Makes the next segment's file at its full length, brings on disk what the next start would scan for, and
+        gives back the page cache of what is old. Called by one background thread, in parallel with appends.
+
+        `zeroed`: its blocks are written, so that later syncs need no allocation; else it is a hole, which costs
+        nothing now. Raises StorageError or DiskFullError; the log goes on without (and makes its file at the roll).
+        """
+        with self.preparing:
+            self._keep_indexes()
+            self._drop_pages()
+            if self.prepared is None:
+                self.prepared = self._full_length_file(self._state.log / layout.NEXT_SEGMENT, zeroed=zeroed)
+
+    def _keep_indexes(self) -> None:
+        """Syncs sidecars of sealed segments and writes active.idx, if due."""
+        state = self._state
+        path = state.log
+        try:
+            while self.loose_sidecars:
+                path = self.loose_sidecars[0]
+                with suppress(FileNotFoundError):  # it went with its segment: cut or trimmed meanwhile
+                    file = state.fs.open(path)
+                    file.fdatasync()
+                    file.close()
+                    state.fs.fsync_dir(state.log)
+                self.loose_sidecars.popleft()
+            if self._index_is_due() and (kept := self._index_now()) is not None:
+                path = state.log / layout.ACTIVE_INDEX
+                active_index.write(state.fs, state.log, kept.segment_index, kept.tail, state.group_id)
+                self._kept_end = kept.tail.end_position
+        except OSError as error:
+            raise storage_error(state.fs, "keeping", path, error) from error
+
+    def _drop_pages(self) -> None:
+        state = self._state
+        if self.page_cache.is_due():
+            try:
+                self.page_cache.drop_older()
+            except OSError as error:
+                raise storage_error(state.fs, "dropping cached pages of", state.log, error) from error
+
+    def _index_now(self) -> active_index.Point | None:
+        """A copy of the active segment's index up to the tail; None if there is nothing in it, or not all is known."""
+        state = self._state
+        with state.cutting:
+            tail, active = state.tail, state.segments[-1]
+            index = active.index
+            count = 0 if index is None else tail.index + 1 - index.base_index
+            if index is None or count <= 0 or not state.segment_index_known(active):
+                return None
+            segment_index = SegmentIndex(index.base, index.base_index)
+            segment_index.offsets = index.offsets[:count]
+            segment_index.terms = [run for run in tuple(index.terms) if run[0] <= tail.index]
+            segment_index.members = [number for number in tuple(index.members) if number <= tail.index]
+            return active_index.Point(tail, segment_index)
+
+    def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
+        """A file that reads as zeroes, synced; None if the log was closed meanwhile."""
+        fs = self._state.fs
+        file: File | None = None
+        try:
+            file = fs.open(path, create=True)
+            size = LOCAL_HEADER_SIZE + self._segment_size
+            step = len(ZERO_CHUNK) * _PREPARE_SYNC_CHUNKS
+            for at in range(0, size if zeroed else 0, step):
+                if self.closed:
+                    return None
+                zero_fill(file, at, min(at + step, size))
+                file.fdatasync()
+            file.truncate(size)
+            file.fdatasync()
+        except OSError as error:
+            if file is not None and out_of_space(error):
+                with suppress(OSError):  # what little space is left belongs to the appends
+                    file.truncate(0)
+            raise storage_error(fs, "preparing", path, error) from error
+        return file
+
+    def give_up(self) -> None:
+        """The prepared file is the log's own now, or the log is closed."""
+        self.prepared = None
+
+    def close(self) -> None:
+        """Waits for what is under way, which ends within one step of zeroes."""
+        self.closed = True
+        with self.preparing:
+            pass

@@ -1,0 +1,262 @@
+"""Appends to the log, rolls to the next segment file, and closes. Everything here belongs to the appending thread.
+
+Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
+when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final, but for a
+write that found no space: nothing of it counts, and the same append may be tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from raftlog.errors import StorageError, out_of_space
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import File, storage_error, write_file
+from raftlog.storage.log.log_cutter import LogCutter, check_chain
+from raftlog.storage.log.log_preparer import LogPreparer
+from raftlog.storage.log.log_state import LogState
+from raftlog.storage.log.sync_marks import SyncMarks
+from raftlog.storage.segments.segment import (
+    LOCAL_HEADER_SIZE,
+    Segment,
+    decode_header,
+    encode_header,
+    encode_mark,
+    mark_of,
+)
+from raftlog.storage.segments.segment_index import SegmentIndex, encode_index
+from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
+
+
+class LogWriter:
+    """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
+
+    __slots__ = ("_clock_s", "_cutter", "_marks", "_on_written", "_preparer", "_state", "synced_s")
+
+    def __init__(self, state: LogState, marks: SyncMarks, cutter: LogCutter, preparer: LogPreparer) -> None:
+        self._state = state
+        self._marks = marks
+        self._cutter = cutter
+        self._preparer = preparer
+        self._on_written: Callable[[EntryId], None] | None = None
+        self._clock_s: Callable[[], float] | None = None
+        self.synced_s = 0.0
+        """Seconds that syncs have taken since they are timed."""
+
+    def time_syncs(self, clock_s: Callable[[], float]) -> None:
+        """Measures syncs with this clock from now on; the log itself has no clock. Called before the first append."""
+        self._clock_s = clock_s
+
+    def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
+        """Has `call` called from the next append on, on the appending thread, after each write and before its sync:
+        everything up to that entry was handed to the operating system. Replaces the previous listener; None removes it.
+        Any thread."""
+        self._on_written = call
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Writes entries that follow the tail, or that replace a conflicting end of the log; returns when durable.
+
+        Entries already here, byte for byte, are skipped: the log is cut only where it differs (Raft paper, 5.3).
+        Raises FrameError if the entries do not follow (nothing is written), OutOfSpaceError if there is no room for
+        them now (the tail may have moved to the end of a file), and any other StorageError if a call fails: then the
+        log refuses everything, what was durable before stays.
+        """
+        state = self._state
+        if state.failure is not None:
+            raise StorageError(state.failure)
+        if not entries:
+            return
+        try:
+            if entries[0].index <= state.tail.index:
+                entries = self._cutter.resolve_overlap(entries)
+                if not entries:
+                    return
+            tail = check_chain(state.tail, entries, state.group_id)
+        except OSError as error:  # a cut that broke off half-way is recovery's to finish
+            raise self._fail("appending to", error) from error
+        try:
+            self._write(entries)
+        except OSError as error:
+            if not out_of_space(error):
+                raise self._fail("appending to", error) from error
+            self._forget_unwritten()
+            raise storage_error(state.fs, "appending to", state.segments[-1].path, error, again=True) from error
+        state.tail = tail
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        state = self._state
+        active = state.segments[-1]
+        index = active.index
+        assert index is not None
+        buffers: list[bytes] = []
+        at = entries[0].position
+        if self._marks.end_position != state.tail.end_position and not entries[0].flags & FLAG_ROLL:
+            self._marks.write(state.tail)
+        for entry in entries:
+            if entry.flags & FLAG_ROLL and active.base != entry.position:  # else its file was made in an earlier try
+                active = self._roll(active, buffers, at, entry)
+                index = active.index
+                assert index is not None
+                buffers = []
+                at = entry.position
+            buffers.append(entry.header)
+            buffers.append(entry.payload)
+            index.add(entry.position, entry.term, entry.type)
+        file = active.file
+        assert file is not None
+        file.pwritev(buffers, LOCAL_HEADER_SIZE + at - active.header.base_position)
+        if (on_written := self._on_written) is not None:
+            on_written(entries[-1].id)
+        self._sync(file)
+
+    def _sync(self, file: File) -> None:
+        """A failure is final, for whatever reason: raised as StorageError, past those who would try again."""
+        clock_s = self._clock_s
+        began_s = clock_s() if clock_s is not None else 0.0
+        try:
+            file.fdatasync()
+        except OSError as error:
+            raise self._fail("syncing", error) from error
+        if clock_s is not None:
+            self.synced_s += clock_s() - began_s
+
+    def _forget_unwritten(self) -> None:
+        """The index knows again what is on disk, and no more."""
+        state = self._state
+        index = state.segments[-1].index
+        assert index is not None
+        with state.cutting:
+            index.cut(state.tail.index + 1)
+
+    def write_idle_mark(self) -> None:
+        """Writes and syncs the mark for the last batch alone, if it has none yet: the lane calls it when idle."""
+        state = self._state
+        if state.failure is not None:
+            raise StorageError(state.failure)
+        if self._marks.end_position == state.tail.end_position:
+            return
+        file = state.segments[-1].file
+        assert file is not None
+        try:
+            self._marks.write(state.tail)
+        except OSError as error:
+            if out_of_space(error):
+                return  # the next append writes it
+            raise self._fail("marking", error) from error
+        self._sync(file)
+
+    def _fail(self, doing: str, error: OSError) -> StorageError:
+        state = self._state
+        failure = storage_error(state.fs, doing, state.segments[-1].path, error)
+        state.failure = str(failure)
+        return failure
+
+    # Rolling
+
+    def _roll(self, old: Segment, buffers: list[bytes], at: int, first: Entry) -> Segment:
+        """Seals `old` with `buffers` at its end and opens the file that begins with `first`."""
+        state = self._state
+        file = old.file
+        assert file is not None
+        assert old.index is not None
+        if buffers:
+            file.pwritev(buffers, old.file_offset(at))
+            self._sync(file)  # before the new name exists: only the last file may ever be torn
+        end = self._tail_at_roll(old, first, buffers)
+        self._write_loose_sidecar(old, end)
+        new = self._open_next(end)
+        with state.publishing:
+            state.segments = (*state.segments, new)
+        state.tail = end  # durable, and what a next try starts from should the rest find no space
+        self._marks.begin_file(end.end_position)
+        self._give_back(file, old.file_offset(end.end_position))
+        old.file = None
+        old.index = None
+        return new
+
+    def _give_back(self, file: File, end: int) -> None:
+        """Cuts off what a sealed file has behind its last frame if that is more than half of it: one that was closed
+        early was prepared at its full length. This is only about space: a failure, or a crash before it is on disk,
+        costs no more than that."""
+        with suppress(OSError):
+            if file.size() > 2 * end:
+                file.truncate(end)
+
+    def _tail_at_roll(self, old: Segment, first: Entry, buffers: list[bytes]) -> LogTail:
+        if not buffers:
+            return self._state.tail
+        header = buffers[-2]
+        term, index, _, timestamp_ms = (int.from_bytes(header[at : at + 8]) for at in (32, 40, 48, 56))
+        return LogTail(term, index, first.position, first.parent, old.base, timestamp_ms)
+
+    def _open_next(self, end: LogTail) -> Segment:
+        # Not given up before the rename: until then `prepare_next` would open this very file by its name and zero it.
+        state = self._state
+        prepared = self._preparer.prepared
+        temporary = state.log / (layout.NEXT_SEGMENT if prepared else layout.ROLL_SEGMENT)
+        path = state.log / layout.segment_name(end.end_position)
+        file = prepared
+        if file is None:
+            file = state.fs.open(temporary, create=True)
+            file.truncate(0)
+        page = encode_header(end, state.group_id)
+        file.pwritev([page], 0)
+        self._sync(file)
+        state.fs.rename(temporary, path)
+        self._preparer.give_up()
+        try:
+            state.fs.fsync_dir(state.log)
+        except OSError as error:
+            raise self._fail("naming a file in", error) from error
+        file.path = path
+        segment = Segment(path, decode_header(page, path, state.group_id))
+        segment.file = file
+        segment.index = SegmentIndex(segment.base, segment.header.base_index)
+        segment.tell(segment.index)
+        return segment
+
+    def _write_loose_sidecar(self, segment: Segment, end: LogTail) -> None:
+        """Writes a sidecar and does not sync it: one that a crash loses is rebuilt, and a roll is on the hot path. The
+        preparer syncs it."""
+        state = self._state
+        assert segment.index is not None
+        if not state.segment_index_known(segment):
+            return
+        path = segment.path.with_suffix(layout.INDEX_SUFFIX)
+        write_file(state.fs, path, b"".join(encode_index(segment.index, end, state.group_id)), durable=False)
+        self._preparer.loose_sidecars.append(path)
+
+    def close(self, clean: bool) -> None:
+        """Lets go of all files. With `clean`, first makes the next opening free of scans.
+
+        Raises StorageError if that fails: nothing is lost, the next opening scans.
+        """
+        if self._preparer.closed:
+            return
+        self._preparer.close()
+        state = self._state
+        active = state.segments[-1]
+        try:
+            if clean and state.failure is None:
+                assert active.file is not None
+                self._marks.expire()
+                self.write_idle_mark()
+                self._write_clean(active)
+        except OSError as error:
+            raise self._fail("closing", error) from error
+        finally:
+            state.failure = state.failure or f"the log in {state.log} is closed"
+            self._preparer.give_up()
+            active.file = None
+            state.open_sealed.cache_clear()
+
+    def _write_clean(self, active: Segment) -> None:
+        """Writes the active segment's sidecar and CLEAN, durably: the next opening believes them and scans nothing."""
+        state = self._state
+        assert active.index is not None
+        if not state.segment_index_known(active):
+            return  # the next start scans, and finds the damage again
+        sidecar = active.path.with_suffix(layout.INDEX_SUFFIX)
+        write_file(state.fs, sidecar, b"".join(encode_index(active.index, state.tail, state.group_id)))
+        write_file(state.fs, state.log / layout.CLEAN, encode_mark(mark_of(state.tail, self._marks.seq)))

@@ -1,0 +1,54 @@
+"""Gives back the page cache of the log's older bytes, so that new bytes go into pages that the machine has already.
+
+A log that only grows takes a new page for every 4 KiB. Where a hypervisor hands out memory as it is touched, such a
+page costs several times what copying into it costs (docs/adr/0076).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+
+from raftlog.storage.log.log_state import LogState, base_position_of
+
+STEP_BYTES = 8 << 20
+"""Dropped at once: enough to be rare, and about a millisecond of work."""
+
+
+class PageCacheLimit:
+    """Keeps only the newest bytes of the log in the page cache. `begin` comes before the first append; `drop_older`
+    belongs to one thread."""
+
+    __slots__ = ("_bytes_max", "_dropped_to", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        """Everything stays until `begin`."""
+        self._state = state
+        self._bytes_max: int | None = None
+        self._dropped_to = 0
+
+    def begin(self, bytes_max: int) -> None:
+        """Keeps so many bytes in the page cache from now on. What was in it before is left to the operating system."""
+        self._dropped_to = max(0, self._state.tail.end_position - bytes_max)
+        self._bytes_max = bytes_max
+
+    def is_due(self) -> bool:
+        """Returns True if `drop_older` has something to do."""
+        bytes_max = self._bytes_max
+        return bytes_max is not None and self._state.tail.end_position - bytes_max - self._dropped_to >= STEP_BYTES
+
+    def drop_older(self) -> None:
+        """Drops what is due: all of it is below the tail, hence on disk. Raises OSError."""
+        assert self._bytes_max is not None
+        state, low = self._state, self._dropped_to
+        tail, segments = state.tail, state.segments  # in this order: see LogState
+        self._dropped_to = high = tail.end_position - self._bytes_max
+        for number in range(max(0, bisect_right(segments, low, key=base_position_of) - 1), len(segments)):
+            segment = segments[number]
+            if segment.base >= high:
+                return
+            is_old = number + 1 < len(segments) and segments[number + 1].base <= high
+            with suppress(FileNotFoundError):  # trimmed meanwhile
+                file = segment.file or state.open_sealed(segment)
+                # From the file's first byte: Linux keeps a large folio that is not in the range as a whole.
+                file.drop_cached(None if is_old else segment.file_offset(high))

@@ -1,0 +1,228 @@
+"""The commit log on disk: segment files of dense frames, one writer, many readers.
+
+Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane); `prepare_next` to one
+background thread; `repair` to one thread at a time; the reads, `trim` and `tell_written` to anybody. What they share,
+and its locks: log_state.py. Durability: log_writer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from raftlog.errors import CorruptLogError, FrameError, StorageError
+from raftlog.storage.files import genesis as genesis_format
+from raftlog.storage.files import layout
+from raftlog.storage.files.fs import FileSystem, storage_error, zero_fill
+from raftlog.storage.log.genesis_copy import load_genesis
+from raftlog.storage.log.log_cutter import LogCutter
+from raftlog.storage.log.log_preparer import LogPreparer
+from raftlog.storage.log.log_reader import EntrySpan, LogReader, SegmentSpan
+from raftlog.storage.log.log_repair import RangeRepair
+from raftlog.storage.log.log_repairer import LogRepairer
+from raftlog.storage.log.log_state import LogState
+from raftlog.storage.log.log_trimmer import LogTrimmer
+from raftlog.storage.log.log_writer import LogWriter
+from raftlog.storage.log.sync_marks import SyncMarks
+from raftlog.storage.recovery.recovery_steps import Recovered, Recovery
+from raftlog.storage.segments.damage import DamagedRange
+from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, encode_header
+from raftlog.types import EMPTY_TAIL, Entry, EntryId, LogTail
+
+
+class SegmentedLog:
+    """One open log, put together from its parts; each method is that of the part it names, where it is described."""
+
+    __slots__ = (
+        "_preparer",
+        "_reader",
+        "_repairer",
+        "_trimmer",
+        "_writer",
+        "append",
+        "damage",
+        "genesis",
+        "limit_page_cache",
+        "needs_next",
+        "read_at",
+        "read_entries",
+        "report",
+        "segment_size",
+        "state",
+        "synced_s",
+        "time_syncs",
+    )
+
+    def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
+        """Use `create` or `open`."""
+        self.state = state = LogState(fs, directory, group_id, recovered.segments, recovered.tail)
+        """The parts' common state, for tests and for those that break disks on purpose."""
+        self.damage = state.damage
+        self.report = recovered.report
+        for damaged in recovered.report.damaged:
+            state.damage.add(damaged)
+        self._reader = LogReader(state)
+        self.genesis = load_genesis(fs, directory, self._reader, group_id)
+        self.segment_size = self.genesis.segment_size
+        self._trimmer = LogTrimmer(state)
+        self._repairer = LogRepairer(state)
+        self._preparer = LogPreparer(state, self.segment_size, recovered.report.scanned_from)
+        marks = SyncMarks(state, recovered.mark_seq)
+        self._writer = LogWriter(state, marks, LogCutter(state, self._reader, marks), self._preparer)
+        # The parts' own methods: these are called for every batch, or for every pull, and a call more would be felt.
+        self.append = self._writer.append
+        self.needs_next = self._preparer.needs_next
+        self.read_entries = self._reader.read_entries
+        self.read_at = self._reader.read_at
+        self.limit_page_cache = self._preparer.page_cache.begin
+        self.time_syncs = self._writer.time_syncs
+        self.synced_s: Callable[[], float] = partial(getattr, self._writer, "synced_s")
+
+    @classmethod
+    def create(cls, fs: FileSystem, directory: Path, *, genesis: Entry, segment_size: int) -> SegmentedLog:
+        """Makes DATA/log with its first segment and GENESIS in it, durably.
+
+        Raises StorageError, and FrameError if `genesis` is not one for this segment size.
+        """
+        decoded = genesis_format.decode(genesis)
+        if decoded.segment_size != segment_size:
+            raise FrameError(f"GENESIS says segment_size {decoded.segment_size}, not {segment_size}")
+        log = directory / layout.LOG
+        path = log / layout.segment_name(0)
+        try:
+            fs.mkdir(log)
+            if layout.segment_bases(fs.listdir(log)):
+                raise StorageError(f"{log} already holds a log: open it, or choose an empty directory")
+            file = fs.open(log / layout.ROLL_SEGMENT, create=True)
+            file.truncate(0)
+            zero_fill(file, 0, LOCAL_HEADER_SIZE + segment_size)
+            file.pwritev([encode_header(EMPTY_TAIL, decoded.group_id), genesis.header, genesis.payload], 0)
+            file.fdatasync()
+            file.close()
+            fs.rename(log / layout.ROLL_SEGMENT, path)
+            fs.fsync_dir(log)
+        except OSError as error:
+            raise storage_error(fs, "creating", path, error) from error
+        return cls.open(fs, directory, group_id=decoded.group_id)
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, directory: Path, *, group_id: int, now_ms: int = 0, committed_index: int = -1
+    ) -> SegmentedLog:
+        """Recovers DATA/log (recovery_table.py has the table; `report` and `damage` say what was found and done).
+
+        `now_ms`: wall clock, for the reports in trash/. `committed_index`: what the caller knows to be committed.
+        Raises LogGoneError, CorruptLogError for what cannot be one log, and StorageError.
+        """
+        recovery = Recovery(fs, directory, group_id, now_ms=now_ms, committed_index=committed_index)
+        try:
+            return cls(fs, directory, group_id, recovery.run())
+        except OSError as error:
+            raise storage_error(fs, "opening", directory / layout.LOG, error) from error
+        except FrameError as error:
+            raise CorruptLogError(f"{directory / layout.LOG}: {error}") from error
+
+    # What is here
+
+    @property
+    def first_index(self) -> int:
+        """Index of the oldest entry that is here."""
+        return self.state.first_index
+
+    @property
+    def first_position(self) -> int:
+        """Position of the oldest entry that is here."""
+        return self.state.first_position
+
+    @property
+    def previous(self) -> LogTail:
+        """The tail just before the oldest entry that is here: `EMPTY_TAIL` before GENESIS."""
+        return self.state.previous
+
+    @property
+    def tail(self) -> LogTail:
+        """The last entry that is written and synced."""
+        return self.state.tail
+
+    # Reading
+
+    def term_ranges(self) -> list[tuple[int, int]]:
+        """Calls `LogReader.term_ranges`."""
+        return self._reader.term_ranges()
+
+    def membership_indexes(self) -> list[int]:
+        """Calls `LogReader.membership_indexes`."""
+        return self._reader.membership_indexes()
+
+    def read_raw(self, position: int, size_max: int) -> bytes:
+        """Calls `LogReader.read_raw`."""
+        return self._reader.read_raw(position, size_max)
+
+    def read_raw_into(self, position: int, room: memoryview) -> int:
+        """Calls `LogReader.read_raw_into`."""
+        return self._reader.read_raw_into(position, room)
+
+    def segment_at(self, position: int) -> SegmentSpan:
+        """Calls `LogReader.segment_at`."""
+        return self._reader.segment_at(position)
+
+    def entry_at(self, position: int) -> EntrySpan:
+        """Calls `LogReader.entry_at`."""
+        return self._reader.entry_at(position)
+
+    def position_of(self, index: int) -> int:
+        """Calls `LogReader.position_of`."""
+        return self._reader.position_of(index)
+
+    def tail_at(self, index: int) -> LogTail:
+        """Calls `LogReader.tail_at`."""
+        return self._reader.tail_at(index)
+
+    def report_damage(self, position: int, size: int) -> DamagedRange | None:
+        """Calls `LogReader.report_damage`."""
+        return self._reader.report_damage(position, size)
+
+    def find_damage(self, low: int, high: int) -> DamagedRange | None:
+        """Calls `LogReader.find_damage`."""
+        return self._reader.find_damage(low, high)
+
+    # Writing
+
+    def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
+        """Calls `LogWriter.tell_written`."""
+        self._writer.tell_written(call)
+
+    def write_idle_mark(self) -> None:
+        """Calls `LogWriter.write_idle_mark`."""
+        self._writer.write_idle_mark()
+
+    def prepare_next(self, *, zeroed: bool = True) -> None:
+        """Calls `LogPreparer.prepare_next`."""
+        self._preparer.prepare_next(zeroed=zeroed)
+
+    def close(self, clean: bool) -> None:
+        """Calls `LogWriter.close`."""
+        self._writer.close(clean)
+
+    # Trimming and mending
+
+    def trim(self, position: int) -> list[Path]:
+        """Calls `LogTrimmer.trim`."""
+        return self._trimmer.trim(position)
+
+    def remove_files(self, paths: Iterable[Path]) -> int:
+        """Calls `LogTrimmer.remove_files`."""
+        return self._trimmer.remove_files(paths)
+
+    def prepend(self, path: Path) -> None:
+        """Calls `LogTrimmer.prepend`."""
+        self._trimmer.prepend(path)
+
+    def repair(self, damaged: DamagedRange, frames: bytes) -> None:
+        """Calls `LogRepairer.repair`."""
+        self._repairer.repair(damaged, frames)
+
+    def repairing(self, damaged: DamagedRange) -> RangeRepair:
+        """Calls `LogRepairer.repairing`."""
+        return self._repairer.repairing(damaged)

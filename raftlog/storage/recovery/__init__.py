@@ -1,0 +1,1 @@
+"""Recovery of the log at a start, in three steps."""

@@ -1,0 +1,1 @@
+"""Segment files: their form, their indexes, and walking their frames."""

@@ -1,0 +1,1 @@
+"""The offline check of a stopped node's files."""

@@ -1,0 +1,1 @@
+"""What consumer groups leave behind: their offsets, resets and queue locks."""

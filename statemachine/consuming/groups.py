@@ -1,0 +1,175 @@
+"""Consumer groups: their configuration and what they subscribe to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import msgpack
+
+from statemachine.commands import (
+    CommandResult,
+    InvalidCommandError,
+    checked_bool,
+    checked_fields,
+    checked_int,
+    checked_name,
+    checked_str,
+    checked_str_map,
+    done,
+    not_found,
+)
+from statemachine.rows import keys
+from statemachine.rows.kv import GROUPS, KV
+from statemachine.rows.sorted_map import SortedMap
+from statemachine.rows.stage import Stage
+
+NAME_LENGTH_MAX = 120
+"""Characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
+
+_I64 = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """RocketMQ's SubscriptionGroupConfig, and the group's subscriptions."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: str = ""
+    """groupRetryPolicy as the JSON text that was sent; "" is the default ({"type":"CUSTOMIZED"})."""
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    subscriptions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    """topic name -> (expression_type, sub_string, sub_version)."""
+
+    def to_map(self) -> dict[str, Any]:
+        """The `config` argument of put_group that recreates this group, without its subscriptions."""
+        config = asdict(self)
+        del config["subscriptions"]
+        return config
+
+
+_CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name != "subscriptions")
+
+
+def check_group_name(name: Any) -> str:
+    """`name` if a consumer group may have it. Raises InvalidCommandError."""
+    return checked_name(name, "group name", NAME_LENGTH_MAX)
+
+
+def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig:
+    """`base` with the fields of `config`, checked. Raises InvalidCommandError naming the field."""
+    changes: dict[str, Any] = {}
+    for name, value in config.items():
+        default = getattr(base, name)
+        if name == "attributes":
+            changes[name] = checked_str_map(value, name)
+        elif isinstance(default, bool):
+            changes[name] = checked_bool(value, name)
+        elif isinstance(default, int):
+            changes[name] = checked_int(value, name, -1 if name == "retry_max_times" else 0, 2**31 - 1)
+        else:
+            changes[name] = checked_str(value, name)
+    return replace(base, **changes)
+
+
+class Groups:
+    """All groups. Any thread may read `by_name` at any time; a run changes it when its batch is written, by what it has
+    changed."""
+
+    def __init__(self, kv: KV) -> None:
+        rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
+        self._changed: dict[str, GroupConfig | None] = {}
+        """Groups that the run changed; None was deleted."""
+        self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
+
+    def exists(self, name: str) -> bool:
+        """Returns True if the group exists at this point of the run (apply lane only)."""
+        return self._current(name) is not None
+
+    def put(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
+        """Creates the group or updates the given fields of an existing one; value: its GroupConfig."""
+        config = checked_fields(config, frozenset(_CONFIG_FIELDS))
+        name = check_group_name(config.get("name"))
+        existing = self._current(name)
+        group = check_group_config(existing or GroupConfig(name), config)
+        if checked_bool(if_absent, "if_absent") and existing is not None:
+            return CommandResult(True, "exists", existing)
+        return done(self._store(stage, group))
+
+    def subscribe(self, stage: Stage, name: Any, subscriptions: Any) -> CommandResult:
+        """Replaces what the group subscribes to; value: its GroupConfig."""
+        parsed = _check_subscriptions(subscriptions)
+        group = self._current(checked_str(name, "group name"))
+        if group is None:
+            return not_found(f"no group {name!r}")
+        return done(self._store(stage, replace(group, subscriptions=parsed)))
+
+    def delete(self, stage: Stage, name: Any) -> CommandResult:
+        """Forgets the group; value: its GroupConfig. The caller removes its offsets."""
+        group = self._current(checked_str(name, "group name"))
+        if group is None:
+            return not_found(f"no group {name!r}")
+        self._changed[group.name] = None
+        stage.delete(GROUPS, group.name.encode("ascii"))
+        return done(group)
+
+    def publish(self) -> None:
+        """Publishes the run's changes; called when its batch is written."""
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for name, group in changed.items():
+                if group is not None:
+                    self.by_name.put(name, group)
+                elif name in self.by_name:
+                    self.by_name.remove(name)
+
+    def _current(self, name: str) -> GroupConfig | None:
+        """The group at this point of the run."""
+        return self._changed[name] if name in self._changed else self.by_name.get(name)
+
+    def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:
+        self._changed[group.name] = group
+        stage.put(GROUPS, group.name.encode("ascii"), _pack_row(group))
+        return group
+
+
+def _check_subscriptions(rows: Any) -> dict[str, tuple[str, str, int]]:
+    if type(rows) is not list:
+        raise InvalidCommandError(f"subscriptions must be a list, not {rows!r}")
+    parsed = {}
+    for row in rows:
+        if type(row) is not list or len(row) != 4:
+            raise InvalidCommandError(f"a subscription is [topic, expression_type, sub_string, version], not {row!r}")
+        topic, kind, expression, version = row
+        parsed[checked_str(topic, "topic")] = (
+            checked_str(kind, "expression_type"),
+            checked_str(expression, "sub_string"),
+            checked_int(version, "sub_version", *_I64),
+        )
+    return dict(sorted(parsed.items()))
+
+
+def _pack_row(group: GroupConfig) -> bytes:
+    config = group.to_map()
+    config["attributes"] = dict(sorted(group.attributes.items()))
+    subscriptions = {topic: list(row) for topic, row in sorted(group.subscriptions.items())}
+    row: bytes = msgpack.packb([*(config[name] for name in _CONFIG_FIELDS[1:]), subscriptions])
+    return row
+
+
+def _unpack_row(key: bytes, row: bytes) -> GroupConfig:
+    *config, subscriptions = msgpack.unpackb(row)
+    parsed = {topic: tuple(row) for topic, row in subscriptions.items()}
+    return GroupConfig(key.decode("ascii"), **dict(zip(_CONFIG_FIELDS[1:], config, strict=True)), subscriptions=parsed)

@@ -1,0 +1,88 @@
+"""Resets of consumer offsets that the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
+
+A reset moves the committed offset of a queue, and stays as a row until the queue's consumer goes on from there.
+Until then the group's commits of the queue are left out: they would undo it with an offset from before.
+
+Invariant: while the row of a queue is there, the group's committed offset of the queue is the row's offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from statemachine.consuming.groups import check_group_name
+from statemachine.consuming.queue_rows import Queue, QueueRows
+from statemachine.removals import Removals
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, RESETS
+from statemachine.rows.stage import Stage
+from statemachine.topics import Topics
+
+OFFSET_MAX = 2**63 - 1
+QUEUES_MAX = 4096
+"""Queues of one command."""
+
+
+class OffsetReset(NamedTuple):
+    """The offset at which the consumer of a queue is to go on."""
+
+    offset: int
+    number: int
+    """Larger than that of every earlier reset of the queue in the group: the end of one does not end the next. The log
+    time, ms, of its proposal, unless that was not larger."""
+
+
+class OffsetResets(QueueRows[OffsetReset]):
+    """Resets by group and queue."""
+
+    def __init__(self, kv: KV, removals: Removals) -> None:
+        self._new: set[Queue] = set()
+        super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)), removals)
+
+    def covers(self, group: str, queue: Queue) -> bool:
+        """Returns True if a commit of the queue is to be left out at this point of the run (apply lane only)."""
+        return queue[1] in self._current(group, queue[0])
+
+    def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:
+        """Resets the queues that exist and returns them with their offsets; a queue named twice goes to the last.
+        Raises InvalidCommandError."""
+        now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
+        offsets = {queue: offset for queue, offset in _check_rows(rows, "offset") if topics.has_queue(*queue)}
+        for queue, offset in offsets.items():
+            before = self._value(group, queue)
+            number = now_ms if before is None else max(now_ms, before.number + 1)
+            self._put(stage, group, queue, OffsetReset(offset, number), keys.RESET.pack(offset, number))
+        self._new |= offsets.keys()
+        return list(offsets.items())
+
+    def end(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
+        """The consumers of these queues have been told of the resets with these numbers; value: how many that ended.
+        A reset that came later stays."""
+        group = check_group_name(group)
+        told = set()
+        for queue, number in _check_rows(rows, "number"):
+            reset = self._value(group, queue)
+            if reset is not None and reset.number == number:
+                told.add(queue)
+        self._drop(stage, group, told)
+        return done(len(told))
+
+    def publish_new(self) -> set[Queue]:
+        """`publish`, and the queues that the run has reset."""
+        self.publish()
+        new, self._new = self._new, set()
+        return new
+
+
+def _check_rows(rows: Any, what: str) -> list[tuple[Queue, int]]:
+    """[[topic_id, queue_id, number], ...] as queues with their numbers. Raises InvalidCommandError."""
+    if type(rows) is not list or len(rows) > QUEUES_MAX:
+        raise InvalidCommandError(f"rows must be a list of at most {QUEUES_MAX}")
+    found = []
+    for row in rows:
+        if type(row) is not list or len(row) != 3:
+            raise InvalidCommandError(f"a row is [topic_id, queue_id, {what}], not {row!r}")
+        queue = checked_int(row[0], "topic_id", 0, keys.U32_MAX), checked_int(row[1], "queue_id", 0, keys.U32_MAX)
+        found.append((queue, checked_int(row[2], what, 0, OFFSET_MAX)))
+    return found

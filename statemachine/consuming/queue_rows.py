@@ -1,0 +1,253 @@
+"""Rows by group and queue, all of them in memory: what consumer offsets, queue locks and resets have in common.
+
+A deleted group's rows, and those of a deleted topic, go slice by slice (removals.py). Until they are gone, rows of the
+topic are here and are not shown. Rows of the group are in the store only: a row that is written for a group of that
+name meanwhile is *spared*, which a row of `meta` says until the slice has passed it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from heapq import nsmallest
+from typing import Generic, TypeVar
+
+from statemachine.removals import Done, Removals
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.stage import Stage
+
+LOOKS_PER_ROW = 16
+"""Groups that a slice may look at in memory, for each row that it may remove."""
+
+Queue = tuple[int, int]
+"""(topic_id, queue_id)."""
+
+Value = TypeVar("Value")
+
+
+class QueueMap(Mapping[Queue, Value]):
+    """A group's values as readers see them: a view, which costs nothing to make."""
+
+    __slots__ = ("_gone", "_topics")
+
+    def __init__(self, topics: Mapping[int, Mapping[int, Value]], gone: Container[int]) -> None:
+        """`gone`: ids of topics whose rows are being removed."""
+        self._topics = topics
+        self._gone = gone
+
+    def __getitem__(self, queue: Queue) -> Value:
+        topic_id, queue_id = queue
+        if topic_id in self._gone:
+            raise KeyError(queue)
+        return self._topics[topic_id][queue_id]
+
+    def __iter__(self) -> Iterator[Queue]:
+        for topic_id, queues in list(self._topics.items()):
+            if topic_id not in self._gone:
+                for queue_id in queues:
+                    yield topic_id, queue_id
+
+    def __len__(self) -> int:
+        return sum([len(queues) for topic_id, queues in list(self._topics.items()) if topic_id not in self._gone])
+
+
+class _Change(Generic[Value]):
+    """The changes of a run to one group."""
+
+    __slots__ = ("forgets", "topics")
+
+    def __init__(self) -> None:
+        self.forgets = False
+        """True if the group no longer has any value from before the run."""
+        self.topics: dict[int, dict[int, Value]] = {}
+        """The values of each topic that the run touched: all of them."""
+
+
+class QueueRows(Generic[Value]):
+    """A value for each queue of each group. The map of a group's topic is replaced, never changed, so any thread may
+    read it at any time; what a run changes is shown when its batch is written."""
+
+    def __init__(self, kv: KV, family: str, decode: Callable[[bytes], Value], removals: Removals) -> None:
+        self._kv = kv
+        self._family = family
+        self._removals = removals
+        self._published: dict[str, dict[int, Mapping[int, Value]]] = {}
+        self._names: list[str] = []
+        """The names of the groups in `_published`, ascending."""
+        self._staged: dict[str, _Change[Value]] = {}
+        self._freed: deque[dict[int, Mapping[int, Value]]] = deque()
+        """The values of deleted groups. Much memory takes long to free, so it is done by and by."""
+        for key, row in kv.scan(family, keys.FIRST, keys.LAST):
+            group, topic_id, queue_id = keys.parse_offset_key(key)
+            if not removals.hides(kv, family, group, key):
+                self._change(group).topics.setdefault(topic_id, {})[queue_id] = decode(row)
+        self.publish()
+
+    def of_group(self, group: str) -> Mapping[Queue, Value]:
+        """All values of the group."""
+        return QueueMap(self._published.get(group, {}), self._removals.topics)
+
+    def by_topic(self, group: str) -> dict[int, Mapping[int, Value]]:
+        """Topic id -> queue id -> value, of the group: a step for each topic."""
+        topics = list(self._published.get(group, {}).items())
+        return {topic_id: queues for topic_id, queues in topics if topic_id not in self._removals.topics}
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no row of any group."""
+        return not self._published
+
+    def delete_group(self, stage: Stage, group: str) -> None:
+        """Forgets every row of the group: one made again under that name inherits none."""
+        self.forget_group(group)
+        stage.delete_range(self._family, *keys.offsets_range(group))
+
+    def forget_group(self, group: str) -> None:
+        """The group has no rows from here on. Those that it had are in the store until slices have removed them."""
+        change = self._staged[group] = _Change()
+        change.forgets = True
+
+    def delete_topic(self, stage: Stage, topic_id: int) -> None:
+        """Forgets every group's rows of the topic."""
+        for group in sorted({*self._published, *self._staged}):
+            self._drop(stage, group, [(topic_id, queue_id) for queue_id in self._current(group, topic_id)])
+
+    # -- slices, alone in their batch
+
+    def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
+        """Removes at most `rows_max` rows of the topic, of the groups from the name `at` on."""
+        names, used, looks = self._names, 0, rows_max * LOOKS_PER_ROW
+        for place in range(bisect_left(names, at.decode()), len(names)):
+            group = names[place]
+            if used >= rows_max or not looks:
+                return Done(rows_max, group.encode())
+            looks -= 1
+            queues = self._published[group].get(topic_id)
+            if queues:
+                gone = nsmallest(rows_max - used, queues)
+                used += len(gone)
+                self._drop(stage, group, [(topic_id, queue_id) for queue_id in gone])
+                if len(gone) < len(queues):
+                    return Done(used, group.encode())
+        return Done(used, None)
+
+    def remove_group(self, stage: Stage, group: str, at: bytes, rows_max: int, *, last: bool) -> Done:
+        """Walks over at most `rows_max` rows of a group of this name that was deleted, from the key `at` on, and
+        removes those that were not written since. `last`: no other removal of the name has to come by them."""
+        start, end = keys.offsets_range(group)
+        of_now: Mapping[int, Mapping[int, Value]] = self._published.get(group, {})
+        used = 0
+        for key, row in self._kv.scan(self._family, max(start, at), end):
+            if used == rows_max:
+                return Done(used, key)
+            used += 1
+            _, topic_id, queue_id = keys.parse_offset_key(key)
+            spared = keys.spared_key(self._family, key)
+            if queue_id not in of_now.get(topic_id, ()):
+                stage.delete(self._family, key)
+                stage.before[self._family][key] = row
+                if self._kv.get(META, spared) is not None:  # the group that wrote it was deleted as well
+                    stage.delete(META, spared)
+            elif last:
+                stage.delete(META, spared)
+        return Done(used, None)
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        if self._freed:
+            self._free()
+        if not self._staged:
+            return
+        for group, change in self._staged.items():
+            self._publish_group(group, change)
+        self._staged = {}
+
+    def _publish_group(self, group: str, change: _Change[Value]) -> None:
+        old = self._published.get(group)
+        topics = {} if old is None or change.forgets else old
+        for topic_id, values in change.topics.items():
+            if values:
+                topics[topic_id] = values
+            else:
+                topics.pop(topic_id, None)
+        if old is not None and topics is not old:
+            self._freed.append(old)
+        if topics:
+            self._published[group] = topics
+            if old is None:
+                self._name(group)
+        elif old is not None:
+            del self._published[group]
+            del self._names[bisect_left(self._names, group)]
+
+    def _name(self, group: str) -> None:
+        if self._names and group < self._names[-1]:
+            insort(self._names, group)
+        else:
+            self._names.append(group)
+
+    def _free(self) -> None:
+        topics = self._freed[0]
+        for _ in range(min(len(topics), 64)):
+            topics.popitem()
+        if not topics:
+            self._freed.popleft()
+
+    # -- inside
+
+    def _put(self, stage: Stage, group: str, queue: Queue, value: Value, row: bytes) -> None:
+        topic_id, queue_id = queue
+        self._writable(group, topic_id)[queue_id] = value
+        key = keys.offset_key(group, topic_id, queue_id)
+        stage.put(self._family, key, row)
+        if self._removals.groups and (number := self._removals.ahead_of(self._family, group, key)):
+            stage.put(META, keys.spared_key(self._family, key), keys.U64.pack(number))
+
+    def _drop(self, stage: Stage, group: str, queues: Iterable[Queue]) -> None:
+        for topic_id, queue_id in sorted(queues):
+            self._writable(group, topic_id).pop(queue_id, None)
+            key = keys.offset_key(group, topic_id, queue_id)
+            stage.delete(self._family, key)
+            if self._removals.groups and self._removals.ahead_of(self._family, group, key):
+                stage.delete(META, keys.spared_key(self._family, key))
+
+    def _value(self, group: str, queue: Queue) -> Value | None:
+        """The queue's value at this point of the run."""
+        return self._current(group, queue[0]).get(queue[1])
+
+    def _all(self, group: str) -> dict[Queue, Value]:
+        """The group's values at this point of the run. A walk over all of them."""
+        change = self._staged.get(group)
+        topics: dict[int, Mapping[int, Value]] = {}
+        if change is None or not change.forgets:
+            topics.update(self._published.get(group, {}))
+        if change is not None:
+            topics.update(change.topics)
+        return {(topic, queue): value for topic, queues in topics.items() for queue, value in queues.items()}
+
+    def _current(self, group: str, topic_id: int) -> Mapping[int, Value]:
+        """The group's values of the topic at this point of the run; not to be changed."""
+        change = self._staged.get(group)
+        if change is not None:
+            values = change.topics.get(topic_id)
+            if values is not None:
+                return values
+            if change.forgets:
+                return {}
+        topics = self._published.get(group)
+        return {} if topics is None else topics.get(topic_id, {})
+
+    def _writable(self, group: str, topic_id: int) -> dict[int, Value]:
+        change = self._change(group)
+        values = change.topics.get(topic_id)
+        if values is None:
+            values = change.topics[topic_id] = dict(self._current(group, topic_id))
+        return values
+
+    def _change(self, group: str) -> _Change[Value]:
+        change = self._staged.get(group)
+        if change is None:
+            change = self._staged[group] = _Change()
+        return change

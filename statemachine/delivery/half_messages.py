@@ -1,0 +1,237 @@
+"""Half messages: stored, in no queue, until their transaction ends (docs/adr/0050).
+
+A half message is a row from the entry that stored it to the entry that ends it. A commit ends it in the very entry that
+holds the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the leader:
+apply compares numbers and reads no clock.
+
+Its name is the position at which it was first stored, which its producer knows. It stays when the message is carried
+forward (docs/adr/0054) and lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import Any, NamedTuple
+
+from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from statemachine.payload import ITEM
+from statemachine.query import QueueItem
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, TRANS
+from statemachine.rows.stage import Stage
+
+
+class HalfMessage(NamedTuple):
+    """A message whose transaction is open."""
+
+    position: int
+    """The position of its first byte in the commit log when it was first stored; it names the half message, as its
+    offset in RocketMQ's half queue does."""
+    topic_id: int
+    queue_id: int
+    """The queue that gets its copy if it is committed."""
+    size: int
+    crc32c: int
+    """CRC-32C of its stored bytes."""
+    check_ms: int
+    """Log time at which its producer is to be asked next."""
+    checks: int
+    """The number of times that its producer was to be asked so far."""
+    moved_to: int | None = None
+    """The position of its first byte now, if it was carried forward."""
+
+    @property
+    def place(self) -> int:
+        """The position of its first byte: the log is kept from there on."""
+        return self.position if self.moved_to is None else self.moved_to
+
+    @property
+    def stored(self) -> QueueItem:
+        """Its place in the form of a queue's row. It is in no queue, and its tag and time are not known."""
+        return QueueItem(0, self.place, self.size, self.crc32c, 0, 0)
+
+
+class Pending(NamedTuple):
+    """All open half messages together."""
+
+    count: int  # type: ignore[assignment]
+    bytes: int
+
+
+class HalfMessages:
+    """The rows of the family `trans`. `pending`, `check_ms` and the reads below may be used on any thread: they show
+    what is written."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        row = kv.get(TRANS, keys.HALF_PENDING_KEY)
+        self.pending = self._staged = Pending(0, 0) if row is None else Pending(*keys.HALF_PENDING.unpack(row))
+        self.check_ms: int | None = self._first_check(0)
+        """The earliest `HalfMessage.check_ms`; None if no transaction is open. An idle leader looks at nothing else."""
+        self._added_ms: int | None = None
+        """The earliest that this run staged."""
+        self._first_gone = False
+        """True if this run removed a row of the time `check_ms`."""
+
+    # -- any thread
+
+    def get(self, position: int) -> HalfMessage | None:
+        """The open half message of this name."""
+        row = self._kv.get(TRANS, keys.half_key(position)) or self._kv.get(TRANS, keys.half_carried_key(position))
+        return None if row is None else _half(position, row)
+
+    def at(self, position: int) -> HalfMessage | None:
+        """The open half message that lies at the position, or did when it was first stored."""
+        name = self._kv.get(TRANS, keys.half_moved_key(position))
+        return self.get(position if name is None else keys.U64.unpack(name)[0])
+
+    def pinned(self, first: int, end: int) -> Iterator[HalfMessage]:
+        """Yields the half messages that lie at `first` or above and below `end`, lowest first."""
+        if first < end:
+            unmoved = ((keys.half_position(key),) * 2 for key, _ in self._kv.scan(TRANS, *keys.half_range(first, end)))
+            moved = self._kv.scan(TRANS, *keys.half_moved_range(first, end))
+            others = ((keys.half_position(key), keys.U64.unpack(name)[0]) for key, name in moved)
+            for _, name in merge(unmoved, others):
+                half = self.get(name)
+                if half is not None:  # else it ended since the scan began
+                    yield half
+
+    def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
+        """Returns the half messages to be checked by `now_ms`, up to `count_max` of them, in the order of their
+        times."""
+        found: list[HalfMessage] = []
+        first_ms = self.check_ms
+        if first_ms is None or first_ms > now_ms:
+            return found
+        for key, _ in self._kv.scan(TRANS, *keys.half_check_range(first_ms, now_ms)):
+            half = self.get(keys.half_check_position(key))
+            if half is not None:  # else it ended since the scan began
+                found.append(half)
+                if len(found) == count_max:
+                    break
+        return found
+
+    def lowest_position(self) -> int | None:
+        """The lowest position where an open half message lies: the log is kept from there on. None if there is none."""
+        first = (
+            self._kv.first(TRANS, *keys.half_range(0, keys.U64_MAX)),
+            self._kv.first(TRANS, *keys.half_moved_range(0, keys.U64_MAX)),
+        )
+        return min([keys.half_position(row[0]) for row in first if row is not None], default=None)
+
+    # -- apply
+
+    def add(self, stage: Stage, topic_id: int, queue_id: int, check_ms: int, items: bytes) -> None:
+        """Opens the transactions of the half messages in `items`; their producer is first asked at `check_ms`."""
+        count = size_all = 0
+        for position, size, crc32c, _, _ in ITEM.iter_unpack(items):
+            stage.put_new(TRANS, keys.half_key(position), keys.HALF.pack(topic_id, queue_id, size, crc32c, check_ms, 0))
+            stage.put_new(TRANS, keys.half_check_key(check_ms, position), b"")
+            count, size_all = count + 1, size_all + size
+        self._note_check(check_ms)
+        self._count(stage, count, size_all)
+
+    def carry(self, stage: Stage, name: int, items: bytes) -> None:
+        """The half message lies where `items`, which has one item, says. Nothing changes if it has ended in an entry
+        between."""
+        half = self._staged_half(stage, name)
+        if half is None or len(items) != ITEM.size:
+            return
+        place, size, crc32c, _, _ = ITEM.unpack(items)
+        if half.moved_to is None:
+            stage.delete(TRANS, keys.half_key(name))
+        else:
+            stage.unput(TRANS, keys.half_moved_key(half.moved_to))
+        stage.put_new(TRANS, keys.half_moved_key(place), keys.U64.pack(name))
+        self._put(stage, half._replace(size=size, crc32c=crc32c, moved_to=place))
+        self._count(stage, 0, size - half.size)
+
+    def end(self, stage: Stage, positions: Any) -> CommandResult:
+        """Ends these transactions; value: how many of them were open."""
+        ended = 0
+        for position in _check_positions(positions):
+            half = self._staged_half(stage, position)
+            if half is None:
+                continue
+            self._drop(stage, half)
+            self._drop_check(stage, half)
+            self._count(stage, -1, -half.size)
+            ended += 1
+        return done(ended)
+
+    def check(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
+        """The producers of these half messages are asked, and again at `next_ms`; value: the positions of those that
+        are open."""
+        next_ms = checked_int(next_ms, "next_ms", 0, keys.U64_MAX)
+        asked = []
+        for position in _check_positions(positions):
+            half = self._staged_half(stage, position)
+            if half is None:
+                continue
+            self._drop_check(stage, half)
+            self._put(stage, half._replace(check_ms=next_ms, checks=min(half.checks + 1, keys.U32_MAX)))
+            stage.put(TRANS, keys.half_check_key(next_ms, position), b"")
+            self._note_check(next_ms)
+            asked.append(position)
+        return done(asked)
+
+    def publish(self) -> None:
+        """Shows the run's changes to readers; called when its batch is written."""
+        earliest = min([ms for ms in (self.check_ms, self._added_ms) if ms is not None], default=None)
+        if self._first_gone and earliest is not None:
+            # Rows are removed from the front: a scan from the very first key would pass what each of them left behind.
+            earliest = self._first_check(earliest)
+        self.check_ms = earliest
+        self._added_ms, self._first_gone = None, False
+        self.pending = self._staged
+
+    # -- inside
+
+    def _first_check(self, from_ms: int) -> int | None:
+        for key, _ in self._kv.scan(TRANS, *keys.half_check_range(from_ms, keys.U64_MAX)):
+            return keys.half_check_ms(key)
+        return None
+
+    def _staged_half(self, stage: Stage, position: int) -> HalfMessage | None:
+        row = stage.get(TRANS, keys.half_key(position)) or stage.get(TRANS, keys.half_carried_key(position))
+        return None if row is None else _half(position, row)
+
+    def _put(self, stage: Stage, half: HalfMessage) -> None:
+        row = keys.HALF.pack(*half[1:-1])
+        if half.moved_to is None:
+            stage.put(TRANS, keys.half_key(half.position), row)
+        else:
+            stage.put(TRANS, keys.half_carried_key(half.position), row + keys.U64.pack(half.moved_to))
+
+    def _drop(self, stage: Stage, half: HalfMessage) -> None:
+        if half.moved_to is None:
+            stage.delete(TRANS, keys.half_key(half.position))
+        else:
+            stage.delete(TRANS, keys.half_carried_key(half.position))
+            stage.unput(TRANS, keys.half_moved_key(half.moved_to))
+
+    def _drop_check(self, stage: Stage, half: HalfMessage) -> None:
+        stage.delete(TRANS, keys.half_check_key(half.check_ms, half.position))
+        self._first_gone = self._first_gone or half.check_ms == self.check_ms or half.check_ms == self._added_ms
+
+    def _note_check(self, check_ms: int) -> None:
+        self._added_ms = check_ms if self._added_ms is None else min(self._added_ms, check_ms)
+
+    def _count(self, stage: Stage, count: int, size: int) -> None:
+        self._staged = Pending(self._staged.count + count, self._staged.bytes + size)
+        stage.put(TRANS, keys.HALF_PENDING_KEY, keys.HALF_PENDING.pack(*self._staged))
+
+
+def _half(name: int, row: bytes) -> HalfMessage:
+    half = HalfMessage(name, *keys.HALF.unpack_from(row))
+    return half if len(row) == keys.HALF.size else half._replace(moved_to=keys.U64.unpack_from(row, keys.HALF.size)[0])
+
+
+def _check_positions(positions: Any) -> Iterator[int]:
+    """The positions. Raises InvalidCommandError before the first if any of them is none."""
+    if type(positions) is not list or not positions:
+        raise InvalidCommandError(f"positions must be a list of at least one, not {positions!r}")
+    for position in positions:
+        checked_int(position, "position", 0, keys.U64_MAX)
+    return iter(positions)

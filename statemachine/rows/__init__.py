@@ -1,0 +1,1 @@
+"""Rows: their keys and families, the store below them, batches and sums."""

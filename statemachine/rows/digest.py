@@ -1,0 +1,41 @@
+"""One additive sum per family: equal sums at the same applied index mean equal rows.
+
+The sum of a family is the sum of its rows' hashes modulo 2**64. Where the log was cut (`applied`) is not part of it,
+nor is what apply only repeats of other rows: their sums (sums.py) and the first scheduled one (timers.py). Computed
+here by a scan.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from statemachine.rows import keys
+from statemachine.rows.kv import FAMILIES, KV, META
+
+_MASK = 2**64 - 1
+_LOCAL = frozenset({keys.APPLIED_KEY, keys.SUMS_KEY, keys.TIMER_FRONT_KEY})
+_HASHERS = {family: blake2b(digest_size=8, person=family.encode("ascii")) for family in FAMILIES}
+
+
+def row_hash(family: str, key: bytes, value: bytes) -> int:
+    """Hash of one row, 64 bits."""
+    hasher = _HASHERS[family].copy()
+    hasher.update(len(key).to_bytes(4, "big") + key + value)
+    return int.from_bytes(hasher.digest(), "big")
+
+
+def counts(family: str, key: bytes) -> bool:
+    """Returns True if the row is part of the digest."""
+    return family != META or key not in _LOCAL
+
+
+def digest(kv: KV) -> dict[str, int]:
+    """The sum of each family, by name."""
+    sums = {}
+    for family in FAMILIES:
+        total = 0
+        for key, value in kv.scan(family, keys.FIRST, keys.LAST):
+            if counts(family, key):
+                total += row_hash(family, key, value)
+        sums[family] = total & _MASK
+    return sums

@@ -1,0 +1,127 @@
+"""RocksDB's log files (WAL and MANIFEST) read record by record, to find the byte that is wrong.
+
+Blocks of 32 KiB; a record never spans one, its last bytes are zero if no header fits. Little-endian::
+
+    crc u32 (masked crc32c of what follows the length) | length u16 | type u8 | [log number u32] | data
+
+RocksDB reports only that something is wrong, and in a WAL may mistake damage for the end; this module reports where.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.checksums import crc32c
+from statemachine.rows.kv import KVCorruptError
+
+BLOCK_SIZE = 32768
+_HEADER = struct.Struct("<IHB")
+_RECYCLABLE = frozenset({5, 6, 7, 8, 11, 131})
+"""Types whose header also holds the log number."""
+_KNOWN = frozenset({*range(1, 12), 130, 131})
+_CHECKSUM = "a record fails its checksum"
+_PIECES = {1: "full", 2: "first", 3: "middle", 4: "last", 5: "full", 6: "first", 7: "middle", 8: "last"}
+
+
+class BadRecord(NamedTuple):
+    """A place where a file is damaged."""
+
+    offset: int
+    size: int
+    """Bytes from there to the end of the block or file: the extent of the record, as far as it is known."""
+    why: str
+    last: bool
+    """No intact record follows: this is also how a write looks that a power failure interrupted."""
+
+
+def bad_records(data: bytes) -> list[BadRecord]:
+    """Every damaged place; after each, reading continues at the next block."""
+    found = []
+    for block in range(0, len(data), BLOCK_SIZE):
+        end = min(block + BLOCK_SIZE, len(data))
+        bad = _bad_in_block(data, block, end)
+        if bad is not None:
+            found.append((bad[0], end - bad[0], bad[1], end))
+    return [
+        BadRecord(offset, size, why, number == len(found) - 1 and end == len(data))
+        for number, (offset, size, why, end) in enumerate(found)
+    ]
+
+
+class Record(NamedTuple):
+    """A whole record, put together from its pieces."""
+
+    end: int
+    """Offset after its last byte."""
+    data: bytes
+    """Empty for a record without user data (types above 4 and similar describe the file)."""
+
+
+def records(data: bytes) -> Iterator[Record]:
+    """The records of a sound file, up to the first that is not whole. CRCs are not looked at."""
+    parts: list[bytes] = []
+    at = 0
+    while at + _HEADER.size <= len(data):
+        left = BLOCK_SIZE - at % BLOCK_SIZE
+        if left < _HEADER.size:
+            at += left
+            continue
+        _, length, kind = _HEADER.unpack_from(data, at)
+        start = at + _HEADER.size + (4 if kind in _RECYCLABLE else 0)
+        at = start + length
+        if kind == 0 or at > len(data):
+            return
+        piece = _PIECES.get(kind)
+        if piece is None:
+            yield Record(at, b"")
+            continue
+        parts.append(data[start:at])
+        if piece in ("full", "last"):
+            yield Record(at, b"".join(parts))
+            parts = []
+
+
+def check_manifest(directory: Path) -> None:
+    """Raises KVCorruptError if a record of the current MANIFEST is damaged. RocksDB reports what is missing, or cut
+    short at the end.
+
+    RocksDB must not see such a file: where a flipped bit has turned a record's type into that of a recycled log, which
+    a MANIFEST never is, it reads the same bytes again without end, both in `list_cf` and when it opens.
+    """
+    try:
+        manifest = directory / (directory / "CURRENT").read_text().rstrip("\n")
+        data = manifest.read_bytes()
+    except (OSError, ValueError):
+        return
+    for bad in bad_records(data):
+        kind = data[bad.offset + 6] if bad.offset + 6 < len(data) else 0
+        cut_short = bad.last and bad.why != _CHECKSUM and kind not in _RECYCLABLE
+        if not cut_short:
+            raise KVCorruptError(f"{manifest}: {bad.why} at byte {bad.offset}")
+
+
+def _bad_in_block(data: bytes, at: int, end: int) -> tuple[int, str] | None:
+    while end - at >= _HEADER.size:
+        crc, length, kind = _HEADER.unpack_from(data, at)
+        if kind == 0 and length == 0 and not any(data[at:end]):
+            return None  # the rest of the block was never written
+        start = at + _HEADER.size - 1
+        stop = start + 1 + length + (4 if kind in _RECYCLABLE else 0)
+        if kind not in _KNOWN:
+            return at, f"a record of type {kind}, which does not exist"
+        if stop > end:
+            return at, f"a record of {length} bytes ends beyond its block or the file"
+        if _unmask(crc) != crc32c(data[start:stop]):
+            return at, _CHECKSUM
+        at = stop
+    if any(data[at:end]):
+        return at, "bytes that should be zero are not"
+    return None
+
+
+def _unmask(masked: int) -> int:
+    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF

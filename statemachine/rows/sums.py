@@ -1,0 +1,151 @@
+"""The digest, kept up to date: one sum per family as of the last applied entry, and as of the last few marker entries.
+
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The idea is
+that of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a blake2b of
+a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta under "sums",
+with their index. If they are missing, or stand for another index because a version without them has written since, the
+rows are counted once when the state is opened.
+
+Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
+compared only there, because each applies at its own pace. The remembered sums are a function of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+
+from raftlog.checksums import crc32c
+from raftlog.types import EntryType
+from statemachine.rows import keys
+from statemachine.rows.digest import counts
+from statemachine.rows.kv import FAMILIES, KV, META
+from statemachine.rows.stage import Stage
+
+VERSION = 4
+"""Sums of another version count other rows, and are not compared: raised whenever rows change (rolling upgrades)."""
+MARKERS = (EntryType.NOOP, EntryType.DIGEST)
+REMEMBERED = 64
+_MASK = 2**64 - 1
+_SEEDS = {family: crc32c(family.encode()) for family in FAMILIES}
+_ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
+
+Sums = Mapping[str, int]
+"""family -> 64 bits."""
+Count = Callable[[KV], Sums]
+"""Counts all rows."""
+Progress = Callable[[str, int], object]
+"""Hears in which family the counting is, and how many rows of all are counted."""
+PROGRESS_ROWS = 1 << 16
+"""Rows between two calls of a Progress."""
+
+
+class RunningSums:
+    """Written by apply; `totals`, `index` and `at` may be read on any thread."""
+
+    def __init__(self, kv: KV, applied_index: int, count: Count) -> None:
+        """`count`: asked if the state does not know its sums."""
+        self._kv = kv
+        known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
+        self.totals: Sums = count(kv) if known is None else known
+        """The sums as of the last applied entry."""
+        self._staged: Sums = self.totals
+        self._marked: dict[int, Sums] = {}
+        self._history: Mapping[int, Sums] = {}
+        """Replaced as a whole."""
+
+    def at(self, index: int) -> Sums | None:
+        """The sums as of a marker entry; None if that is forgotten, not applied yet, or no marker."""
+        return self._history.get(index)
+
+    @property
+    def newest(self) -> int:
+        """Index of the newest marker whose sums are known; -1 if there is none."""
+        return max(self._history, default=-1)
+
+    def mark(self, stage: Stage, index: int) -> None:
+        """The entry `index`, a marker, was just staged."""
+        self._marked[index] = self._after(stage)
+
+    def stage(self, stage: Stage, index: int) -> None:
+        """All entries of the run, up to `index`, are staged: their sums join them."""
+        self._staged = self._after(stage)
+        stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
+
+    def publish(self) -> None:
+        """The run is written."""
+        self.totals = self._staged
+        if self._marked:
+            history = {**self._history, **self._marked}
+            self._history = {index: history[index] for index in sorted(history)[-REMEMBERED:]}
+            self._marked = {}
+
+    def _after(self, stage: Stage) -> Sums:
+        totals = dict(self.totals)
+        for family, change in changes(self._kv, stage):
+            totals[family] = (totals.get(family, 0) + change) & _MASK
+        return totals
+
+
+def row_sum(family: str, key: bytes, value: bytes) -> int:
+    """Returns one row's part of the sum, 64 bits."""
+    of_key: int = crc32c(key, _SEEDS[family])
+    of_row: int = crc32c(value, of_key)
+    return (of_row + 1) * ((of_row ^ of_key) + 1)
+
+
+def _silent(family: str, rows: int) -> None:
+    """Does nothing: nobody wants to know."""
+
+
+def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
+    """The sums by a scan; the running ones must be equal to them. It takes some 2 us for each row."""
+    found, rows = {}, 0
+    for family in FAMILIES:
+        total = 0
+        for key, value in kv.scan(family, keys.FIRST, keys.LAST):
+            if counts(family, key):
+                total += row_sum(family, key, value)
+            rows += 1
+            if not rows % PROGRESS_ROWS:
+                progress(family, rows)
+        found[family] = total & _MASK
+    return found
+
+
+def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
+    """The change in the sum of each family once `stage` is written over `kv`."""
+    found = []
+    for family, rows in stage.rows.items():
+        if not rows:
+            continue
+        change = 0
+        known, seed = stage.before[family], _SEEDS[family]
+        for key, value in rows.items():
+            if family == META and not counts(family, key):
+                continue
+            before = known[key] if key in known else kv.get(family, key)
+            of_key: int = crc32c(key, seed)  # `row_sum` of both, here because every entry changes a dozen rows
+            if before is not None:
+                of_row: int = crc32c(before, of_key)
+                change -= (of_row + 1) * ((of_row ^ of_key) + 1)
+            if value is not None:
+                of_row = crc32c(value, of_key)
+                change += (of_row + 1) * ((of_row ^ of_key) + 1)
+        found.append((family, change))
+    found += [(family, -row_sum(family, key, value)) for family, key, value in stage.removed(kv)]
+    return found
+
+
+def pack(index: int, sums: Sums) -> bytes:
+    """The "sums" row: version u8 | index u64 | a sum u64 for each of FAMILIES, in that order."""
+    return _ROW.pack(VERSION, index, *[sums[family] for family in FAMILIES])
+
+
+def load(kv: KV, applied_index: int) -> Sums | None:
+    """The sums of the "sums" row if they are as of `applied_index`, else None."""
+    row = kv.get(META, keys.SUMS_KEY)
+    if row is None or len(row) != _ROW.size:
+        return None
+    version, index, *sums = _ROW.unpack(row)
+    return dict(zip(FAMILIES, sums, strict=True)) if (version, index) == (VERSION, applied_index) else None
