@@ -79,7 +79,7 @@ def ack_before_the_disk(patch: pytest.MonkeyPatch) -> None:
 
 def forget_identities(patch: pytest.MonkeyPatch) -> None:
     """A retry is taken for a new message."""
-    patch.setattr(Sends, "_known", lambda handler, send: False)
+    patch.setattr(Sends, "_known", lambda *_: False)
 
 
 def sync_nothing(patch: pytest.MonkeyPatch) -> None:
