@@ -9,7 +9,7 @@ from raftlog.errors import IdentityError
 
 
 class ExitCode(IntEnum):
-    """What the `raftmq` command ends with. Scripts rely on the numbers: never renumber."""
+    """Exit codes of the `raftmq` command. Scripts rely on the numbers: never renumber."""
 
     OK = 0
     FAILED = 1
@@ -36,7 +36,8 @@ class LocalError(Exception):
 
 
 def directory_error(error: Exception, directory: Path) -> LocalError:
-    """What a data directory that cannot be made or read is for a person. Identity errors are three lines already."""
+    """Returns the error that tells a person why a data directory cannot be made or read. Identity errors have three
+    lines already."""
     lines = str(error).split("\n")
     if isinstance(error, IdentityError) and len(lines) >= 3:
         return LocalError(lines[0], lines[1], lines[2], ExitCode.REFUSED)

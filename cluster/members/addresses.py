@@ -30,18 +30,18 @@ class MemberAddresses(NamedTuple):
     """Listener name -> advertised "host:port"."""
 
     def as_address(self, node: NodeId) -> Address:
-        """As it stands in a MEMBERSHIP entry."""
+        """Returns the form that stands in a MEMBERSHIP entry."""
         return Address(node, self.host, self.port, self.admin, tuple(sorted(self.listeners.items())))
 
 
 def of_peer(peer: PeerNode) -> MemberAddresses:
-    """What a [[peers]] table says."""
+    """Returns the addresses in a [[peers]] table."""
     return MemberAddresses(peer.host, peer.port, peer.admin, peer.listeners)
 
 
 def peer_addresses(counted: Sequence[Membership], config: Config) -> dict[NodeId, tuple[tuple[str, int], ...]]:
-    """Where each member of these memberships (ascending) may listen for the others: by the log, newest first, then by
-    configuration."""
+    """Returns the addresses at which each member of these memberships (ascending) may listen for the others: those of
+    the log, newest first, then the configured one."""
     configured = {NodeId(peer.id): (peer.host, peer.port) for peer in config.peers}
     found: dict[NodeId, list[tuple[str, int]]] = {}
     for membership in reversed(counted):

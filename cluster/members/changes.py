@@ -65,7 +65,7 @@ class MemberChanges:
         """It is in maintenance, by the word of the log: it must not lead either."""
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="changes",
             tick=self.tick,
@@ -96,7 +96,7 @@ class MemberChanges:
         )
 
     def is_caught_up(self, node: NodeId) -> bool:
-        """Whether that learner could be promoted now."""
+        """Returns True if that learner could be promoted now."""
         return node in self._caught_up
 
     def add(
@@ -114,7 +114,7 @@ class MemberChanges:
         return self._propose(with_learner(members, Voter(node, uuid), address, manual=manual), done)
 
     def check_add(self, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Place | None:
-        """Where a member is to be found if it moves; None if a new one is added, or nodes dial it where they did.
+        """Returns the new place of a member that moves; None if a new one is added, or nodes dial it where they did.
         Raises LocalError as `add` does."""
         group = self.group()
         if not checks.add(group, node, uuid, addresses) or group.membership.node_uuids.get(node) != uuid:
@@ -270,7 +270,7 @@ STEADY_MS = 5_000
 
 
 class Preference:
-    """What one leader does about `[raft] preferred_leaders`. Times in monotonic milliseconds."""
+    """One leader's decisions by `[raft] preferred_leaders`. Times in monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
         """`wished`: ids, best first, as "2;1". `lag_max`: entries that a node may be behind to be handed leadership."""
@@ -334,7 +334,8 @@ class Rounds:
         self._caught_up: set[NodeId] = set()
 
     def observe(self, node: NodeId, match_index: int, last_index: int, now_ms: int) -> bool:
-        """Whether the learner has caught up. `match_index`: what it has on disk; `last_index`: the leader's log."""
+        """Returns True if the learner has caught up. `match_index`: the end of the log on its disk; `last_index`: the
+        end of the leader's log."""
         target, began_ms = self._began.setdefault(node, (last_index, now_ms))
         if match_index >= target:
             self._note(node, now_ms - began_ms < self._short_ms)

@@ -21,7 +21,7 @@ from raftlog.membership import Membership
 from raftlog.types import NOBODY, NodeId
 
 TRANSFER_LAG_MAX = 256
-"""How many entries the target of a transfer may be behind: the leader accepts no writes until it has them."""
+"""Entries by which the target of a transfer may be behind: the leader accepts no writes until the target has them."""
 
 
 class Unconfirmed(LocalError):
@@ -34,13 +34,13 @@ class Group(NamedTuple):
     leader: NodeId
     membership: Membership
     committed_index: int
-    """Of the newest MEMBERSHIP entry that is committed; a newer one in force is a change under way."""
+    """Index of the newest MEMBERSHIP entry that is committed; a newer one in force is a change in progress."""
     peers: dict[NodeId, PeerStatus]
     live: frozenset[NodeId]
     """Those that the leader hears."""
     addresses: dict[NodeId, MemberAddresses]
     next_id: int
-    """For a new node."""
+    """The id for a new node."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -64,7 +64,8 @@ class Group(NamedTuple):
 
 
 def start_again(node: NodeId) -> str:
-    """What to type for a node that does not run: only a cluster of `raftmq up` has its processes beside the command."""
+    """Returns the command that starts a stopped node: only a cluster of `raftmq up` has its processes beside the
+    command."""
     return f"raftmq restart {node} (a node that raftmq up did not make: raftmq serve --config FILE on its machine)"
 
 
@@ -245,7 +246,7 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /v1/members/{id}/can-stop`: whether writes go on while that node is stopped."""
 
     node: int
-    """Who answers: the leader."""
+    """The node that answers: the leader."""
     id: int
     allowed: bool
     reasons: list[str]
@@ -253,7 +254,7 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
     passes: bool
     """Waiting helps: a copy is catching up."""
     do_now: str
-    """What to type if it is not allowed, "" if it is."""
+    """The command to type if it is not allowed, "" if it is."""
     leads: bool
     """It leads: drain it first, so that no client waits for an election."""
     role: Literal["voter", "learner"]
@@ -330,9 +331,9 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     away: list[int]
     """Voters that this node has no connection to, or hears nothing of."""
     survives: int
-    """How many more voters may fail while writes continue; negative if too many have failed already."""
+    """Number of voters that may still fail while writes continue; negative if too many have failed already."""
     finding: str = ""
-    """What an operator should know about it; "" if a failure is survived."""
+    """A warning for the operator; "" if a failure is survived."""
 
 
 def quorum_of(voters: Iterable[int], is_here: Callable[[int], bool]) -> QuorumView:
@@ -362,7 +363,7 @@ def _finding(names: list[int], away: list[int], need: int, survives: int) -> str
 
 
 def before_and_after(view: Mapping[str, Any], node: int) -> tuple[QuorumView, QuorumView]:
-    """Of the removal of `node`, from `GET /v1/members` of the leader."""
+    """Returns the quorum before and after the removal of `node`. `view`: the leader's answer to `GET /v1/members`."""
     members = {member["id"]: member for member in view["members"] if member["role"] == "voter"}
 
     def is_here(voter: int) -> bool:

@@ -27,7 +27,8 @@ from raftlog.types import NodeId
 
 
 def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any], now_ms: int) -> Identity:
-    """Whose directory it is, once it is there; one that an interrupted attempt made for this node is taken as it is.
+    """Makes the directory if it is not there, and returns its identity; one that an interrupted attempt made for this
+    node is taken as it is.
 
     Raises LocalError if the directory is another node's or cluster's, or holds anything else.
     """

@@ -24,16 +24,16 @@ from raftlog.membership import Membership
 from raftlog.types import NodeId
 
 FOUND_AT: Final = "found at"
-"""What is fetched."""
+"""Name of the fetch with which the leader asks a voter to find a node at its new address."""
 ASK_MS: Final = 3500
-"""How long a voter may take: it dials both addresses at the same time (`cluster.peer.probe.PROBE_S`)."""
+"""Milliseconds that a voter may take: it dials both addresses at the same time (`cluster.peer.probe.PROBE_S`)."""
 WHY_MAX: Final = 300
 """Characters of a reason."""
 UNREACHED: Final = "the leader does not reach it, so it was not asked"
 
 
 class Place(NamedTuple):
-    """Where a node is to be found: what changes of its addresses."""
+    """The addresses of a node that change, at which the others are to find it."""
 
     node: NodeId
     node_uuid: str
@@ -88,7 +88,7 @@ class Prober(Protocol):
 
 
 class Group(Protocol):
-    """Who belongs to the cluster (`cluster.members.service`)."""
+    """The members of the cluster (`cluster.members.service`)."""
 
     @property
     def in_force(self) -> Membership:
@@ -100,7 +100,7 @@ class Group(Protocol):
 
 
 def place_of(node: NodeId, node_uuid: str, before: MemberAddresses | None, after: MemberAddresses) -> Place | None:
-    """What changes of a member's addresses; None if nodes dial it where they did."""
+    """Returns those of a member's addresses that change; None if nodes dial it where they did."""
     is_same = before is not None and (before.host, before.port) == (after.host, after.port)
     host, port = ("", 0) if is_same else (after.host, after.port)
     admin = "" if before is not None and before.admin == after.admin else after.admin
@@ -172,7 +172,7 @@ async def _not_asked() -> str:
 
 
 def judge(node: NodeId, voters: list[NodeId], answers: Mapping[NodeId, str]) -> Proof:
-    """What the answers (voter -> why it did not find the node, or "") amount to."""
+    """Returns the proof that the answers make. `answers`: voter -> why it did not find the node, "" if it did."""
     by = {voter for voter, why in answers.items() if not why}
     not_by = {voter: why for voter, why in answers.items() if why}
     if node in voters and by:
@@ -197,7 +197,7 @@ def decode(arguments: list[Any]) -> Place:
 
 
 def _told(place: Place, found: tuple[str, str]) -> str:
-    """Where a voter did not find the node, and why; "" if it found it."""
+    """Returns the addresses at which a voter did not find the node, with the reasons; "" if it found it."""
     peer, http = (why[:WHY_MAX] if why.isprintable() else "its answer is not printable" for why in found)
     parts = [f"{place.host}:{place.port}: {peer}"] if peer else []
     return "; ".join([*parts, *([f"http://{place.admin}: {http}"] if http else [])])

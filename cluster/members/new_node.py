@@ -23,13 +23,13 @@ from raftlog.storage.files.fs import OsFileSystem
 
 
 class Prepared(NamedTuple):
-    """What is on the new node's machine now."""
+    """The new node's directory, and the request that adds the node to the cluster."""
 
     directory: Path
     request: dict[str, Any]
     """The body of `POST /v1/members`."""
     notes: list[str]
-    """What was done, for people."""
+    """The steps that were done, for people."""
 
 
 def prepare(file: Path, join: dict[str, Any], node_id: int | None, secret: Path | None = None) -> Prepared:

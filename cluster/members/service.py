@@ -44,7 +44,7 @@ class MembersService:
         """`first_ids`: the voters of GENESIS. `levels`: see PeerTransport."""
         self._config = context.config
         self.identity = identity
-        """Of this node's directory."""
+        """The identity in this node's directory."""
         self._raw = context.raw
         self._alarms = context.alarms
         self._wake = context.wake
@@ -99,12 +99,13 @@ class MembersService:
 
     @property
     def addresses(self) -> dict[NodeId, MemberAddresses]:
-        """Where each member is, as far as known."""
+        """Node id -> addresses of the member, as far as they are known."""
         return self._addresses
 
     def handshake(self) -> Handshake:
-        """What nodes that connect are checked against. A node that joins a cluster which went on from another one, and
-        has not received the entry that says so, knows nobody yet: the ids are those of other nodes by now."""
+        """Returns the identities against which this node checks nodes that connect. It names no members while this node
+        joins a cluster that went on from another one and has not received the entry that says so: the ids in its log
+        are those of other nodes by now."""
         identity, members = self.identity, self.in_force
         counted = [each for each in self._raw.memberships_that_count if each.cluster_uuid == identity.cluster_uuid]
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
@@ -120,12 +121,13 @@ class MembersService:
 
     @property
     def own_address(self) -> Address:
-        """Where this node listens for the others, by its own configuration."""
+        """The address at which this node listens for the others, by its own configuration."""
         own = self._config.peer_of(self.own_id)
         return own.host, own.port
 
     def peer_addresses(self) -> Addresses:
-        """Where the members listen for each other: by the log, by this node's configuration."""
+        """Returns the addresses at which the members listen for each other: by the log, and by this node's
+        configuration."""
         return peer_addresses(self._raw.memberships_that_count, self._config)
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
@@ -145,7 +147,7 @@ class MembersService:
 
     @property
     def own_role(self) -> Literal["voter", "learner", "removed", "none"]:
-        """What this node is, as far as it knows."""
+        """The role of this node, as far as it knows."""
         if self.is_removed:
             return "removed"
         members, own = self.in_force, (self.own_id, self.identity.node_uuid)
@@ -248,7 +250,7 @@ class MembersMetrics:
         self._removed = Gauge("raftmq_removed", "1 if this node was removed from the cluster", registry=registry)
 
     def note(self, members: Membership, *, committed: bool, removed: bool) -> None:
-        """What is in force now."""
+        """Shows the members in force."""
         self._members.labels("voter").set(len(members.voters))
         self._members.labels("learner").set(len(members.learners))
         self._index.set(members.index)

@@ -32,7 +32,7 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     """Highest index known to be on its disk."""
     lag_entries: int | None = None
     state: str | None = None
-    """How the leader replicates to it: PROBE, REPLICATE or SNAPSHOT."""
+    """The leader's way of replicating to it: PROBE, REPLICATE or SNAPSHOT."""
     live: bool | None = None
     """The leader heard it within two election timeouts."""
     fit: bool | None = None
@@ -60,7 +60,7 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     leader: int | None
     cluster_id: str
     index: int
-    """Of the entry; 0 for GENESIS."""
+    """Index of the MEMBERSHIP entry; 0 for GENESIS."""
     committed: bool
     """False while this change is under way: the next one has to wait."""
     reason: str
@@ -112,7 +112,7 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: NodeNumber | None = None
     """The next free one if not given."""
     cluster_id: Uuid
-    """That of its data directory; the node is refused if it is of another cluster."""
+    """The cluster id in its data directory; the node is refused if it is of another cluster."""
     uuid: Uuid
     """The node uuid in its data directory."""
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -138,7 +138,7 @@ class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     role: Literal["voter", "learner", "removed"]
     term: int
-    """Of the entry; the current one if nothing had to be changed."""
+    """Term of the entry; the current one if nothing had to be changed."""
     index: int
     voters: list[int]
     dry_run: bool = False
@@ -148,7 +148,7 @@ class MemberChanged(msgspec.Struct, frozen=True, kw_only=True):
     not_found_by: list[str] = []
     """One line for each voter that did not find it there."""
     warning: str = ""
-    """What an operator should know about this change."""
+    """A warning for the operator about this change; "" if there is none."""
 
 
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):

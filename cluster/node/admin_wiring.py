@@ -30,7 +30,7 @@ def _server() -> type[AdminServer]:
 
 
 def port_of(node: Assembly) -> AdminPort:
-    """What the HTTP API sees of the node."""
+    """Returns the node's services and figures, as the HTTP API uses them."""
     counts = ConnectionCounts(node.clients, node.services.turns)
     BrokerMetrics(node.metrics.registry, partial(_look_at, node, counts))
     return AdminPort(
@@ -71,7 +71,7 @@ def port_of(node: Assembly) -> AdminPort:
 
 
 def _look_at(node: Assembly, counts: ConnectionCounts) -> BrokerLook:
-    """What RocketMQ's metrics say of the node now."""
+    """Returns the node's present figures for RocketMQ's metrics."""
     counts.count()
     uncompared_ms = node.consistency.uncompared_ms()
     takes = not (node.proposals.refusing or node.changes.drained or node.stopping)

@@ -1,5 +1,5 @@
-"""What a node consists of: its services, each complete when its constructor returns, in the order in which they need
-each other. `cluster.node.node` gives them their life.
+"""The services of a node, each complete when its constructor returns, in the order in which they need each other.
+`cluster.node.node` starts and closes them.
 
 Two services that need each other share a `cluster.runtime.signal.Signal`, which is made before both.
 """
@@ -172,7 +172,7 @@ class Assembly:
         self.changes = MemberChanges(context, members, transfer=transfer, slow_turns=self.links.slow_turns)
 
     def _build_repair(self) -> None:
-        """What mends, compares and trims the log and the state."""
+        """Builds the services that repair, install, compare and scrub the log and the state."""
         context, storage, metrics = self._context, self.storage, self.metrics
         self.repairs = Repairs(context, storage.directory, self.transport, metrics=metrics.repair)
         self.moves = moves_of(self.membership, self.transport, self.repairs)
@@ -191,7 +191,7 @@ class Assembly:
         )
 
     def _build_broker(self) -> None:
-        """What takes requests, proposes what they ask for, and answers them."""
+        """Builds the services that take requests, propose their commands, and answer them."""
         context, config, state, metrics = self._context, self.config, self.state, self.metrics
         incarnation = self.environment.entropy(8)
         store_host = pack_host(*split_address(own_address(config)))
@@ -256,7 +256,7 @@ class Assembly:
         fates: SendFates,
         handlers: dict[int, Handler],
     ) -> Router:
-        """What every request enters through."""
+        """Returns the router through which every request enters."""
         services, state = self.services, self.state
         return Router(
             self.config,
@@ -279,7 +279,7 @@ class Assembly:
         )
 
     def _build_handlers(self, writes: StagedWriteRequests) -> dict[int, Handler]:
-        """What clients' requests but sends are answered by: request code -> handler."""
+        """Returns the handlers of clients' requests, except sends: request code -> handler."""
         services = self.services
         forwards = PullForwards(self.forwarder, services.writes_open, self.installs.log_begins)
         self.clients = members = Members(services)
@@ -319,12 +319,13 @@ class Assembly:
         )
 
     def _build_timers(self) -> Recalls:
-        """What delivers messages that wait for their time, and what takes them back."""
+        """Builds the service that delivers delayed messages; returns the one that recalls them."""
         self.timers = timers_of(self._context, self.services, self.proposals)
         return Recalls(self.services, self.proposals, self.timers)
 
     def _build_transactions(self) -> TransactionRequests:
-        """What ends half messages, and what asks their producers."""
+        """Builds the services that end half messages and ask their producers; returns the handlers of their
+        requests."""
         self.transactions = transactions = Transactions(self.services, self.proposals, self.metrics.transactions)
         ask = partial(ask_producer, self.relay, self.config.cluster)
         self.check_back = CheckBack(self.services, transactions, ask)
@@ -395,7 +396,7 @@ class Assembly:
 
     @property
     def config(self) -> Config:
-        """What is in force."""
+        """The configuration in force."""
         return self.reloading.config
 
     def reload(self) -> ReloadView:

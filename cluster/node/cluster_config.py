@@ -60,7 +60,7 @@ class ClusterConfig:
         self._proposed = False
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="configuration",
             tick=self.tick,
@@ -86,8 +86,8 @@ class ClusterConfig:
         self._changes.maintain(self._maintained())
 
     def _maintained(self) -> bool:
-        """Whether this node must not lead for its maintenance. The only voter leads all the same: there is nobody else
-        who could, or who could end the maintenance (a survivor of `raftmq unsafe-recover`)."""
+        """Returns True if this node must not lead because it is in maintenance. The only voter leads all the same:
+        nobody else could lead, or end the maintenance (a survivor of `raftmq unsafe-recover`)."""
         own = self._node_id
         return own in self._maintenance and set(self._membership.in_force.voter_ids) != {own}
 

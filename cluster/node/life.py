@@ -77,7 +77,8 @@ class NodeLife:
         return self._stopped
 
     async def _space_again(self, failure: BaseException) -> bool:
-        """Whether it ended for lack of space, of which there is enough by now."""
+        """Returns True once there is enough space again for a node that ended for lack of it; False if it ended for
+        another reason, or is stopped meanwhile."""
         if not is_full(failure):
             return False
         logger.critical("the node is stopped until there is space on the disk of %s", self._config.node.data_dir)

@@ -93,7 +93,7 @@ class NodeMetrics:
         self.turns: Final = TurnMetrics(self.registry)
         self.messages_taken = self.messages_given = 0
         self._bytes_taken = self._bytes_given = 0
-        """Of all topics, deleted ones too."""
+        """Message bytes of all topics, deleted ones too."""
         self._loop_lag_s = 0.0
 
     # --- fed per batch ---------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class NodeMetrics:
             self._peer_lag.labels(str(peer)).set(lag_entries)
 
     def writes_open(self, is_open: bool) -> None:
-        """Whether this node takes writes now."""
+        """Shows that this node takes writes now, or that it does not."""
         self._writes_open.set(is_open)
 
     def load(self, *, connections: int, long_polls: int, inflight_bytes: int) -> None:
@@ -212,7 +212,7 @@ class NodeMetrics:
         self._inflight_bytes.set(inflight_bytes)
 
     def catalog(self, *, topics: int, groups: int) -> None:
-        """How many topics and consumer groups there are."""
+        """Shows the numbers of topics and consumer groups."""
         self._topics.set(topics)
         self._groups.set(groups)
 
@@ -237,7 +237,7 @@ class NodeMetrics:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """See `cluster.runtime.loop_lag`."""
+        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.loop_lag`)."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 
@@ -246,7 +246,7 @@ class NodeMetrics:
         self._loop_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def counted(self) -> Counted:
-        """See `cluster.admin.port.Figures`."""
+        """Returns the counters behind the history of the last hour."""
         return Counted(
             messages_in=self.messages_taken,
             messages_out=self.messages_given,

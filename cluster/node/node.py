@@ -72,9 +72,9 @@ CLOSE = (
     "events",
     "storage",
 )
-"""What begins work ends first, then the driver, which gives the lanes theirs. Services end before the lanes and the
-connections that they use. The lanes end when nothing waits at a failpoint any more. The storage is last: it is marked
-clean when nothing can write any more."""
+"""The order in which these parts close. The parts that begin work end first, then the driver, which hands the lanes
+their jobs. Services end before the lanes and the connections that they use. The lanes end when nothing waits at a
+failpoint any more. The storage is last: it is marked clean when nothing can write any more."""
 
 
 class Node(Assembly):
@@ -105,7 +105,7 @@ class Node(Assembly):
         await self._parts.start()
 
     def _all_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """In the order in which they start, and are called by the clock."""
+        """Returns the parts in the order in which they start, and in which the clock calls them."""
         scrubs, access = self.tier_scrubs, self.tier_access
         return (
             Part(name="elections", role=self._event_watch.on_role),
@@ -143,7 +143,7 @@ class Node(Assembly):
         )
 
     def _delivery_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """What delivers messages that wait, and what is told of sends."""
+        """Returns the parts that deliver waiting messages, and those that are told of sends."""
         timers, staged, long_polls = self.timers, self.staged, self.pulls.long_polls
         return (
             Part(
@@ -168,7 +168,8 @@ class Node(Assembly):
         )
 
     def _running_parts(self, loop: asyncio.AbstractEventLoop) -> tuple[Part, ...]:
-        """What brings the node to life: its ports, its driver and its clock, and what looks on."""
+        """Returns the parts that bring the node to life: its ports, its driver and its clock, and those that observe
+        it."""
         watch, events = self._turn_watch, self._event_watch
         handlers = Handlers(self.inbox.receive, self._on_peer_closed, self._on_frame, self.membership.refused)
         expiry = Every(EXPIRE_EVERY_MS, self._expire_sessions, self._clock.monotonic_ms() + EXPIRE_EVERY_MS)
@@ -192,7 +193,7 @@ class Node(Assembly):
         )
 
     def _admin_parts(self) -> tuple[Part, ...]:
-        """What only a node with an HTTP API has."""
+        """Returns the parts of the HTTP API; without one, parts of the same names that do nothing."""
         if not self.environment.serves_admin:
             return Part(name="backups"), Part(name="admin")
         return (
@@ -236,7 +237,7 @@ class Node(Assembly):
             self.stop()
 
     def opened(self) -> None:
-        """What its process had to do before it serves anybody is done."""
+        """The process has done everything that precedes serving: the turn watch passes over the turn that did it."""
         if self._turn_watch is not None:
             self._turn_watch.pass_over()
 

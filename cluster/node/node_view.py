@@ -120,7 +120,7 @@ def note_ha(node: Assembly, raft: Status) -> None:
 
 
 def member_count(known: Members, group: str) -> int:
-    """How many consumers of a group are connected to this node."""
+    """Returns the number of a group's consumers that are connected to this node."""
     found = known.consumers.get(group)
     return len(found.members) if found is not None else 0
 

@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 HAND_OVER_S = 2.0
 SETTLE_S = 0.5
-"""How long to wait for the new leader to accept writes."""
+"""Seconds to wait for the new leader to accept writes."""
 DRAIN_S = 3.0
-"""How long to wait for the answers to requests in progress."""
+"""Seconds to wait for the answers to requests in progress."""
 FAREWELL_S = 0.5
-"""How long clients have to close their side; their requests meanwhile are answered with code 14."""
+"""Seconds that clients have to close their side; their requests meanwhile are answered with code 14."""
 POLL_S = 0.002
 REMARK = "this node is stopping; nothing was done, try again"
 

@@ -61,76 +61,77 @@ class NodeServices:
         self.config = config
 
     def writes_open(self) -> bool:
-        """See Services."""
+        """Returns True if this node leads and has applied the no-op of its term."""
         return self._proposals.open
 
     def leader_id(self) -> NodeId:
-        """See Services."""
+        """Returns the id of the leader as far as this node knows; 0 if there is none."""
         return self._raw.leader_id
 
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
-        """See Services."""
+        """Proposes one COMMAND entry and calls `done` when it is applied or undecided."""
         self._proposals.submit_commands(commands, done, session)
 
     def raising(self, level: int) -> list[Command] | NodeId:
-        """See Services."""
+        """Returns the commands that must precede one of this level in its entry, or the id of a member that cannot
+        apply it."""
         if self.state.level >= level:
             return []
         return self._membership.below(level) or [[RAISE_LEVEL, level]]
 
     def log_time_ms(self) -> int:
-        """See Services."""
+        """Returns the log time now, in milliseconds."""
         return self._raw.log_time_ms()
 
     def read_index(self, done: Callable[[bool], None]) -> None:
-        """See Services."""
+        """Begins a ReadIndex round, or joins this turn's; `done` gets True if applied state answers linearizably."""
         self._inbox.read_index(done)
 
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
-        """See Services."""
+        """Leaves an offset commit to the next entry that commits offsets together."""
         self._proposals.offsets.commit_later(group, topic_id, queue_id, offset)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
-        """See Services."""
+        """Calls `done` when every commit of the group so far is applied, or lost."""
         self._proposals.offsets.settle(group, done)
 
     def knows_group(self, group: str) -> bool:
-        """See Services."""
+        """Returns True if the group exists and no deletion of it is under way."""
         return self._proposals.offsets.knows_group(group)
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See Services."""
+        """Reads `size` bytes of the commit log at a logical position."""
         return self._directory.log.read_at(position, size)
 
     def fenced(self) -> bool:
-        """See Services."""
+        """True if this node serves no messages: its rows are known to be wrong, or it was removed."""
         return self._consistency.fenced or self._membership.is_removed
 
     def report_damage(self, position: int, size: int) -> None:
-        """See Services."""
+        """Has the repairs find out why bytes that were read do not match their CRC."""
         self._repairs.report(position, size)
 
     def cluster_uuids(self) -> tuple[str, ...]:
-        """See Services."""
+        """Returns the cluster's uuid, then those of the clusters that it goes on from, newest first."""
         identity = self._directory.identity
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
 
     def broker_addresses(self, listener: str) -> dict[NodeId, str]:
-        """See Services."""
+        """Returns node id -> "ip:port" that the named listener of each node advertises."""
         return addresses_behind(listener, self._membership.broker_addresses)
 
     def monotonic_ms(self) -> int:
-        """See Services."""
+        """Returns the milliseconds of the node's monotonic clock."""
         return self._clock.monotonic_ms()
 
     def awake_ms(self) -> int:
-        """See Services."""
+        """Returns the same milliseconds without the time in which this node stood still."""
         return self.awake.now_ms()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """See Services."""
+        """Schedules the callback on the loop; returns a function that cancels it."""
         return self._loop.call_later(delay_ms / 1000, callback).cancel
 
     def on_applied(self, callback: Callable[[Queues], None]) -> None:
-        """See Services."""
+        """Registers the callback for the queues that grew, once per applied run."""
         self.watchers.append(callback)

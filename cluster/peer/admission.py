@@ -60,7 +60,7 @@ class Admission:
         self._tell(f"a connection from {remote or 'an unknown address'} is refused", why, now_s)
 
     def note_refusal_by(self, peer: int, why: str, now_s: float) -> None:
-        """That peer refuses this node."""
+        """Logs that the peer refuses this node."""
         self._tell(f"node {peer} refuses this node", why or "no reason", now_s)
 
     def _tell(self, what: str, why: str, now_s: float) -> None:
@@ -89,7 +89,7 @@ class Transport(Protocol):
     """The part of PeerTransport that ends connections."""
 
     def cut_off(self, peer: NodeId, why: str) -> None:
-        """See PeerTransport."""
+        """Closes the connections of a peer that sent an implausible message; it may connect again."""
 
 
 class Implausible:

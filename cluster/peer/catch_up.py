@@ -61,7 +61,7 @@ BURST_S = 0.25
 
 
 class Lull:
-    """How long a log has not grown, as far as it was checked."""
+    """Time for which a log has not grown, as far as it was checked."""
 
     def __init__(self, last_index: Callable[[], int], known_index: int = -1) -> None:
         """`known_index`: where it ended before the first look; another end counts as growth."""
@@ -70,7 +70,7 @@ class Lull:
         self._since = -math.inf
 
     def lasts(self, now: float) -> float:
-        """In the unit of the clock that `now` is from."""
+        """Returns the time without growth, in the unit of the clock that `now` is from."""
         index = self._last_index()
         if index != self._known_index:
             self._known_index, self._since = index, now

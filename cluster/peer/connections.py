@@ -51,7 +51,7 @@ class Owner(Protocol):
     dial_errors: dict[NodeId, str]
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """How this node introduces itself (wire.Kind.HELLO)."""
+        """Returns the header with which this node introduces itself (wire.Kind.HELLO)."""
 
     def challenge(self, key: bytes) -> list[Any]:
         """The challenge for a peer that has this key (wire.Kind.CHALLENGE)."""
@@ -60,7 +60,7 @@ class Owner(Protocol):
         """This node's identity, for peers that have proven theirs."""
 
     def demands_proof_of(self, peer: NodeId) -> bool:
-        """Whether this node sends nothing before the peer has proven that it has the secret."""
+        """Returns True if this node sends nothing before the peer has proven that it has the secret."""
 
     def note_refused(self, remote: str, reason: str) -> None:
         """A connection from that address is refused."""
@@ -101,9 +101,9 @@ class Link(asyncio.Protocol):
         self.lost = loop.create_future()
         self.opened = loop.create_future()
         self.key_id = b""
-        """Of the key that both sides have proven."""
+        """Id of the key that both sides have proven."""
         self.is_open = False
-        """What is sent on it is read."""
+        """True once the peer reads what is sent on this link."""
         self._owner = owner
         self._renews = renews
         self._buffer = FrameBuffer(HELLO_MAX)
@@ -220,7 +220,7 @@ class Inlet(asyncio.Protocol):
         self._owner = owner
         self._buffer = FrameBuffer(FRAME_MAX)
         self._early = b""
-        """What arrived of the handshake."""
+        """The bytes of the handshake that have arrived."""
         self._header: list[Any] = []
         self._hello = self._challenge = b""
         self._key: bytes | None = None
@@ -228,14 +228,14 @@ class Inlet(asyncio.Protocol):
         self.peer: NodeId | None = None
         """The peer's identity, once its handshake was accepted."""
         self.key_id = b""
-        """Of the key that it has proven; b"" if none."""
+        """Id of the key that the peer has proven; b"" if none."""
         self.introduction: list[Any] = []
         """The header of its HELLO, once it was accepted."""
         self.incarnation: object = 0
         self._refused = False
         self.channel = ""
         self.reads = 0
-        """How often something came."""
+        """Number of times that something arrived."""
         self.ping_interval_ms = 0
         """The interval at which the peer reports to send a PING; 0 before the first."""
         self._timer: SilenceTimer | None = None

@@ -51,12 +51,12 @@ def level(hello: Sequence[Any]) -> int:
 
 
 def dialler_proof(key: bytes, hello: bytes, challenge: bytes) -> bytes:
-    """Of the node that dialled. `hello`, `challenge`: the frames without their length prefix."""
+    """Returns the proof of the node that dialled. `hello`, `challenge`: the frames without their length prefix."""
     return _prove(key, DIALLER, hello, challenge)
 
 
 def acceptor_proof(key: bytes, hello: bytes, challenge: bytes, who: Sequence[Any]) -> bytes:
-    """Of the node that was dialled; `who`: [cluster uuid, node id, node uuid], its own."""
+    """Returns the proof of the node that was dialled; `who`: [cluster uuid, node id, node uuid], its own."""
     return _prove(key, ACCEPTOR, hello, challenge, msgpack.packb(list(who), use_bin_type=True))
 
 

@@ -40,7 +40,7 @@ class Keyring:
 
     @property
     def ids(self) -> list[bytes]:
-        """Of the keys, newest first."""
+        """Ids of the keys, newest first."""
         return [key_id(key) for key in self.keys]
 
     @property

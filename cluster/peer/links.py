@@ -39,7 +39,8 @@ LOOK_EVERY_MS = 200
 INTERVAL_MAX_MS = 86_400_000
 """Maximum of [ha] send_heartbeat_interval_ms; a peer's higher value is ignored."""
 AWAKE_MS = 1000
-"""Of a longer time without a look, this much counts: the node stood still, and what it was sent waits to be read."""
+"""Milliseconds that count of a longer time without a look: the node stood still, and what it was sent waits to be
+read."""
 READY_FINDING_MS = 10_000
 """A link that is READY for this long is logged: the peer does not answer."""
 _PATIENCE = 3
@@ -64,16 +65,16 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int | None
     """Since something was heard of the peer; None: never."""
     round_trip_ms: float | None
-    """Of the last PING that was answered."""
+    """Round trip of the last PING that was answered."""
     match_index: int | None
     """Highest index known to be on its disk; None unless this node leads."""
     lag_entries: int | None
     finding: str = ""
-    """Whether an operator should look at it."""
+    """A remark for the operator if the link needs attention, else ""."""
 
 
 def heartbeat_net(config: Config) -> HeartbeatNet:
-    """Where heartbeats go besides the peer ports: [peer] heartbeat_* and those of [[peers]]."""
+    """Returns the addresses of heartbeats besides the peer ports: [peer] heartbeat_* and those of [[peers]]."""
     found = {
         NodeId(peer.id): (peer.heartbeat_host or peer.host, peer.heartbeat_port or peer.port)
         for peer in config.peers
@@ -139,7 +140,7 @@ class Links:
     ) -> None:
         """`wake`: has the driver look at the core; `away_ms`: silence that puts a peer out of reach."""
         self.leaving: Callable[[], bool] = lambda: False
-        """Whether this node says that it leaves: clients should go elsewhere."""
+        """Returns True while this node says that it leaves: clients should go elsewhere."""
         self._leaves = False
         self.slow_turns = slow_turns
         self._slow = 0
@@ -160,12 +161,13 @@ class Links:
         self._ping_due_ms = 0
         self._looked_ms: int | None = None
         self._slept_ms = 0
-        """How long this node itself stood still so far: nobody was silent then, it did not listen."""
+        """Milliseconds for which this node itself stood still so far: it did not listen then, so no peer counts as
+        silent."""
         self._catch_up = CatchUp(raw, ha.catch_up_bytes_per_second, wake)
         self._ha = ha
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="links",
             tick=self.tick,
@@ -321,7 +323,7 @@ class Links:
 
     @staticmethod
     def _out_ms(record: _Record, evidence: Evidence, now_ms: int) -> int:
-        """For how long the peer has been out of reach: not connected both ways, or silent."""
+        """Returns the milliseconds for which the peer has been out of reach: not connected both ways, or silent."""
         if not evidence.missing and evidence.heard:
             record.lost_ms = None
             return evidence.silent_ms
@@ -365,8 +367,8 @@ class Links:
         logger.debug("link to node %d: %s", peer, state.value)
 
     def is_silent(self, peer: NodeId) -> bool:
-        """Whether nothing has come from a connected peer for so long that its link counts as paused. False if nothing
-        could come yet."""
+        """Returns True if nothing has come from a connected peer for so long that its link counts as paused. False if
+        nothing could come yet."""
         record = self._records.get(peer)
         if record is None or not record.made:
             return False

@@ -21,7 +21,7 @@ from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
 from raftlog.types import NodeId
 
 PROBE_S = 2.0
-"""For the dial and the handshake together."""
+"""Seconds for the dial and the handshake together."""
 _SHOWN_MAX = 200
 """Characters of what was answered that are passed on."""
 
@@ -33,7 +33,7 @@ class Asker(Protocol):
     keyring: Keyring
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """See PeerTransport."""
+        """Returns the header of this node's HELLO to that peer."""
 
 
 async def probe(asker: Asker, node: NodeId, node_uuid: str, address: Address) -> str:
@@ -83,7 +83,7 @@ class Probe(asyncio.Protocol):
 
     def __init__(self, asker: Asker, node: NodeId, node_uuid: str) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """See `probe`."""
+        """The result of `probe`."""
         self._asker = asker
         self._node = node
         self._node_uuid = node_uuid

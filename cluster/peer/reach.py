@@ -37,7 +37,7 @@ Unreached = frozenset[NodeId]
 
 
 def patience_ms(raft: RaftSection) -> int:
-    """How long a peer may be silent, in milliseconds, before it counts as out of reach."""
+    """Returns the milliseconds for which a peer may be silent before it counts as out of reach."""
     return max(AWAY_MS, _HEARTBEATS * raft.tick_ms * raft.heartbeat_ticks)
 
 
@@ -52,7 +52,7 @@ class Reach:
         self._said: dict[NodeId, Unreached | None] = {}
         """Peer -> what it said as leader; None: it last spoke when it did not lead."""
         self._counts: Unreached = frozenset()
-        """What the last leader that was heard of does not reach."""
+        """Peers out of reach of the last leader that this node heard of."""
 
     @property
     def away(self) -> Unreached:

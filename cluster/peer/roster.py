@@ -16,7 +16,7 @@ from raftlog.types import NodeId
 Address = tuple[str, int]
 """Host (name or ip) and port."""
 Addresses = Mapping[NodeId, tuple[Address, ...]]
-"""Where each node may listen, best first: each is tried in turn."""
+"""Addresses at which each node may listen, best first: each is tried in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
 """More unknown nodes at once are a mistake, not a membership change."""
@@ -33,7 +33,8 @@ class Removed(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What a handshake carries and is checked against: a node of another cluster, or with another disk, is refused."""
+    """The identities that a handshake carries and is checked against: a node of another cluster, or with another disk,
+    is refused."""
 
     cluster_uuid: str
     group_id: int
@@ -49,7 +50,7 @@ class Refusal(NamedTuple):
     """Why a handshake is refused."""
 
     reason: str
-    """For the operator of the node that is refused."""
+    """The explanation for the operator of the node that is refused."""
     kind: str = ""
     """REMOVED if it left the cluster, SECRET if it does not prove the cluster's secret, else ""."""
     since: int = -1
@@ -80,7 +81,7 @@ class Roster:
         return sorted(self._addresses.keys() | self._guests.keys())
 
     def addresses_of(self, peer: NodeId) -> tuple[Address, ...]:
-        """Where it may listen, best first; empty if it is not to be dialled."""
+        """Returns the addresses at which it may listen, best first; empty if it is not to be dialled."""
         if peer in self._addresses:
             return self._addresses[peer]
         return (self._guests[peer][1],) if peer in self._guests else ()

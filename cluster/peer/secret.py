@@ -28,9 +28,9 @@ from raftlog.types import NodeId
 logger = logging.getLogger(__name__)
 
 SECRET = "SECRET"
-"""In the data directory, unless peer.secret_file says otherwise."""
+"""File name in the data directory, unless peer.secret_file names another file."""
 MARK = "SECRET_REQUIRED"
-"""In the data directory: text, "raftmq secret required 1", a blank, the id of the key in hex."""
+"""File name in the data directory. The text is "raftmq secret required 1", a blank, and the id of the key in hex."""
 MARK_HEAD = b"raftmq secret required 1 "
 ALARM = "peer_secret"
 LOOK_EVERY_MS = 500
@@ -43,22 +43,22 @@ class Transport(Protocol):
     keyring: Keyring
 
     def set_keyring(self, keyring: Keyring) -> None:
-        """See PeerTransport."""
+        """Uses these keys, and their demand for a proof, from now on."""
 
     def proven_by(self) -> set[NodeId]:
-        """See PeerTransport."""
+        """Returns the peers whose every connection to this node has proven the newest key."""
 
     def renew(self) -> None:
-        """See PeerTransport."""
+        """Tries to prove the newest key where that has not been done."""
 
 
 def path_of(config: Config) -> Path:
-    """Where the node's secret lies."""
+    """Returns the path of the node's secret."""
     return Path(config.peer.secret_file) if config.peer.secret_file else Path(config.node.data_dir) / SECRET
 
 
 def mark_path(config: Config) -> Path:
-    """Where the mark lies."""
+    """Returns the path of the mark."""
     return Path(config.node.data_dir) / MARK
 
 
@@ -116,7 +116,7 @@ def _mark(fs: FileSystem, config: Config) -> bytes | None:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether any account of the machine may read it."""
+    """Returns True if any account of the machine may read the file."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:

@@ -132,7 +132,7 @@ def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
 
 
 def has(target: Config, wanted: str) -> bool:
-    """Whether the node has the key that is called so."""
+    """Returns True if the node has the key with that id, in hex."""
     return _holds(read_keys(path_of(target)), wanted)
 
 

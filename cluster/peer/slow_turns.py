@@ -36,7 +36,7 @@ WINDOW_MS: Final = 60_000
 PAUSE_MS: Final = 300_000
 """Between two such hand-overs of the whole cluster."""
 TOLD_MS: Final = 5_000
-"""What a peer said of itself counts for so long, or for three of its PINGs."""
+"""Milliseconds for which a peer's report about itself counts; three intervals of its PINGs if these are longer."""
 LAG_MAX: Final = 256
 """Entries that a successor may be behind: no writes are taken until it has them."""
 TURNS_MAX: Final = 1_000_000
@@ -53,14 +53,14 @@ class _Turn(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """What a peer said of itself."""
+    """A peer's report about itself."""
 
     at_ms: int
     turns: int
 
 
 class SlowTurns:
-    """Of one node: its own slow turns, what its peers say of theirs, and what follows. Event loop only."""
+    """One node's own slow turns, what its peers say of theirs, and what follows. Event loop only."""
 
     def __init__(
         self, raw: RawNode, clock: Clock, alarms: Alarms, transfer: Callable[[NodeId], None], interval_ms: int
@@ -97,13 +97,14 @@ class SlowTurns:
     # --- between nodes -----------------------------------------------------------------------------------------------
 
     def word(self) -> list[int]:
-        """For PING: slow turns lately, and milliseconds since this node handed over for them; -1: never. Nobody repeats
-        what others say of that: it would get younger from node to node."""
+        """Returns the report for PING: the number of slow turns lately, and milliseconds since this node handed over
+        for them; -1: never. A node does not repeat the report of another one: it would get younger from node to
+        node."""
         now_ms = self._clock.monotonic_ms()
         return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
 
     def heard(self, peer: NodeId, word: object) -> None:
-        """What a peer's PING says; None: its release says nothing. Raises WireError."""
+        """Takes in the report in a peer's PING; None: its release reports nothing. Raises WireError."""
         if word is None:
             self._words.pop(peer, None)
             return
@@ -114,12 +115,12 @@ class SlowTurns:
             self._handed_ms = max(now_ms - since_ms, -PAUSE_MS if self._handed_ms is None else self._handed_ms)
 
     def may_lead(self, node: NodeId) -> bool:
-        """Whether that peer has said lately that it has no slow turns."""
+        """Returns True if that peer has said lately that it has no slow turns."""
         word = self._words.get(node)
         return word is not None and not word.turns and self._clock.monotonic_ms() - word.at_ms <= self._told_ms
 
     def is_slow(self, node: NodeId) -> bool:
-        """Whether that peer says that it has slow turns."""
+        """Returns True if that peer says that it has slow turns."""
         return node in self._words and self._words[node].turns > 0
 
     @property

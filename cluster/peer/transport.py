@@ -41,7 +41,7 @@ OUT_BUFFER_MAX = 32 << 20
 """Bytes waiting for a slow peer above which messages to it are dropped."""
 REDIAL_MIN_S, REDIAL_MAX_S = 0.05, 0.5
 REDIAL_REMOVED_S = 5.0
-"""How often a node that learned of its removal dials again."""
+"""Seconds between two dials of a node that learned of its removal."""
 DIAL_S = 2.0
 """A dial into a partition times out and is repeated: the system's own timeout would outlive it by minutes."""
 
@@ -61,9 +61,9 @@ class HeartbeatNet(NamedTuple):
     """A network of its own for heartbeats, votes and acknowledgements: the control connections."""
 
     bind: Address | None = None
-    """Where this node listens for them besides its peer port."""
+    """The address at which this node listens for them besides its peer port."""
     addresses: Mapping[NodeId, Address] = MappingProxyType({})
-    """Where it dials peers for them; others at their peer port."""
+    """The addresses at which it dials peers for them; it dials others at their peer port."""
 
 
 class PeerTransport:
@@ -92,13 +92,13 @@ class PeerTransport:
         self.roster = Roster(membership, addresses)
         self.incarnation = incarnation
         self.links: dict[tuple[NodeId, str], Link] = {}
-        """What is sent travels on these."""
+        """The links that carry what this node sends."""
         self.dialled: dict[Link, None] = {}
         """These, and those whose handshake is not over."""
         self.inlets: dict[Inlet, None] = {}
         self.dropped = 0
         self.entry_bytes = 0
-        """Of appends handed to connections since the start."""
+        """Bytes of appends handed to connections since the start."""
         self.keyring = keyring
         self.challengers: set[NodeId] = set()
         """Peers that have asked for a proof: they have a secret, and are waited for."""
@@ -292,7 +292,8 @@ class PeerTransport:
         return False
 
     def _addresses(self, peer: NodeId, channel: str) -> tuple[Address, ...]:
-        """Where to dial, in this order. Heartbeats go over the peer port when their own address cannot be reached."""
+        """Returns the addresses to dial, in this order. Heartbeats go over the peer port when their own address cannot
+        be reached."""
         known = self.roster.addresses_of(peer)
         own = self._heartbeats.addresses.get(peer) if channel == CONTROL and known else None
         return known if own is None else tuple(dict.fromkeys((own, *known)))
@@ -316,7 +317,7 @@ class PeerTransport:
     # --- called by the protocols ---------------------------------------------------------------------------------
 
     def hello(self, peer: NodeId, channel: str) -> list[Any]:
-        """How this node introduces itself (wire.Kind.HELLO)."""
+        """Returns the header with which this node introduces itself (wire.Kind.HELLO)."""
         me = self.roster.membership
         who = [me.cluster_uuid, me.group_id, me.node_id, me.node_uuid, peer, channel, self.incarnation]
         return [*who, *self._advertised] if self._advertised is not None else who
@@ -339,7 +340,7 @@ class PeerTransport:
         return [me.cluster_uuid, me.node_id, me.node_uuid]
 
     def demands_proof_of(self, peer: NodeId) -> bool:
-        """Whether this node sends nothing before the peer has proven that it has the secret."""
+        """Returns True if this node sends nothing before the peer has proven that it has the secret."""
         return self.keyring.demanded or peer in self.challengers
 
     def note_refused(self, remote: str, reason: str) -> None:
@@ -442,7 +443,8 @@ class PeerTransport:
         task.add_done_callback(self._lookups.discard)
 
     def _close_older_inlets(self, peer: NodeId, channel: str) -> None:
-        """What the peer passes on keeps its order: an older connection may still hold what it has given up since."""
+        """Closes all bulk connections of the peer but the newest, so that what the peer passes on keeps its order: an
+        older connection may still hold what the peer has given up since."""
         if channel != BULK:
             return
         for inlet in [inlet for inlet in self.inlets if inlet.peer == peer and inlet.channel == channel][:-1]:
@@ -493,7 +495,7 @@ class PeerTransport:
 
 
 def _is_address(host: str) -> bool:
-    """Whether there is nothing to look up."""
+    """Returns True if `host` is an address, so that there is nothing to look up."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -211,7 +211,7 @@ _TYPES: dict[int, Any] = {
     Kind.INSTALL_SNAPSHOT: InstallSnapshot,
 }
 _ENTRY_ID_AT = {int(Kind.REQUEST_VOTE): 3, int(Kind.APPEND_ENTRIES_REPLY): 5, int(Kind.INSTALL_SNAPSHOT): 4}
-"""Where the header of a message holds an EntryId."""
+"""Kind of message -> place of the EntryId in its header."""
 _KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _TYPES.items()}
 
 
