@@ -65,7 +65,7 @@ def _fields() -> dict[str, Any]:
 FIELDS: Final = _fields()
 """Key of the cluster -> its type, in the order of the sections."""
 CLUSTER_KEYS: Final = tuple(FIELDS)
-"""In the order of the sections."""
+"""Keys of the cluster, in the order of the sections."""
 
 
 def _defaults() -> dict[str, Value]:
@@ -137,7 +137,7 @@ def in_type(key: str, value: object) -> Value:
 
 
 def _set(key: str, value: Value) -> str:
-    """What to type, with a value that the key can have."""
+    """Returns the command that sets the key, with a value that it can have."""
     text = str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
     return f"raftmq config set {key} {text}"
 

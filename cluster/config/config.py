@@ -30,7 +30,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeSection(_Section, frozen=True, kw_only=True):
-    """Who this node is."""
+    """The node's id and its data directory."""
 
     id: NodeNumber
     data_dir: Text
@@ -38,14 +38,14 @@ class NodeSection(_Section, frozen=True, kw_only=True):
 
 
 class ClusterSection(_Section, frozen=True, kw_only=True):
-    """What the cluster is called; `id`, when given, must be the one in the data directory."""
+    """The cluster's names, and how its routes are given; `id`, when given, must be the one in the data directory."""
 
     name: Text = "DefaultCluster"
     broker_name: Text = "raftmq"
     producer_aliases: bool = True
-    """Whether routes give producers a broker name per node too, to which they turn when a send fails."""
+    """Routes give producers a broker name per node too, to which they turn when a send fails."""
     early_routes: bool = False
-    """Whether Java push consumers are made to ask for their routes when the leader has changed."""
+    """Java push consumers are made to ask for their routes when the leader has changed."""
     id: Uuid = ""
 
 
@@ -57,7 +57,7 @@ class PeerNode(_Section, frozen=True, kw_only=True):
     port: Port
     heartbeat_host: str = ""
     heartbeat_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    """Where it is reached for heartbeats; "" and 0: at `host` and `port`."""
+    """Port for heartbeats, at `heartbeat_host`; "" and 0 stand for `host` and `port`."""
     admin: str = ""
     """The "host:port" of its HTTP API; "" if others cannot reach it."""
     listeners: dict[str, str] = {}
@@ -91,7 +91,7 @@ class PeerSection(_Section, frozen=True, kw_only=True):
 
     @property
     def heartbeat(self) -> tuple[str, int] | None:
-        """Where to listen for heartbeats besides; None: only at the peer port."""
+        """Address at which the node listens for heartbeats besides; None: only at the peer port."""
         if not self.heartbeat_bind and not self.heartbeat_port:
             return None
         return self.heartbeat_bind or self.bind, self.heartbeat_port or self.port
@@ -143,7 +143,7 @@ class LogSection(_Section, frozen=True, kw_only=True):
 
 
 class LimitsSection(_Section, frozen=True, kw_only=True):
-    """What one client and all clients may ask for; `profile` names a set (cluster/config/rules.py)."""
+    """Limits of what one client and all clients may ask for; `profile` names a set (cluster/config/rules.py)."""
 
     profile: Literal["rocketmq", "report-003"] = "rocketmq"
     message_bytes_max: Annotated[int, msgspec.Meta(ge=1, extra=within(1 << 10, 31 << 20))] = 4 << 20
@@ -171,7 +171,7 @@ class LimitsSection(_Section, frozen=True, kw_only=True):
 
 
 class SendSection(_Section, frozen=True, kw_only=True):
-    """How long a write waits: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
+    """Time limits of a write: undecided after `deadline_ms` is unknown; without a leader it is held, then refused."""
 
     deadline_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(100, 600_000))] = 3000
     leader_wait_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
@@ -190,12 +190,12 @@ class TimerSection(_Section, frozen=True, kw_only=True):
     delay_levels: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """RocketMQ's messageDelayLevel: the delays of levels 1, 2, ..., with the units s, m, h, d."""
     max_delay_ms: Annotated[int, msgspec.Meta(ge=1, le=31_536_000_000)] = 259_200_000
-    """Of a time of its own that a message names."""
+    """Longest delay of a message that names a delivery time of its own."""
 
 
 class IndexSection(_Section, frozen=True, kw_only=True):
-    """Whether a leader writes the keys of messages into the message index (RocketMQ: messageIndexEnable), and whether a
-    node keeps an index file beside each closed segment."""
+    """The message index: with `enabled`, a leader writes the keys of messages into it (RocketMQ: messageIndexEnable);
+    with `files`, a node keeps an index file beside each closed segment."""
 
     enabled: bool = True
     files: bool = False
@@ -215,7 +215,7 @@ class OffsetsSection(_Section, frozen=True, kw_only=True):
 
 
 class DedupSection(_Section, frozen=True, kw_only=True):
-    """How long (log time) a producer session and its unique keys are remembered."""
+    """Time (log time) for which a producer session and its unique keys are remembered."""
 
     session_hours: Annotated[int, msgspec.Meta(ge=1, le=8760)] = 24
 
@@ -261,7 +261,7 @@ class BackupSection(_Section, frozen=True, kw_only=True):
 
 
 class RetentionSection(_Section, frozen=True, kw_only=True):
-    """How long the log keeps messages, read or not; whole segment files go, never the newest."""
+    """Retention of messages in the log, read or not; whole segment files go, never the newest."""
 
     hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 72
     """Log time; 0: for ever."""
@@ -276,7 +276,7 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
     ] = 0
     """Instead of `hours`, unless it is 0."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
-    """Of log; 0: as many as there are."""
+    """Bytes of log that are kept; 0: as many as there are."""
     protect_unconsumed: bool = False
     """Keep, whatever else is said here, what a consumer group has not consumed."""
     delete_when: str = "04"
@@ -302,7 +302,7 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
 
     @property
     def keep_ms(self) -> int:
-        """How long messages are kept, unless their topic says otherwise; 0: for ever."""
+        """Milliseconds for which messages are kept, unless their topic says otherwise; 0: for ever."""
         return self.ms or self.hours * 3_600_000
 
     @property
@@ -316,12 +316,12 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
 
 
 class TierSection(_Section, frozen=True, kw_only=True):
-    """Where sealed segments go, to be kept and read when they are gone here; the same on every node."""
+    """The store to which sealed segments go, to be kept and read when they are gone here; the same on every node."""
 
     url: str = ""
     """"file:///path" or the URL of a bucket and a prefix in it; "" for none."""
     stop_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
-    """How long `raftmq down` waits until all of the log is in the tier."""
+    """Time that `raftmq down` waits until all of the log is in the tier."""
     seal_after_ms: Annotated[
         int,
         msgspec.Meta(
@@ -336,23 +336,23 @@ class TierSection(_Section, frozen=True, kw_only=True):
             ),
         ),
     ] = 3_600_000
-    """How old a message becomes, log time, before its segment is closed and uploaded although it is not full; 0: only
-    full segments are."""
+    """Age of a message, log time, at which its segment is closed and uploaded although it is not full; 0: only full
+    segments are."""
     evict: bool = False
-    """What retention takes from the nodes stays in the tier."""
+    """The tier keeps what retention takes from the nodes."""
     retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0
-    """How long the tier keeps what has left the nodes, log time; 0: for ever."""
+    """Time for which the tier keeps what has left the nodes, log time; 0: for ever."""
     retention_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1000, 1 << 50, zero=True))] = 0
     """Instead of `retention_hours`, unless it is 0."""
     read: Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"] = "NOT_IN_DISK"
     """Which messages pulls read from the tier: those that this node has no more, also those further behind than
     `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
-    """Of objects in the tier, as long as older ones have left the nodes; 0: as many as there are."""
+    """Bytes of objects that the tier keeps, as long as older ones have left the nodes; 0: as many as there are."""
     delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
     """Between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
     endpoint: str = ""
-    """Of an S3-compatible store: http://host:port."""
+    """Address of an S3-compatible store: http://host:port."""
     region: str = ""
     path_style: bool = True
     """endpoint/bucket/name; else bucket.endpoint/name."""
@@ -366,30 +366,30 @@ class TierSection(_Section, frozen=True, kw_only=True):
     environment, or the machine's own."""
     credentials_profile: str = "default"
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 40, zero=True))] = 0
-    """Of uploads, on average; 0: no limit."""
+    """Rate of uploads, on average; 0: no limit."""
     cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(1 << 20, 1 << 60, zero=True))] = 1 << 30
     """On this node's disk, for what is read from the tier; 0: nothing is kept."""
     cache_dir: str = ""
     """"" for `tier-cache` in the data directory."""
     state_every_ms: Annotated[int, msgspec.Meta(ge=0, le=31_536_000_000)] = 3_600_000
-    """How often the leader copies the state into the tier; 0: never."""
+    """Interval at which the leader copies the state into the tier; 0: never."""
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=87_600)] = 168
-    """How often the leader reads the whole tier and repairs it; 0: only when told."""
+    """Interval at which the leader reads the whole tier and repairs it; 0: only when told."""
 
     @property
     def keep_ms(self) -> int:
-        """How long messages are kept in the tier; 0: for ever."""
+        """Milliseconds for which messages are kept in the tier; 0: for ever."""
         return self.retention_ms or self.retention_hours * 3_600_000
 
 
 class RepairSection(_Section, frozen=True, kw_only=True):
-    """What this node gives to others that fetch what their disks lost."""
+    """Limits of what this node gives to others that fetch what their disks lost."""
 
     bytes_per_second: Annotated[int, msgspec.Meta(ge=1 << 20, extra=within(1 << 20, 1 << 40))] = 32 << 20
 
 
 class ConsistencySection(_Section, frozen=True, kw_only=True):
-    """How often replicas are compared, and what lies on disk is read again (0: never)."""
+    """Intervals at which replicas are compared, and at which each node reads again what lies on its disk (0: never)."""
 
     digest_every_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 3_600_000))] = 60_000
     scrub_every_hours: Annotated[int, msgspec.Meta(ge=0, le=8760)] = 24
@@ -404,9 +404,9 @@ class ModesSection(_Section, frozen=True, kw_only=True):
     transient_store_pool_enable: bool = False
     """With ASYNC_FLUSH: what the leader's word is enough for is answered from memory, before it is written."""
     all_timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(10, 600_000))] = 2000
-    """How long a send of level `all` waits for the last voter's disk once a majority has it."""
+    """Time that a send of level `all` waits for the last voter's disk once a majority has it."""
     slave_read_enable: bool = False
-    """Whether consumers that are far behind are sent to a follower."""
+    """Consumers that are far behind are sent to a follower."""
     access_message_in_memory_max_ratio: Annotated[int, msgspec.Meta(ge=0, le=100)] = 40
     """Percent of the memory: a consumer that is further behind reads from a disk, and better from another one's."""
 
@@ -424,19 +424,19 @@ class HealthSection(_Section, frozen=True, kw_only=True):
     tier_stuck_ms: Milliseconds = 60_000
     """Uploads to the tier that have failed for so long."""
     connections_percent: Percent = 90
-    """Of limits.connections_max."""
+    """Percentage of limits.connections_max."""
     crash_loop_starts: Annotated[int, msgspec.Meta(ge=2, le=100)] = 3
     crash_loop_ms: Milliseconds = 600_000
 
 
 class FailpointsSection(_Section, frozen=True, kw_only=True):
-    """Whether faults may be injected over HTTP. For tests only."""
+    """Permission to inject faults over HTTP. For tests only."""
 
     enabled: bool = False
 
 
 class LogOutputSection(_Section, frozen=True, kw_only=True):
-    """What the node tells its operator."""
+    """The log that the node writes for its operator."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"

@@ -1,4 +1,5 @@
-"""What of a node strangers can reach: ports on every address, and a data directory that other users may enter.
+"""The parts of a node that strangers can reach: ports on every address, and a data directory that other users may
+enter.
 
 Neither keeps a node from starting: in a container it binds every address, and an older release made wider folders.
 """
@@ -40,7 +41,7 @@ def open_ports(config: Config) -> str:
 
 
 def open_folder(data_dir: Path, root: Path = Path("/")) -> OpenFolder | None:
-    """Whether other users may enter the data directory: it lets them, and so does each folder above it.
+    """Returns the finding if other users may enter the data directory: it lets them, and so does each folder above it.
 
     Rights of a group do not count: an administrator decides who is in it. `root`: folders above it are not looked at.
     """

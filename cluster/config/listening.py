@@ -19,7 +19,8 @@ def own_address(config: Config) -> str:
 
 
 def addresses_behind(listener: str, advertised: Callable[[str], dict[NodeId, str]]) -> dict[NodeId, str]:
-    """What is `advertised` of the listener. A name server's ("namesrv...") answers with its twin's ("broker...")."""
+    """Returns what is `advertised` of the listener. A name server's ("namesrv...") answers with its twin's
+    ("broker...")."""
     if listener.startswith(NAME_SERVER_LISTENER):
         twin = advertised(BROKER_LISTENER + listener.removeprefix(NAME_SERVER_LISTENER))
         if twin:

@@ -53,7 +53,7 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ports(self) -> dict[str, int]:
-        """What each of its ports is for -> port."""
+        """Purpose of each of its ports -> port."""
         return {
             "name server": self.namesrv_port,
             "broker": self.broker_port,
@@ -118,7 +118,7 @@ def _has_cluster(data: Path) -> bool:
 
 
 def read_cluster(data: Path) -> ClusterFile:
-    """What runs in `data`. Raises LocalError if there is no cluster, or one of a newer release."""
+    """Returns the cluster that is kept in `data`. Raises LocalError if there is none, or one of a newer release."""
     path = data / CLUSTER_FILE
     try:
         raw = path.read_bytes()
@@ -160,7 +160,8 @@ class _Schema(msgspec.Struct):
 
 
 def is_local(node_data: str) -> bool:
-    """Whether `raftmq up` made the cluster of the node with that data directory: its commands then work beside it."""
+    """Returns True if `raftmq up` made the cluster of the node with that data directory: its commands then work beside
+    it."""
     return (Path(node_data).absolute().parent.parent / CLUSTER_FILE).is_file()
 
 

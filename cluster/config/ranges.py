@@ -23,7 +23,7 @@ _RANGE = "range"
 
 
 class Range(NamedTuple):
-    """Of one key; both ends belong to it."""
+    """The values that one key may have; both ends belong to the range."""
 
     low: int
     high: int
@@ -32,10 +32,10 @@ class Range(NamedTuple):
     zero: bool
     """0 is allowed as well: it stands for "none" or "never"."""
     why: str
-    """What an unusual value does."""
+    """The effect of an unusual value."""
 
     def has(self, value: int) -> bool:
-        """Whether the value is allowed."""
+        """Returns True if the value is allowed."""
         return self.low <= value <= self.high or (self.zero and value == 0)
 
     def nearest(self, value: int) -> int:
@@ -43,7 +43,7 @@ class Range(NamedTuple):
         return value if self.has(value) else min(max(value, self.low), self.high)
 
     def is_usual(self, value: int) -> bool:
-        """Whether the value needs no `force`."""
+        """Returns True if the value needs no `force`."""
         return self.usual_low <= value <= self.usual_high or (self.zero and value == 0)
 
 
@@ -58,7 +58,8 @@ class Held(NamedTuple):
 def within(
     low: int, high: int, *, usual: tuple[int, int] | None = None, zero: bool = False, why: str = ""
 ) -> dict[str, Range]:
-    """For `msgspec.Meta(extra=...)`: the range of a key, and the values in it that are not dangerous."""
+    """Returns the value for `msgspec.Meta(extra=...)`: the range of a key, and the values in it that are not
+    dangerous."""
     usual_low, usual_high = usual or (low, high)
     return {_RANGE: Range(low, high, usual_low, usual_high, zero, why)}
 

@@ -26,7 +26,7 @@ RELOADABLE: Final = (
 )
 """Keys of one host that take effect without a restart (docs/configuration.md lists them)."""
 SECRET_KEY: Final = "the secret"
-"""What is said of a secret file that holds other keys now; never the keys."""
+"""Name of the change when a secret file holds other keys now; the keys themselves are never told."""
 
 
 class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class KeyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading the configuration again changed."""
+    """The changes that reading the configuration again brought."""
 
     node: int
     applied: list[KeyChange]
-    """In force from now on."""
+    """Changes in force from now on."""
     needs_restart: list[KeyChange]
     """Different in the file, and not in force."""
     overruled: list[KeyChange] = []

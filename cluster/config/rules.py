@@ -1,4 +1,4 @@
-"""What follows from other values (defaults that depend on them), and relations that must hold between values."""
+"""Defaults that depend on other values, and relations that must hold between values."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _check_backup(config: Config, source: Source) -> None:
 
 
 def _is_place(target: str) -> bool:
-    """Whether a backup target means the same wherever the node is started."""
+    """Returns True if a backup target means the same wherever the node is started."""
     return Path(target).is_absolute() or "://" in target
 
 

@@ -1,4 +1,4 @@
-"""Where configuration values come from (one TOML file, environment, flags), and errors that point back there."""
+"""Sources of configuration values (one TOML file, environment, flags), and errors that point back there."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     text: str
-    """What is wrong, what follows, what to type."""
+    """The fault, its consequence, and the command to type."""
     since_ms: int
     """When it was first raised, milliseconds since the Unix epoch; a changed text keeps it."""
     stops_service: bool = False
@@ -54,7 +54,7 @@ class Alarms:
             logger.warning("alarm %s ended: %s", key, known.text)
 
     def raised(self, key: str) -> bool:
-        """Whether `key` is raised."""
+        """Returns True if `key` is raised."""
         return key in self._raised
 
     def all(self) -> list[Alarm]:

@@ -10,7 +10,7 @@ READ_BYTES: Final = 64 << 10
 
 
 class Reader(Protocol):
-    """What asyncio and aiohttp read from."""
+    """The part of a stream of asyncio or aiohttp that `read_at_most` needs."""
 
     async def read(self, n: int, /) -> bytes:
         """At most `n` bytes as soon as there are some; none at the end."""

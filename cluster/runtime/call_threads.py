@@ -25,7 +25,8 @@ class CallThreads:
         self._threads: list[threading.Thread] = []
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returns or raises. If the caller is cancelled, a call that has begun goes on unheard."""
+        """Calls the function on a thread; returns or raises what it does. If the caller is cancelled, a call that has
+        begun goes on and its result is dropped."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._put((loop, done, lambda: function(*args, **kwargs)))

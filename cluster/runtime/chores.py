@@ -1,4 +1,4 @@
-"""What a node looks after by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule.
+"""The chores that a node does by the clock: one timer, callbacks in a fixed order, so a seed gives one schedule.
 
 Chores judge silence: of clients, of peers, of who was asked. After a standstill of the loop they run once it has read
 its sockets.

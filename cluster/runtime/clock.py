@@ -23,11 +23,11 @@ class SystemClock:
     """The operating system's clocks."""
 
     def wall_ms(self) -> int:
-        """See Clock."""
+        """Milliseconds since the Unix epoch; may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """See Clock."""
+        """Never runs back; only differences mean anything."""
         return time.monotonic_ns() // 1_000_000
 
     monotonic_s = staticmethod(time.perf_counter)

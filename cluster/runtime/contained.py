@@ -1,4 +1,4 @@
-"""Where a defect that one request ran into ends: its request gets an error or times out, all others go on.
+"""Containment of a defect that one request ran into: its request gets an error or times out, all others go on.
 
 It is reported like any other defect: the event loop logs it, and a simulator stops at it. What the core and the disk
 raise is never contained: then nobody knows what the node has promised, and it stops

@@ -1,4 +1,4 @@
-"""What the services of one node share, as one value: made once, when the node starts, and handed to constructors.
+"""The value that the services of one node share: made once, when the node starts, and handed to constructors.
 
 It holds nothing but what lies below every service. Who needs one callable or one section of it takes just that.
 """
@@ -24,10 +24,11 @@ from raftlog.storage.files.fs import FileSystem
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """Of one start of a node, on its event loop."""
+    """The shared context of one start of a node, on its event loop."""
 
     config: Config
-    """As the node was started; a service is handed what changes later (`cluster.runtime.parts.Part.reload`)."""
+    """The configuration at the node's start; a service is handed what changes later
+    (`cluster.runtime.parts.Part.reload`)."""
     environment: Environment
     loop: asyncio.AbstractEventLoop
     raw: RawNode

@@ -56,7 +56,7 @@ def fit(config: Config) -> Config:
 
 
 def reserve(descriptors: int) -> int:
-    """How many of so many are not for clients."""
+    """Returns the number of these descriptors that are not for clients."""
     return open_files_max(descriptors) + OTHERS
 
 

@@ -24,20 +24,20 @@ from statemachine.rows.rocks import RocksKV
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
-"""Of log applied since the newest checkpoint: then there is another one."""
+"""Bytes of log applied since the newest checkpoint that make another one due."""
 CHECKPOINT_EVERY_MS = 60_000
 """Likewise, if anything was applied."""
 SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
-"""Of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
+"""Bytes of entries that are applied in one drain; commands count more (`cluster.replication.apply_lane`)."""
 SEND_BYTES = 2 * 1024 * 1024
-"""Of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of the
-log. Followers that catch up go on in the next turn."""
+"""Bytes of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of
+the log. Followers that catch up go on in the next turn."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in a page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
-"""How long a queue lock lasts, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
+"""Duration of a queue lock, log time (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop reading after half."""
 
 
 def boot_id() -> bytes:
@@ -54,10 +54,10 @@ def memory_bytes() -> int:
 
 
 class Rows(Protocol):
-    """What can be asked for a row: a store, or a reader of a stopped one."""
+    """A source of rows: a store, or a reader of a stopped one."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """See `KV.get`."""
+        """Returns the row's value, None if there is no such row."""
 
 
 def open_rows(path: Path) -> AbstractContextManager[Rows]:
@@ -76,7 +76,7 @@ class RunnerFactory(Protocol):
         on_done: Callable[[Any], None],
         on_failure: Callable[[BaseException], None],
     ) -> LaneRunner[Any]:
-        """See `lanes.ThreadLaneRunner`."""
+        """Returns the runner of a lane; it calls `on_done` and `on_failure` on `loop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Environment:
     clock: Clock = field(default_factory=SystemClock)
     runner: RunnerFactory = ThreadLaneRunner
     apply_runner: RunnerFactory | None = None
-    """Where apply runs; None: `cluster.replication.apply_lane`."""
+    """Puts the apply lane where it runs; None: `cluster.replication.apply_lane` does."""
     append_runner: RunnerFactory | None = None
-    """Where the log is written; None: `cluster.replication.append_runner`."""
+    """Puts the lane that writes the log where it runs; None: `cluster.replication.append_runner` does."""
     entropy: Callable[[int], bytes] = os.urandom
     """So many random bytes."""
     boot_id: Callable[[], bytes] = boot_id
@@ -103,17 +103,17 @@ class Environment:
     memory_bytes: Callable[[], int] = memory_bytes
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
-    """See `cluster.state.checkpointer`."""
+    """Interval of checkpoints if anything was applied (`cluster.state.checkpointer`)."""
     lock_ttl_ms: int = LOCK_TTL_MS
-    """See `broker.queue_locks`."""
+    """Duration of a queue lock, log time (`cluster.broker.groups.queue_locks`)."""
     sweep_rows: int = SWEEP_ROWS
-    """See `cluster.retention.sweeper`."""
+    """Rows that one slice of a sweep walks over (`cluster.retention.sweeper`)."""
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
-    """See `cluster.runtime.work`."""
+    """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.work`)."""
     page_segments: int = PAGE_SEGMENTS
-    """See `cluster.tier.manifest_pages`."""
+    """Full segments in a page of the tier's manifest (`cluster.tier.manifest_pages`)."""
     open_store: Callable[[str], object] | None = None
     """Opens the object store at a URL; None: `cluster.tier.store.opening`. Not typed here: the protocol lies above."""
     read_config: Callable[[], Config] | None = None
@@ -124,13 +124,13 @@ class Environment:
     fit_config: Callable[[Config], Config] = lambda config: config
     """The configuration as this process can have it (`cluster.runtime.descriptors`). Raises ConfigError."""
     python_finding: str = ""
-    """See `cluster.runtime.python_speed.finding`."""
+    """The warning about a slow interpreter, "" if there is none (`cluster.runtime.python_speed.finding`)."""
     gives_config: bool = True
-    """Whether a leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
+    """A leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
     watches_turns: bool = True
-    """Whether a thread watches how long turns of the event loop are (`cluster.runtime.turn_watch`)."""
+    """A thread watches how long turns of the event loop are (`cluster.runtime.turn_watch`)."""
     serves_admin: bool = True
-    """Whether the HTTP API is started."""
+    """The HTTP API is started."""
 
     def random(self) -> random.Random:
         """A generator for timeouts, seeded from `entropy`."""

@@ -1,4 +1,4 @@
-"""What happened on this node, kept across restarts: elections, stalls, findings, repairs, changes.
+"""Events of this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
 For people, not for recovery: nothing is synced, and a kill loses what was noted in the last second. Two files of
 bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is left
@@ -59,7 +59,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     kind: str
     object: str
-    """What it is about: "cluster", "node 3", "link 1-3"."""
+    """The subject of the event: "cluster", "node 3", "link 1-3"."""
     says: str
     severity: Literal["info", "warning", "critical"] = "info"
 
@@ -112,7 +112,7 @@ class EventLog:
 
     @property
     def watchers(self) -> int:
-        """How many are watching."""
+        """Number of `watching` contexts that are open."""
         return len(self._watchers)
 
     def kept(self) -> list[Event]:

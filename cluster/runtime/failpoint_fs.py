@@ -21,38 +21,38 @@ class FailpointFile:
         self._write_point = write_point
 
     def pread(self, size: int, offset: int) -> bytes:
-        """See File."""
+        """Reads up to `size` bytes at `offset`; no failpoint is asked."""
         return self._inner.pread(size, offset)
 
     def pread_into(self, room: memoryview, offset: int) -> int:
-        """See File."""
+        """Fills `room` from `offset` on; no failpoint is asked. Returns the number of bytes that there were."""
         return self._inner.pread_into(room, offset)
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
-        """See File."""
+        """Writes all buffers at `offset` when the write point, if there is one, lets them pass."""
         if self._write_point is None:
             self._inner.pwritev(buffers, offset)
         else:
             self._points.run(self._write_point, lambda: self._inner.pwritev(buffers, offset))
 
     def fdatasync(self) -> None:
-        """See File."""
+        """Returns when all writes are on disk; the sync point may hold or fail it."""
         self._points.run(self._sync_point, self._inner.fdatasync)
 
     def drop_cached(self, size: int | None) -> None:
-        """See File."""
+        """Frees the memory that caches the first `size` bytes (None: all), where they are on disk."""
         self._inner.drop_cached(size)
 
     def truncate(self, size: int) -> None:
-        """See File."""
+        """Sets the length; new bytes are zero."""
         self._inner.truncate(size)
 
     def size(self) -> int:
-        """See File."""
+        """Length in bytes."""
         return self._inner.size()
 
     def close(self) -> None:
-        """See File."""
+        """Closes the file; idempotent."""
         self._inner.close()
 
 
@@ -64,56 +64,57 @@ class FailpointFileSystem:
     def __init__(
         self, inner: FileSystem, points: FailpointSet, *, sync_point: str, write_point: str | None = None
     ) -> None:
-        """For example ("append.fdatasync", "append.write") or ("hardstate.fdatasync", None)."""
+        """`sync_point` and `write_point`: ("append.fdatasync", "append.write") or ("hardstate.fdatasync", None), for
+        example."""
         self._inner = inner
         self._points = points
         self._sync_point = sync_point
         self._write_point = write_point
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """See FileSystem."""
+        """Opens a FailpointFile; with `create`, makes an empty file if there is none."""
         return FailpointFile(self._inner.open(path, create=create), self._points, self._sync_point, self._write_point)
 
     def lock(self, path: Path, owner: str) -> File:
-        """See FileSystem."""
+        """Opens and locks the file as the inner file system does; the File that it returns has no failpoints."""
         return self._inner.lock(path, owner)
 
     def exists(self, path: Path) -> bool:
-        """See FileSystem."""
+        """Returns True if a file or directory has this name."""
         return self._inner.exists(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """See FileSystem."""
+        """Returns the names in the directory, sorted."""
         return self._inner.listdir(path)
 
     def mkdir(self, path: Path) -> None:
-        """See FileSystem."""
+        """Makes the directory and its parents durably; no error if it is there."""
         self._inner.mkdir(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Atomically gives the file or directory `source` the name `target`, replacing a file of that name."""
         self._inner.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Gives the file a second name; both stay when one is removed. Raises FileExistsError if there is one."""
         self._inner.link(source, target)
 
     def remove_tree(self, path: Path) -> None:
-        """See FileSystem."""
+        """Removes the directory with all that is in it; a crash may leave a part of it."""
         self._inner.remove_tree(path)
 
     def unlink(self, path: Path) -> None:
-        """See FileSystem."""
+        """Removes the name."""
         self._inner.unlink(path)
 
     def fsync_dir(self, path: Path) -> None:
-        """See FileSystem."""
+        """Returns when the directory's names are on disk."""
         self._inner.fsync_dir(path)
 
     def free_bytes(self, path: Path) -> int:
-        """See FileSystem."""
+        """Returns the space left for data on the file system of `path`."""
         return self._inner.free_bytes(path)
 
     def total_bytes(self, path: Path) -> int:
-        """See FileSystem."""
+        """Returns the space that there would be if nothing were on it (what only root may use does not count)."""
         return self._inner.total_bytes(path)

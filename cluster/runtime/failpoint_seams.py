@@ -35,11 +35,11 @@ class FailpointLane(Generic[Job, Done]):
             self.weigh, self.weight_max = inner.weigh, inner.weight_max  # type: ignore[attr-defined]
 
     def drain(self, batch: Sequence[Job]) -> Done:
-        """See Lane. `error` is raised, which is final for the node."""
+        """Does the batch when the failpoint lets it pass. `error` is raised, which is final for the node."""
         return self._points.run(self._point, lambda: self._inner.drain(batch))
 
     def idle(self) -> None:
-        """See Lane."""
+        """Tells the lane that nothing came for `idle_after_s`."""
         self._inner.idle()
 
 
@@ -52,7 +52,7 @@ class FailpointTransport:
         self._loop = loop
 
     def send(self, messages: Iterable[Message]) -> None:
-        """See Transport."""
+        """Sends the messages when `peer.send` lets them pass."""
         kept = list(messages)  # the driver may use its list again while these are held
         try:
             self._points.when_clear("peer.send", self._loop, lambda: self._inner.send(kept))

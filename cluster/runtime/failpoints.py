@@ -78,7 +78,7 @@ class PointState(msgspec.Struct, frozen=True):
 
     name: str
     does: str
-    """What happens at this point when it is off."""
+    """The node's work at this point when the point is off."""
     action: str
     hits: int
     """Times an action other than `off` took hold here."""
@@ -90,10 +90,10 @@ class CallsLater(Protocol):
     """The part of an event loop that `when_clear` needs."""
 
     def call_soon_threadsafe(self, callback: Callable[[], None], /) -> object:
-        """See asyncio."""
+        """Schedules the callback on the loop, from any thread."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> object:
-        """See asyncio; `delay` in seconds."""
+        """Schedules the callback after `delay` seconds."""
 
 
 class _Point:

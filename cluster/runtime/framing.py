@@ -120,7 +120,7 @@ class LongFrame:
         self.buffered = self._size = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-        """As FrameBuffer's; no frame is ever complete."""
+        """Takes data like FrameBuffer's `feed`; no frame is ever complete."""
         if self.buffered < self._size:
             self._kept += data[: self._size - self.buffered]
             self.buffered = len(self._kept)

@@ -44,7 +44,7 @@ class Collector:
     def __init__(self, aside_min: int = ASIDE_MIN) -> None:
         self._aside_min = aside_min
         self._live = 0
-        """What the last thorough collection left."""
+        """Number of objects that the last thorough collection left."""
         self._patience = 1
         """So many times as much as otherwise is waited for."""
         self.aside = 0

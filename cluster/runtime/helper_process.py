@@ -16,8 +16,8 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """What runs one of our modules, also in a directory that has a cluster.py of its own: `-P` keeps the working
-    directory off the import path."""
+    """Returns the command line that runs one of our modules, also in a directory that has a cluster.py of its own: `-P`
+    keeps the working directory off the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
@@ -39,7 +39,8 @@ def stand_back() -> None:
 
 
 def end_with_the_node() -> None:
-    """In the helper, when stdin is all read: from now on SIGTERM comes when the node's end of it is closed."""
+    """Ends this helper by SIGTERM when the node's end of stdin is closed. The helper calls it when stdin is all
+    read."""
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lane(Protocol[JobIn, DoneOut]):
-    """What runs in a lane. Raising is final: the runner reports the failure once and takes no more work."""
+    """The work of a lane. Raising is final: the runner reports the failure once and takes no more work."""
 
     idle_after_s: float | None
     """Call `idle` once when no job came for this long; None: never."""
@@ -51,7 +51,7 @@ def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
 
 
 class LaneRunner(Protocol[JobIn]):
-    """Where a lane's jobs are handed in."""
+    """Takes the jobs of a lane."""
 
     def submit(self, job: JobIn) -> None:
         """Queues a job; never blocks."""

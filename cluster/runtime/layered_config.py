@@ -33,7 +33,7 @@ class LayeredConfig:
     def set_own(self, own: Config) -> None:
         """The node's file, as it was read last. Raises ConfigError if it cannot be read again."""
         self.own = own
-        """Of the keys that belong to the cluster it gives the first values only."""
+        """The node's file. Of the keys that belong to the cluster it gives the first values only."""
         self._written = self._environment.written_keys()
 
     def in_force(self) -> Config:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TextIO
 import msgspec
 
 PACKAGES: Final = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
-"""Whose records [log_output] level rules; libraries speak from warning up."""
+"""Packages whose records [log_output] level rules; libraries speak from warning up."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -29,13 +29,13 @@ def setup(level: str, form: str, node_id: int, stream: TextIO | None = None) -> 
 
 
 def set_level(level: str) -> None:
-    """How much the product's own packages log from now on; `level` as in [log_output]."""
+    """Sets the level from which on the product's own packages log; `level` as in [log_output]."""
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level.upper())
 
 
 def level() -> Literal["debug", "info", "warning", "error"]:
-    """What `set_level` was called with last; "warning" before."""
+    """Returns the level that `set_level` was called with last; "warning" before."""
     names: dict[int, Literal["debug", "info", "warning", "error"]] = {
         logging.DEBUG: "debug",
         logging.INFO: "info",
@@ -84,7 +84,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def extras(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What a caller passed as `extra=`."""
+    """Returns the fields that a caller passed as `extra=`."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 

@@ -1,4 +1,4 @@
-"""How late timers of the event loop are."""
+"""The delay of the event loop's timers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class AppliedRun(Protocol):
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """In order; at least one."""
+        """The entries in order; at least one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Part:
     may_reload: Callable[[Config], object] | None = None
     """Raises ConfigError if this part cannot go by that configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
-    """That configuration is in force from now on. Does not raise."""
+    """Puts that configuration in force. Does not raise."""
 
 
 class Parts:

@@ -1,4 +1,4 @@
-"""Whose connection makes room for a newcomer when few places are left.
+"""The choice of the connection that makes room for a newcomer when few places are left.
 
 While there is room, one address may have all of it. From 80 % of the limit on, a client of another address takes the
 place of the longest idle connection of the address that holds most. So nobody can keep others out by holding
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 PRESSED = 0.8
-"""Of the limit: from here on addresses share."""
+"""Share of the limit from which on addresses share the places."""
 LOOKED_AT = 64
 """Connections of one address that are looked at for a newcomer: a turn of the loop stays short."""
 
@@ -48,8 +48,8 @@ class Places(Generic[C]):
                 del self._of[address]
 
     def victim(self, newcomer: str) -> C | None:
-        """Whose place a client of this address takes; None if no address holds more, or none of its connections is
-        idle."""
+        """Returns the connection whose place a client of this address takes; None if no address holds more, or none of
+        its connections is idle."""
         top = self._top()
         if top is None or len(self._of[top]) <= len(self._of.get(newcomer, ())) + 1:
             return None

@@ -1,4 +1,4 @@
-"""Who may read the files that our processes make: only the user who runs them.
+"""Access to the files that our processes make: only for the user who runs them.
 
 Data directories, backups and logs contain every message. A node, the processes that it starts, and the `raftmq`
 command therefore run with a umask of 0o077: folders have mode 0700, files 0600. A process that only imports our client

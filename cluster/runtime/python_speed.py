@@ -1,4 +1,4 @@
-"""How fast an interpreter runs plain Python code.
+"""Measures how fast an interpreter runs plain Python code.
 
 Build flags do not tell: distributions optimise without `--enable-optimizations` in the flags that Python reports. So a
 reference loop is timed, in CPU time, and the least of several runs counts: it is the one that other processes disturbed
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from time import process_time_ns
 
 RUNS = 60
-"""Of the loop, about 1 ms each."""
+"""Runs of the loop that are timed, about 1 ms each."""
 RUNS_AT_START = 8
 OPTIMISED = 21.0
 """Time of the loop divided by that of the yardstick, under an optimised CPython 3.11."""
@@ -45,7 +45,7 @@ class _Queue:
 
 
 def reference() -> int:
-    """What the path of a message is made of: calls, attributes, dictionaries, small bytes and texts, branches."""
+    """Runs the loop: calls, attributes, dictionaries, small bytes and texts, branches, as on the path of a message."""
     queue = _Queue()
     total = 0
     for number in range(_ITEMS):
@@ -67,7 +67,8 @@ def time_ns(work: Callable[[], object]) -> int:
 
 
 def slowness(runs: int = RUNS) -> float:
-    """How many times as long as an optimised CPython 3.11 this interpreter takes for the reference loop: about 1.
+    """Returns the time of this interpreter for the reference loop as a multiple of an optimised CPython 3.11's: about
+    1.
 
     The yardstick is msgspec laying out JSON: a loop over bytes in C that calls nothing of the interpreter, and, for all
     builds of one Python version, the same machine code. zlib would not do: its speed differs with who built it.
@@ -87,7 +88,7 @@ def slowness(runs: int = RUNS) -> float:
 
 
 def finding(times: float) -> str:
-    """What to tell an operator about an interpreter of this slowness; empty if it is not slow."""
+    """Returns the warning for an operator about an interpreter of this slowness; empty if it is not slow."""
     if times < SLOW:
         return ""
     return (

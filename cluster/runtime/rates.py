@@ -31,7 +31,7 @@ class Rates:
 
     @property
     def samples(self) -> int:
-        """How many are kept."""
+        """Number of samples that are kept."""
         return len(self._samples)
 
     def tick(self, now_ms: int) -> None:
@@ -44,7 +44,8 @@ class Rates:
             del self._times_ms[:-SAMPLES_MAX], self._samples[:-SAMPLES_MAX]
 
     def taken(self) -> list[float]:
-        """Of each window; of what there is of it while the node is younger."""
+        """Messages taken per second, in each window; while the node is younger, in the part of the window that it has
+        lived."""
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""What one request may say: ranges of its numbers, lengths of its texts, how many of each thing.
+"""Limits of one request: ranges of its numbers, lengths of its texts, how many of each thing.
 
 One table for both doors: what remoting and HTTP bodies are decoded into is made of these types, and so
 is /openapi.json. A request that leaves a range is refused where it is decoded, before any work; apply knows nothing of
@@ -26,7 +26,8 @@ QueueId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]
 Perm = Annotated[int, msgspec.Meta(ge=0, le=15)]
 
 NUMBER_DIGITS_MAX: Final = 20
-"""Of a whole number that a header holds as text, sign included: all that 64 bits need. More are not even looked at."""
+"""Digits of a whole number that a header holds as text, sign included: all that 64 bits need. A longer text is not even
+looked at."""
 TEXT_MAX: Final = 4096
 TOPIC_LENGTH_MAX: Final = 256
 GROUP_LENGTH_MAX: Final = 120
@@ -42,7 +43,7 @@ Word = Annotated[str, msgspec.Meta(max_length=64)]
 """A value of an enum, or its ordinal."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Expression = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
-"""Of a subscription."""
+"""The filter expression of a subscription."""
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST_PORT = rf"([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]):{_PORT}"
 Address = Annotated[str, msgspec.Meta(max_length=300, extra_json_schema={"pattern": f"^{_HOST_PORT}$"})]
@@ -55,12 +56,12 @@ Attributes = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=255)], Text], msgspec.Meta(max_length=ATTRIBUTES_MAX)
 ]
 RETRY_POLICY_BYTES_MAX: Final = 16 * 1024
-"""Of a group's retry policy, in the form in which it is kept."""
+"""Bytes of a group's retry policy, in the form in which it is kept."""
 GROUP_BODY_BYTES_MAX: Final = 64 * 1024
-"""Of the body of a request that makes or changes a group."""
+"""Bytes of the body of a request that makes or changes a group."""
 
 OTHER_BODY_BYTES_MAX: Final = 4 << 20
-"""Of the body of a request that carries no message and has no limit of its own."""
+"""Bytes of the body of a request that carries no message and has no limit of its own."""
 
 HEARTBEAT_BYTES_MAX: Final = 2 << 20
 HEARTBEAT_GROUPS_MAX: Final = 1024

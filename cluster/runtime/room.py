@@ -1,4 +1,4 @@
-"""How much may be held at once, of bytes or of anything that is counted: taken before the work, given back after it.
+"""Bounds on what is held at once, of bytes or of anything that is counted: taken before the work, given back after it.
 
 A `Room` has a size and an account of what is taken. Nobody adds to the account or subtracts from it: who holds
 something has a `Share` and says what it holds *now*; the account follows. So no error can leave a count that is off,
@@ -29,7 +29,7 @@ class Room:
         self.parent = parent
         self.taken = 0
         self.waiting = 0
-        """How many wait for room here."""
+        """Number of those that wait for room here."""
         self._soon = soon
         self._tree: _Tree = _Tree() if parent is None else parent._tree
         self._queue: deque[Waiter] = deque()
@@ -51,7 +51,7 @@ class Room:
         return share
 
     def fits(self, more: int) -> bool:
-        """Whether `more` may be taken now, here and in every room around. Who waits already goes first."""
+        """Returns True if `more` may be taken now, here and in every room around. Those that wait already go first."""
         return self._lacking(more) is None
 
     def wait(self, more: int, again: Callable[[], None]) -> Waiter:
@@ -128,8 +128,8 @@ class Room:
 
 
 class _Tree:
-    """What a room and those inside it share. No room itself: one that refers to itself only the garbage collector ends,
-    and each connection has one."""
+    """The state that a room and those inside it share. It refers to no room: only the garbage collector would free a
+    room that refers to itself, and each connection has one."""
 
     __slots__ = ("serves",)
 
@@ -158,7 +158,7 @@ class Waiter:
 
 
 class Share:
-    """What one holder holds of a room."""
+    """The part of a room that one holder holds."""
 
     __slots__ = ("held", "room")
 

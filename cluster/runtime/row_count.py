@@ -26,17 +26,17 @@ NICE = 10
 
 
 class Counted(NamedTuple):
-    """What lies in a checkpoint."""
+    """The content of a checkpoint."""
 
     mark: AppliedMark
     """The last entry that it has applied."""
     sums: dict[str, int]
-    """As `statemachine.rows.sums.count` has them."""
+    """The sums that `statemachine.rows.sums.count` returns."""
 
 
 def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.row_count")) -> Counted:
-    """What lies in the checkpoint at `path`; waits for the helper, on a lane. Raises KVError if its rows cannot be
-    read, ValueError if the helper does not end as it should."""
+    """Counts the checkpoint at `path`; waits for the helper, on a lane. Raises KVError if its rows cannot be read,
+    ValueError if the helper does not end as it should."""
     with subprocess.Popen(
         (*helper, str(path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:

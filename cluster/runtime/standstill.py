@@ -18,14 +18,15 @@ from typing import Protocol
 from cluster.runtime.clock import Clock
 
 AWAKE_MS = 250
-"""Of a longer time between two looks at the clock, so much counts as time in which the node ran: some looks' worth."""
+"""Milliseconds of a longer time between two looks at the clock that count as time in which the node ran: some looks'
+worth."""
 
 
 class CallsSoon(Protocol):
     """The part of an event loop that `behind_sockets` needs."""
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> object:
-        """See asyncio."""
+        """Schedules the callback for the next turn of the loop."""
 
 
 def behind_sockets(loop: CallsSoon, judge: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Who leads next: the one place of a node where a leader chooses its successor and hands over.
+"""The choice of the next leader: the one place of a node where a leader chooses its successor and hands over.
 
 Services say why leadership should go, and which voters they would take. Of those the best one is chosen here, by
 `raftlog.core.successor`.
@@ -24,7 +24,7 @@ def best(
 
 
 class Succession:
-    """Of one node. Event loop only."""
+    """Chooses the successor and hands over, for one node. Event loop only."""
 
     def __init__(self, raw: RawNode, wake: Callable[[], None]) -> None:
         """`wake` schedules a turn of the driver."""

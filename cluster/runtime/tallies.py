@@ -34,12 +34,13 @@ class Tally:
         self._value += amount
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the counter for the registry."""
         yield CounterMetricFamily(self._name, self._text, self._value)
 
 
 SERIES_MAX = 1000
-"""Of one counter, in the order in which they were first counted; the rest is in one more, whose label is empty."""
+"""Series of one counter, in the order in which they were first counted; the rest is in one more, whose label is
+empty."""
 
 
 class Tallies:
@@ -50,11 +51,11 @@ class Tallies:
     def __init__(self, name: str, text: str, label: str, registry: CollectorRegistry) -> None:
         self._name, self._text, self._label = name, text, label
         self.values: dict[str, int] = {}
-        """By the value of the label."""
+        """Value of the label -> count."""
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the counters of at most SERIES_MAX values, and one for the rest."""
         family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
         for value, count in islice(self.values.items(), SERIES_MAX):
             family.add_metric((value,), count)
@@ -88,11 +89,11 @@ class Spread:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many values each bucket has."""
+        """Number of values in each bucket."""
         return tuple(self._counts)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the histogram for the registry."""
         family = HistogramMetricFamily(self._name, self._text)
         family.add_metric([], buckets(self._bounds, self._counts), self._sum)
         yield family

@@ -30,7 +30,7 @@ IDLE_STAMP_S: Final = 0.1
 LONG_NS: Final = 20_000_000
 """A turn from this on is told of."""
 SEEN_NS: Final = 5_000_000
-"""From so much lateness on the thread notes what runs."""
+"""The thread notes what runs when a stamp is later than this."""
 COLLECTION: Final = "garbage collection"
 UNKNOWN: Final = "code of a library"
 PACKAGES: Final = ("raftlog.", "statemachine.", "cluster.", "raftmq.", "jepsen_like.")
@@ -41,11 +41,11 @@ _EXPLAINED: Final = 4
 
 
 class Moment(NamedTuple):
-    """What the loop's thread read at a stamp."""
+    """Readings of the loop's thread at a stamp."""
 
     wall_ns: int
     cpu_ns: int
-    """Of this thread alone."""
+    """CPU time of this thread alone."""
     units: int
     """Its meter."""
     collecting_ns: int
@@ -63,12 +63,13 @@ class LongTurn(NamedTuple):
 
     @property
     def worked(self) -> bool:
-        """Whether it used the processor for most of the time; if not, it waited, or was not scheduled."""
+        """True if it used the processor for most of the time; if not, it waited, or was not scheduled."""
         return self.cpu_ms * 2 >= self.wall_ms
 
     @property
     def explained(self) -> bool:
-        """Whether the meter knew of the work: a quarter of it at least. Nobody can charge for a collection."""
+        """True if the meter knew of the work: a quarter of it at least. A collection counts as explained: no code can
+        charge for it."""
         return self.what == COLLECTION or self.units * _EXPLAINED >= self.cpu_ms * 1000
 
     def __str__(self) -> str:
@@ -83,7 +84,7 @@ class TurnWatch:
         self._loop = loop
         self._told = told
         self._seen: Counter[str] = Counter()
-        """What the thread saw since the last stamp."""
+        """Functions that the thread saw since the last stamp."""
         self._due_ns = 0
         """When the next stamp is due."""
         self._idle = False

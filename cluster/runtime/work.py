@@ -48,12 +48,12 @@ class Turns:
         self._front: tuple[Hashable, deque[Work]] = (None, deque())
         """The owner whose step is dealt out, and what else it has: it is not in the table meanwhile."""
         self._running: list[Hashable] = []
-        """Whose steps run, the innermost last: a step may begin other work."""
+        """Owners whose steps run, the innermost last: a step may begin other work."""
         self._dropped: set[Hashable] = set()
         """Those of them that were dropped meanwhile."""
 
     def spent(self) -> bool:
-        """Whether this turn's share is used up: the caller goes on in another turn."""
+        """Returns True if this turn's share is used up: the caller goes on in another turn."""
         if not self._marked:
             self._marked = True
             self._began = METER.units
@@ -122,7 +122,7 @@ class Turns:
         self._front = (None, deque())
 
     def _step(self, owner: Hashable, steps: Steps) -> bool:
-        """Whether there are more."""
+        """Takes one step. Returns True if there are more."""
         self._running.append(owner)
         try:
             next(steps)
