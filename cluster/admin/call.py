@@ -27,7 +27,8 @@ BELOW_THREE = "below_three"
 
 
 class ReadView(msgspec.Struct, frozen=True, kw_only=True):
-    """What every answer from applied state begins with. What follows is at least as new as `applied_index`."""
+    """The first fields of every answer from applied state. The fields after them are at least as new as
+    `applied_index`."""
 
     node: int
     consistency: Consistency
@@ -35,7 +36,7 @@ class ReadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """What every answer to a change begins with: the log entry (term, index) that made it."""
+    """The first fields of every answer to a change: the log entry (term, index) that made it."""
 
     node: int
     term: int
@@ -65,22 +66,22 @@ class Answer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a handler gets."""
+    """A request as its handler gets it."""
 
     port: AdminPort
     watch: FindingsWatch
     params: Mapping[str, str]
-    """From the path."""
+    """Parameters in the path."""
     body: Any
     """The route's body Struct, None if it has none."""
     consistency: Consistency
     query: Mapping[str, str] = {}
-    """What stands after the question mark: names that the route knows."""
+    """Parameters after the question mark: names that the route knows."""
     headers: Mapping[str, str] = {}
     owner: Hashable = None
     """The connection: turns of the event loop are shared between connections."""
     asker: str = "an unknown address"
-    """Where the request comes from, for people: no proof of who it was."""
+    """The origin of the request, for people: no proof of who it was."""
 
     def note_change(self, about: str, says: str) -> None:
         """Leaves a trace, in the events and the output of this node, of what was deleted or reset, and from where."""

@@ -20,12 +20,12 @@ from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"
 FOR_HEADER: Final = "X-RaftMQ-For"
-"""Where a request came from that a node passes on: for the trace of a change, no proof."""
+"""Header with the origin of a request that a node passes on: for the trace of a change, no proof."""
 CONNECT_TIMEOUT_S: Final = 1.0
 
 
 def asker_of(request: web.Request) -> str:
-    """Where a request comes from; of one that a node passed on, that node and what it says."""
+    """Returns the origin of a request; for one that a node passed on, that node and the origin that it names."""
     remote = request.remote or "an unknown address"
     first = request.headers.get(FOR_HEADER, "")[:64] if HOPS_HEADER in request.headers else ""
     return f"{first} by way of {remote}" if first and first.isprintable() else remote

@@ -34,11 +34,11 @@ CONNECTIONS_MAX: Final = 64
 SPARE_MAX: Final = 8
 SPARE_S: Final = 2.0
 PROBES: Final = frozenset({"/v1/health/live", "/v1/health/ready"})
-"""What a spare connection may ask for."""
+"""Paths that a spare connection may ask for."""
 PATIENCE_S: Final = 10.0
 SLOWEST_BYTES: Final = 64 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20
-"""Of all answers that are being made or sent."""
+"""Bytes of all answers that are being made or sent."""
 HELD_S: Final = 20.0
 """So long an answer may take while others wait for its room."""
 LOOK_EVERY_S: Final = 1.0

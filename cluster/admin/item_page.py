@@ -37,7 +37,7 @@ class Page:
 
     @property
     def full(self) -> bool:
-        """Whether no item fits any more."""
+        """True if no item fits any more."""
         return self.items >= self.items_max or self.size >= self._bytes_max
 
     async def turn(self, units: int = 0) -> None:
@@ -46,7 +46,7 @@ class Page:
         charge(ITEM_UNITS + units)
 
     def add(self, view: msgspec.Struct) -> bool:
-        """Whether the item is on the page; the first one always is. For items that are small."""
+        """Returns True if the item is on the page; the first one always is. For items that are small."""
         return self.add_parts([msgspec.json.encode(view)])
 
     def add_parts(self, parts: list[bytes]) -> bool:

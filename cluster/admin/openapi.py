@@ -25,7 +25,7 @@ PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "index": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "position": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
 }
-"""Of parameters that stand in a path; the others are names."""
+"""Schemas of parameters that stand in a path; the others are names."""
 _WHOLE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": INT64_MAX}
 QUERY_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "consistency": {"enum": ["local", "linearizable"], "default": "local"},
@@ -111,7 +111,8 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    """Of a name that means something else at one address, the schema stands under both."""
+    """Returns the query's parameters. A name that means something else at one address has a schema under `PATH?NAME`
+    too, which counts there."""
     own = {name: QUERY_SCHEMAS.get(f"{route.path}?{name}") or QUERY_SCHEMAS[name] for name in route.query}
     return [{"name": name, "in": "query", "schema": schema} for name, schema in own.items()]
 

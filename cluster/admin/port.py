@@ -62,7 +62,7 @@ class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
-    """What this node requires of peers that connect to its peer port. Contains no key."""
+    """The proof that this node requires of peers that connect to its peer port. Contains no key."""
 
     state: Literal["none", "admitting", "changing", "required"] = "none"
     """admitting: peers without a secret are accepted too; changing: those with the older one; required: neither."""
@@ -88,7 +88,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     consistency: Literal["local"] = "local"
     node: int
     uuid: str = ""
-    """Of its data directory."""
+    """Node uuid in its data directory."""
     cluster: str
     cluster_id: str
     broker: str
@@ -131,7 +131,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int]
     """The [limits] in use."""
     modes: ModesView | None = None
-    """How sends are acknowledged, and how many may be lost."""
+    """The way in which sends are acknowledged, and how many may be lost."""
     disk: DiskView | None = None
     """Space on the data directory's file system."""
     retention: dict[str, int | bool | str] = {}
@@ -139,7 +139,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     kernel: KernelView
     python_finding: str
-    """That the node runs under a slow Python, and what to do about it; empty if it does not."""
+    """A warning that the node runs under a slow Python, and what to do about it; empty if it does not."""
     uptime_ms: int
 
 
@@ -155,7 +155,7 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(NamedTuple):
-    """What the node counted since its start."""
+    """Counters of the node since its start."""
 
     messages_in: int
     """Acknowledged, on the leader."""
@@ -249,9 +249,9 @@ class AdminPort:
     members: Callable[[str], list[MemberView]]
     """Connected consumers of a group; [] if there are none or no such group."""
     member_count: Callable[[str], int]
-    """How many there are."""
+    """Returns the number of them."""
     evicted_keys: EvictedKeys | None = None
-    """What finds messages that were evicted; None if no tier is configured."""
+    """Finds messages that were evicted; None if no tier is configured."""
     evicted_bounds: EvictedBounds | None = None
     evicted_pages: EvictedPages | None = None
     samples: Samples = field(default_factory=Samples)
@@ -285,7 +285,7 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """RocketMQ's number of the client's version; 0 until its first heartbeat."""
     groups: list[ClientGroup]
     received_bytes: int
-    """From the client, since it connected."""
+    """Bytes from the client, since it connected."""
     sent_bytes: int
     """To the client."""
     received_bytes_per_s: float

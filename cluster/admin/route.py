@@ -32,11 +32,11 @@ class Route(NamedTuple):
     answer: type[msgspec.Struct] | str
     """The Struct of the answer, or the media type of one that is not described by a Struct."""
     cost: Cost
-    """What one answer has and takes at most: a page, or CONSTANT for what does not grow with data or clients."""
+    """The most that one answer has and takes: a page, or CONSTANT for what does not grow with data or clients."""
     serves: Serves = Serves.LOCAL
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
-    """What it answers with, errors aside."""
+    """Status codes of its answers, errors aside."""
     asks: tuple[str, ...] = ()
     """Names of its own that may stand after the question mark."""
 
@@ -47,7 +47,7 @@ class Route(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Whether an answer goes on until somebody ends it: it is never in memory as a whole."""
+        """True if an answer goes on until somebody ends it: it is never in memory as a whole."""
         return self.answer == "text/event-stream"
 
     @property
@@ -87,25 +87,25 @@ class Cost(NamedTuple):
 
     @property
     def grows(self) -> bool:
-        """Whether there is more of it the more is stored or connected."""
+        """True if the answer has more the more is stored or connected."""
         return self.items_max > 0
 
 
 def page(items_max: int = PAGE_ITEMS_MAX, bytes_max: int = PAGE_BYTES_MAX) -> Cost:
-    """Of a page."""
+    """Returns the cost of a page."""
     return Cost(items_max, lambda limits: bytes_max)
 
 
 def messages(items_max: int) -> Cost:
-    """Of a page of messages, which are read one by one."""
+    """Returns the cost of a page of messages, which are read one by one."""
     return Cost(items_max, lambda limits: PAGE_BYTES_MAX + limits.message_bytes_max)
 
 
 def whole_message(limits: LimitsSection) -> int:
-    """Of one message with all of its body."""
+    """Returns the bytes for one message with all of its body."""
     return (1 + ESCAPED) * (limits.message_bytes_max + limits.properties_bytes_max)
 
 
 CONSTANT: Final = Cost(0, lambda limits: 0)
-"""Of an answer whose size follows from the configuration and the number of nodes."""
+"""Cost of an answer whose size follows from the configuration and the number of nodes."""
 WHOLE_MESSAGE: Final = Cost(1, whole_message)

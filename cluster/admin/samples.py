@@ -34,7 +34,7 @@ class Figures(NamedTuple):
     bytes_in_per_s: float | None
     bytes_out_per_s: float | None
     commit_p50_ms: float | None
-    """From the proposal of an entry to its answer; as the quantiles below, interpolated within a bucket."""
+    """Time from the proposal of an entry to its answer; as the quantiles below, interpolated within a bucket."""
     commit_p99_ms: float | None
     append_p99_ms: float | None
     """One write to the log, fdatasync included."""
@@ -51,7 +51,7 @@ class Figures(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was so at one time."""
+    """The figures of one moment."""
 
     time_ms: int
     """Milliseconds since the Unix epoch."""

@@ -161,7 +161,8 @@ def _serve(route: Route, port: AdminPort, forwarder: Forwarder, watch: FindingsW
 
 
 async def _opens(port: AdminPort) -> bool:
-    """Whether this node leads and takes writes in a moment: a leader that hands over passes its request on at once."""
+    """Returns True if this node leads and takes writes in a moment: a leader that hands over passes its request on at
+    once."""
     leads = port.services.leader_id() == port.config.node.id
     return leads and await comes_true(port.services.writes_open, OPENS_S)
 
@@ -226,8 +227,8 @@ async def _errors_as_json(request: web.Request, handler: WebHandler) -> web.Stre
 
 
 def _methods_of(path: str) -> list[str]:
-    """What an address takes that stands in the table by its own name; [] for any other. It takes nothing of those that
-    fit it by chance: /v1/members/join is not /v1/members/{id}."""
+    """Returns the methods of an address that stands in the table by its own name; [] for any other. The methods of
+    routes that fit it by chance do not count: /v1/members/join is not /v1/members/{id}."""
     own = {route.method for route in ROUTES if route.path == path}
     return sorted(own | {"HEAD"} if "GET" in own else own)
 
@@ -257,7 +258,7 @@ class _OneLine(logging.Filter):
     """Makes a warning of it, without the traceback; everything else passes as it is."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See logging."""
+        """Shortens the record of a wrong request; lets every record pass."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             told = " ".join(str(error.message).split())
@@ -271,7 +272,7 @@ _ONE_LINE = _OneLine()
 
 
 def tell_in_one_line() -> None:
-    """From now on, in this process; again changes nothing."""
+    """Logs wrong requests in one line from now on, in this process; a second call changes nothing."""
     _LOGGER.addFilter(_ONE_LINE)
 
 

@@ -1,4 +1,4 @@
-"""What the other nodes find, asked for over their HTTP APIs; and what only a comparison with them shows.
+"""Findings of the other nodes, asked for over their HTTP APIs; and those that only a comparison with them shows.
 
 A node that does not answer never delays an answer of this one for longer than WAIT_S, and only once: while it stays
 silent, nobody waits for it.
@@ -33,7 +33,7 @@ WAIT_S: Final = 0.5
 FRESH_S: Final = 1.0
 """A round that began within the last second is not repeated."""
 OLD_S: Final = 15.0
-"""What a node said longer ago does not count any more."""
+"""Age above which a node's last answer does not count any more."""
 SILENT_HOLD_MS: Final = 3_000
 SILENT_TIMES: Final = 3
 """One question without an answer is not silence: nodes that start together are not all there for the first."""
@@ -42,11 +42,11 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class Heard(NamedTuple):
-    """What a node said last."""
+    """The last answer of a node."""
 
     view: FindingsView
     at_s: float
-    """Of the loop's clock."""
+    """Time by the loop's clock."""
     clock_off_ms: int
     """Its wall clock minus this node's; what the request's duration leaves open counts for it."""
 
@@ -105,7 +105,7 @@ class Around:
         return [NodeReport(node=node, answers=node in views, age_ms=ages.get(node)) for node in nodes]
 
     def conditions(self) -> Iterator[Condition]:
-        """What a comparison with the others shows."""
+        """Yields the conditions that a comparison with the others shows."""
         for node, why in self._silent.items():
             if self._failed[node] < SILENT_TIMES:
                 continue
@@ -156,7 +156,7 @@ class Around:
 
 
 def why_silent(error: Exception) -> str:
-    """For people, in one line."""
+    """Returns the reason for people, in one line."""
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
     return " ".join((str(error) or f"no answer for {ASK_S:g} s").split())[:200]

@@ -151,11 +151,11 @@ ELSEWHERE: Final = {
 
 
 def command_of(code: Code, number: object, *, local: bool = True) -> str:
-    """What to type first. `local`: `raftmq up` made the cluster."""
+    """Returns the command to type first. `local`: `raftmq up` made the cluster."""
     do_now = code.do_now if local else ELSEWHERE.get(code.do_now, code.do_now)
     return do_now.format(n=number)
 
 
 def runbook_of(code: str) -> str:
-    """Where the documentation says more."""
+    """Returns the address of the documentation about the code."""
     return f"{RUNBOOKS}#{code}"

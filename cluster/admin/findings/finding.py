@@ -28,9 +28,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     """RFC 3339, UTC, by the clock of the node that saw it first."""
     object: str
-    """What it is about: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
+    """The subject: "cluster", "node 3", "link 1-3", "group orders", "queue orders/2"."""
     says: str
-    """What is wrong, for people."""
+    """The problem, in words for people."""
     do_now: str
     """The command to start with."""
     runbook: str
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(NamedTuple):
-    """What a rule found at this moment."""
+    """A problem that a rule found at this moment."""
 
     code: str
     object: str
@@ -73,15 +73,15 @@ class FindingsView(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the configuration that should be equal on all nodes -> value as TOML."""
     findings: list[Finding]
     disk_used_percent: float = 0.0
-    """Of the file system of its data directory."""
+    """Use of the file system of its data directory."""
     connections: int = 0
-    """Of clients."""
+    """Connections of clients."""
     leader: int | None = None
     """The node that leads, as far as this one knows; None also from a release that does not say."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one member's own findings."""
+    """The state of one member's findings here: if it answers, and the age of its last answer."""
 
     node: int
     answers: bool
@@ -96,5 +96,5 @@ def node_object(node: int) -> str:
 
 
 def link_object(node: int, peer: int) -> str:
-    """Of the link between two nodes; the same on both sides."""
+    """Returns the object of a finding about the link between two nodes; the same on both sides."""
     return f"link {min(node, peer)}-{max(node, peer)}"

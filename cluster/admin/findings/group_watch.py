@@ -29,7 +29,7 @@ _SYSTEM: Final = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER")
 
 
 class Progress(NamedTuple):
-    """What was seen of a group in one queue."""
+    """A group's progress in one queue, as far as it was seen."""
 
     committed: int | None
     since_ms: int

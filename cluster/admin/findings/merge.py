@@ -19,7 +19,8 @@ Views = Mapping[int, Sequence[Finding]]
 
 
 CUT_OFF = ("no_leader", "no_quorum")
-"""What a node says of the cluster that is true of itself alone, if another one knows a leader."""
+"""Codes of findings that a node has about the cluster and that are true of itself alone if another one knows a
+leader."""
 
 
 def merged(

@@ -1,4 +1,4 @@
-"""What one node finds by looking at itself: conditions from its status, its alarms and its configuration.
+"""Findings of one node about itself: conditions from its status, its alarms and its configuration.
 
 Each rule is a function of what the HTTP API sees of the node; nothing here remembers anything but `Look`.
 """

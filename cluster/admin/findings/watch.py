@@ -71,7 +71,7 @@ class FindingsWatch:
         return self._own
 
     def own_view(self) -> FindingsView:
-        """What the other nodes ask for."""
+        """Returns this node's findings, for which the other nodes ask."""
         status = self._port.status()
         return FindingsView(
             node=self._port.config.node.id,
@@ -84,7 +84,7 @@ class FindingsWatch:
         )
 
     def nodes(self) -> dict[int, FindingsView]:
-        """What this node says, and what each other one said last."""
+        """Returns node id -> its findings: this node's own, and those that each other one last answered with."""
         return {self._port.config.node.id: self.own_view(), **self._around.views()}
 
     async def ask_around(self) -> None:

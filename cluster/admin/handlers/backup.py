@@ -22,7 +22,7 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.opening import check_url, directory_of
 
 TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
-"""Where a backup may go, as the document says it; a refusal says it in words."""
+"""Pattern of the places where a backup may go, for the document; a refusal says it in words."""
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
     to: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, extra_json_schema={"pattern": TARGET})]
     """A directory of the node's machine, which is made if only its last part is missing; or the URL of a store."""
     keep: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    """How many backups of the cluster stay there."""
+    """Number of backups of the cluster that stay there."""
     copy_all: bool = False
     """Hard-link nothing to the node's own files."""
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -50,7 +50,7 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float | None
     schedule: Schedule | None
     would_remove: list[str] | None = None
-    """Of a dry run: the older backups that would go, oldest first."""
+    """The older backups that would go, oldest first; only after a dry run."""
 
 
 async def get_backup(call: Call) -> BackupView:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 CHANGES_MAX: Final = 100
-"""Of one answer."""
+"""Changes in one answer."""
 BEFORE: Final = "before"
 LIMIT: Final = "limit"
 Note = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
@@ -51,8 +51,8 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     value: Value
     default: Value
     version: int
-    """Of the change that set it; 0: the cluster has no value yet, and this one is from the file of the node that
-    answers."""
+    """Version of the change that set it; 0: the cluster has no value yet, and this one is from the file of the node
+    that answers."""
     set_ms: int | None
     """Log time of that change; null if it is forgotten."""
     author: str | None
@@ -74,7 +74,7 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     values: ConfigValues  # type: ignore[valid-type]  # made from the table of keys
     """All of them take effect with one entry, or none does."""
     author: Note = ""
-    """Who changes it, for the history."""
+    """The name of the person who changes it, for the history."""
     reason: Note = ""
     version: Unsigned63 | None = None
     """The version that it is meant for; another one is refused. null: whichever it is."""
@@ -106,7 +106,7 @@ class ConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The entry; null if nothing was written."""
     changes: list[ValueChange]
     warnings: list[str]
-    """What the change takes away."""
+    """Warnings about what the change takes away."""
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class HistoryOfConfig(ReadView, frozen=True, kw_only=True):
     version: int
     changes: list[VersionView]
     next: int | None
-    """Of `?before=` for the next page; null on the last."""
+    """`before` of the next page; null on the last."""
 
 
 async def get_config(call: Call) -> ConfigView:
@@ -262,7 +262,7 @@ async def reload_config(call: Call) -> ReloadView:
 # The first are refused in words. The second are told as warnings: a dry run shows them, and the command asks first.
 
 DEADLINE_MS_MIN: Final = 100
-"""Of send.deadline_ms: an fdatasync and a network's round trip take a few of it, an election all of it."""
+"""Lower bound of send.deadline_ms: an fdatasync and a network's round trip take a few of it, an election all of it."""
 _HOUR_MS: Final = 3_600_000
 _WEAKEST_FIRST: Final = (Ack.LEADER, Ack.QUORUM, Ack.QUORUM_FSYNC)
 
@@ -295,7 +295,7 @@ def why_it_stops(before: Config, after: Config, nodes: Mapping[int, FindingsView
 
 
 def warnings_of(before: Config, after: Config) -> Iterator[str]:
-    """What a change takes away."""
+    """Yields a warning about each thing that a change takes away."""
     old, new = before.retention, after.retention
     if _kept(new.keep_ms) < _kept(old.keep_ms):
         yield f"messages older than {_time(new.keep_ms)} are removed; until now {_until(old.keep_ms)}"
@@ -316,7 +316,7 @@ def warnings_of(before: Config, after: Config) -> Iterator[str]:
 
 
 def dangers_of(before: Config, after: Config) -> Iterator[str]:
-    """What a change does that is allowed and dangerous. It needs `force`."""
+    """Yields the dangerous effects of a change that is allowed. It needs `force`."""
     known = dangers(before)
     for key, why in dangers(after).items():
         if key not in known or attrgetter(key)(before) != attrgetter(key)(after):

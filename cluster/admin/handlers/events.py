@@ -29,7 +29,7 @@ class EventsView(msgspec.Struct, frozen=True, kw_only=True):
     consistency: Literal["local"] = "local"
     events: list[Event]
     first_id: int
-    """Of the oldest event that is kept; 0 if none is. Ids below it are forgotten."""
+    """Id of the oldest event that is kept; 0 if none is. Ids below it are forgotten."""
     last_id: int
     """Ask next with since=this."""
     more: bool
@@ -37,7 +37,7 @@ class EventsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_events(call: Call) -> EventsView:
-    """What happened on this node, after an id or a time, kept across restarts."""
+    """Events of this node, after an id or a time, kept across restarts."""
     log, limit = call.port.events, _limit(call.query)
     kept = log.kept()
     since = call.query.get("since")

@@ -32,7 +32,7 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: NewGroup
     retry_max_times: RetryTimes | None = None
-    """How often a message is tried again before it becomes a dead letter; RocketMQ's default is 16."""
+    """Number of times that a message is tried again before it becomes a dead letter; RocketMQ's default is 16."""
     consume_enable: bool | None = None
     """false: its consumers get no messages."""
     if_exists: Literal["fail", "keep", "update"] = "fail"
@@ -71,7 +71,7 @@ class ClonedOffset(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: int
     offset: int
     before: int | None
-    """Where the group stood; null if it had committed nothing."""
+    """The offset at which the group stood; null if it had committed nothing."""
 
 
 class GroupCloned(ChangeView, frozen=True, kw_only=True):
@@ -197,12 +197,12 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a queue was reset to."""
+    """The offset to which a queue was reset."""
 
     queue_id: int
     offset: int
     before: int | None = None
-    """Where the group stood; null if it had committed nothing, or that is not known."""
+    """The offset at which the group stood; null if it had committed nothing, or that is not known."""
     again: int = 0
     """Messages that the group had committed and gets again."""
     skipped: int = 0

@@ -34,7 +34,7 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group is in one queue; `committed_offset` is null where it never committed."""
+    """A group's progress in one queue; `committed_offset` is null where it never committed."""
 
     topic: str
     queue_id: int
@@ -61,7 +61,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     """Over all queues the group has committed or subscribes to."""
     lag_ms: int = 0
-    """Of the queue with the oldest message that the group has not committed."""
+    """Lag of the queue with the oldest message that the group has not committed."""
 
 
 class GroupsView(ReadView, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class GroupDetail(ReadView, frozen=True, kw_only=True):
     members_total: int = 0
     offsets: list[OffsetView]
     lag: int
-    """In all queues, also those of other pages."""
+    """Lag in all queues, also those of other pages."""
     lag_ms: int = 0
     next: str | None
     """`after` of the next page of queues; null on the last."""

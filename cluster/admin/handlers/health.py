@@ -30,7 +30,7 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     alarms: list[Alarm]
     """Active alarms, oldest first; those with `stops_service` are among the reasons, the others are warnings."""
     findings: list[Finding]
-    """Of the whole cluster: the worst first, causes before their consequences."""
+    """Findings of the whole cluster: the worst first, causes before their consequences."""
     nodes: list[NodeReport]
     """Members whose findings are among them, if they answer."""
 
@@ -52,7 +52,7 @@ class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_health(call: Call) -> Answer:
-    """Whether this node serves clients, and what is wrong with the cluster."""
+    """Says if this node serves clients, and what is wrong with the cluster."""
     await call.watch.ask_around()
     status = call.port.status()
     reasons = _reasons(status)
@@ -70,12 +70,12 @@ async def get_health(call: Call) -> Answer:
 
 
 async def get_live(call: Call) -> LiveView:
-    """Whether the process works at all: for a probe that restarts it."""
+    """Says if the process works at all: for a probe that restarts it."""
     return LiveView(node=call.port.config.node.id)
 
 
 async def get_ready(call: Call) -> Answer:
-    """Whether this node can serve clients now: for load balancers, and a probe that only takes it out of service."""
+    """Says if this node can serve clients now: for load balancers, and a probe that only takes it out of service."""
     status = call.port.status()
     reasons = _reasons(status)
     if status.disk is not None and status.disk.parked:
@@ -90,7 +90,7 @@ async def get_ready(call: Call) -> Answer:
 
 
 async def get_findings(call: Call) -> FindingsView:
-    """What this node finds by itself: the other nodes ask for it."""
+    """Findings of this node about itself: the other nodes ask for them."""
     return call.watch.own_view()
 
 

@@ -130,7 +130,7 @@ async def describe_joining(call: Call) -> JoinView:
 
 
 async def can_stop_member(call: Call) -> CanStopView:
-    """Whether writes go on while that node is stopped, and if not, why."""
+    """Says if writes go on while that node is stopped, and if not, why."""
     try:
         view = can_stop(call.port.changes.group(), member_id(call.params["id"]), call.port.state.settings.maintenance)
     except LocalError as error:
@@ -169,7 +169,8 @@ async def add_member(call: Call) -> MemberChanged:
 
 
 async def _found(call: Call, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> Proof | None:
-    """Who finds a member at its new addresses; None if it does not move. Raises ApiError, HandedOver."""
+    """Returns the voters' proof that they find a member at its new addresses; None if it does not move. Raises
+    ApiError, HandedOver."""
     port, force = call.port, call.body.force
     try:
         place = port.changes.check_add(node, uuid, addresses)
@@ -304,7 +305,7 @@ async def _transfer(port: AdminPort, to: NodeId) -> None:
 
 
 def election_wait_s(port: AdminPort) -> float:
-    """How long a planned election may take."""
+    """Returns the seconds that a planned election may take."""
     raft = port.config.raft
     return max(TRANSFER_WAIT_S_MIN, 2 * raft.election_ticks * raft.tick_ms / 1000)
 
@@ -346,7 +347,7 @@ def _refused(error: LocalError) -> ApiError:
 
 
 ID_DIGITS = 5
-"""Of the greatest id; Python does not turn very many into a number."""
+"""Digits of the greatest id; Python does not turn very many into a number."""
 
 
 def member_id(text: str) -> NodeId:
@@ -388,7 +389,7 @@ class MaintenanceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceView(ReadView, frozen=True, kw_only=True):
-    """Whether a node is in maintenance: it leads nothing, and findings about it are expected."""
+    """The maintenance of a node: during it the node leads nothing, and findings about it are expected."""
 
     id: int
     maintenance: bool

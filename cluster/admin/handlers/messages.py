@@ -38,9 +38,9 @@ from statemachine.topics import TopicConfig
 
 MESSAGES_MAX: Final = 32
 FOUND_COST: Final = Cost(MESSAGES_MAX, lambda limits: PAGE_BYTES_MAX + BYTES_MAX + limits.message_bytes_max)
-"""What a search finds is in memory at once."""
+"""Cost of a search: all that it finds is in memory at once."""
 PAGE_BODY_BYTES: Final = 4096
-"""Of each body in a page, unless the request says otherwise."""
+"""Bytes of each body in a page, unless the request says otherwise."""
 BODY_BYTES, COUNT, OFFSET, TIME_MS = "body_bytes", "count", "offset", "time_ms"
 _ASK_AGAIN: Final = "ask again; raftmq tier status says what is wrong with the store"
 PAGE_QUERY: Final = (OFFSET, TIME_MS, COUNT, BODY_BYTES)
@@ -64,7 +64,7 @@ class QueuePage(ReadView, frozen=True, kw_only=True):
     """Messages min_offset (inclusive) to max_offset (exclusive) can be read, here or from the tier."""
     messages: list[MessageView]
     next_offset: int
-    """Where the next page begins; max_offset if this was the last one."""
+    """First offset of the next page; max_offset if this was the last one."""
     unreadable: list[int]
     """Offsets of this page whose messages cannot be read intact by this node."""
 
@@ -164,7 +164,8 @@ async def list_messages(call: Call) -> Pieces:
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
-    """Whether the message is on the page. The first one is cut to fit; one behind others may begin the next page."""
+    """Returns True if the message is on the page. The first one is cut to fit; one behind others may begin the next
+    page."""
     return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
 
 
@@ -194,7 +195,7 @@ async def _add_stored(
 
 
 async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> EvictedPage:
-    """What the page has from the tier: it begins below what this node has."""
+    """Reads from the tier the part of the page that lies below what this node has."""
     port = call.port
     low = port.state.min_offset(topic.id, queue)
     if offset >= low or not count:
@@ -212,7 +213,7 @@ async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count:
 
 
 async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
-    """Where the page begins: at the later of the two if both an offset and a time are given."""
+    """Returns the offset at which the page begins: the later of the two if both an offset and a time are given."""
     port, query = call.port, call.query
     low, high = first_offset(port.state, topic_id, queue), port.state.max_offset(topic_id, queue)
     first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count
@@ -243,7 +244,7 @@ def _refuse_if_fenced(call: Call) -> None:
 # slices.
 
 SLICE_BYTES: Final = 48 << 10
-"""Of a body, in one step. A multiple of three, so that slices of base64 can be joined."""
+"""Bytes of a body that one step makes. A multiple of three, so that slices of base64 can be joined."""
 _QUOTED: Final = 16
 """More than the name of the body's field, the quotes and the comma."""
 

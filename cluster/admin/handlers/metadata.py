@@ -21,7 +21,7 @@ from statemachine.commands import ACKNOWLEDGE, COMMIT_OFFSETS
 
 ROWS_PER_STEP = 128
 COST = Cost(1, lambda limits: 24 << 20)
-"""Of the document, which has everything: few are made at a time."""
+"""Cost of the document, which has everything: few are made at a time."""
 
 
 class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):

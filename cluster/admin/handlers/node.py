@@ -1,5 +1,5 @@
-"""What a node tells of itself: /v1/status, /metrics, /v1/recovery, /v1/links, /v1/clients; and its /v1/log-level and
-/v1/failpoints."""
+"""Handlers of a node's reports about itself: /v1/status, /metrics, /v1/recovery, /v1/links, /v1/clients; and of its
+/v1/log-level and /v1/failpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cluster.runtime.failpoints import FailpointError, FailpointSet, PointState
 from cluster.state.recovery_views import RecoveryStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Of the metrics."""
+"""Media type of the metrics."""
 
 
 async def get_status(call: Call) -> NodeStatus:
@@ -102,7 +102,7 @@ class LogLevelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_log_level(call: Call) -> LogLevelView:
-    """How much this node logs."""
+    """The level of this node's log."""
     config = call.port.config
     return LogLevelView(node=config.node.id, level=logs.level(), configured=config.log_output.level)
 

@@ -26,13 +26,13 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     """A half message. What the message itself says is null if it was not read: it is damaged, or long."""
 
     position: int
-    """Where it was first stored; its producer knows it by that."""
+    """Position at which it was first stored; its producer knows it by that."""
     topic: str | None
     """Null: the topic was deleted, and the half message ends with its next check."""
     queue_id: int
     size: int
     checks: int
-    """How often its producer was to be asked."""
+    """Number of times that its producer was to be asked."""
     next_check_ms: int
     """Log time."""
     group: str | None = None

@@ -28,7 +28,7 @@ CONTENT_TYPES: Final = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-"""By the end of a file's name; nothing else is served."""
+"""End of a file's name -> media type; nothing else is served."""
 INDEX: Final = "index.html"
 _HEADERS: Final = {
     "Content-Security-Policy": SECURITY_POLICY,

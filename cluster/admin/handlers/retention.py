@@ -16,7 +16,7 @@ _LOOK_WAIT_S, _APPLY_WAIT_S, _POLL_S = 5.0, 3.0, 0.01
 
 
 async def get_retention(call: Call) -> RetentionView:
-    """Where the log begins for all nodes, which older files this node still has, and what keeps them."""
+    """The beginning of the log for all nodes, the older files that this node still has, and what keeps them."""
     config = call.port.config
     return replace(call.port.retention.view(config.node.id), settings=settings_of(config.retention))
 
@@ -57,7 +57,7 @@ async def run_retention(call: Call) -> RetentionRun:
 
 
 def _plan(node: int, ran: Ran, begins: int) -> RetentionRun:
-    """What would go at once."""
+    """Returns the part of the log that would go at once."""
     decision = ran.decision
     position = max(begins, decision.position) if decision.count else begins
     return RetentionRun(

@@ -26,7 +26,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int
     name: str
-    """Of the write: `query ` and the id of a streaming query, or `write ` and the option writeId."""
+    """Name of the write: `query ` and the id of a streaming query, or `write ` and the option writeId."""
     write: int
     """Its number: the batch id."""
     state: str
@@ -35,7 +35,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     left: int
     """Messages that are neither copied nor removed."""
     bytes: int
-    """Of those."""
+    """Bytes of those messages."""
     opened_ms: int
     staged_ms: int
     """When something was staged last."""
@@ -59,7 +59,7 @@ class WritesView(ReadView, frozen=True, kw_only=True):
     attempts: list[AttemptView]
     """The oldest."""
     committed: list[CommittedView]
-    """In the order of the names."""
+    """The newest committed write of each name, in the order of the names."""
     more: bool
     """There are further attempts or names."""
 
@@ -74,11 +74,11 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteAborted(ChangeView, frozen=True, kw_only=True):
-    """What was staged for the write is discarded; a commit of it is refused."""
+    """The staged messages of the write are discarded; a commit of it is refused."""
 
     attempts: int
     messages: int = 0
-    """That were staged by them."""
+    """Messages that these attempts had staged."""
     dry_run: bool = False
     """Nothing was changed; the entry is the last that is applied."""
 
@@ -101,7 +101,7 @@ class WriteForgotten(ChangeView, frozen=True, kw_only=True):
 
 
 async def list_writes(call: Call) -> WritesView:
-    """What is staged, and the committed writes."""
+    """The staged attempts, and the committed writes."""
     state = call.port.state
     index = state.applied.index
     attempts = list(itertools.islice(state.writes.attempts(), ATTEMPTS_SHOWN + 1))

@@ -31,7 +31,7 @@ class TierScrubRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_tier(call: Call) -> TierView:
-    """What the tier holds according to this node's state, what waits, and on the leader what fails."""
+    """The content of the tier by this node's state, what waits, and on the leader what fails."""
     tier = call.port.config.tier
     return replace(call.port.tier.view(tier.url), stop_grace_ms=tier.stop_grace_ms)
 

@@ -22,7 +22,7 @@ from statemachine.broker_state import BrokerState
 from statemachine.topics import TopicConfig
 
 QUEUES_PER_STEP = 64
-"""Of a topic, whose bounds are looked up in one step."""
+"""Queues of a topic whose bounds are looked up in one step."""
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +206,8 @@ def find_topic(state: BrokerState, name: str) -> TopicConfig:
 
 
 def _check_read_level(wanted: TopicRequest) -> None:
-    """What it may be is checked here alone: to apply, an attribute that is newer than it is only a text."""
+    """Raises ApiError for a level that does not exist. Only this checks it: to apply, an attribute that is newer than
+    the release is only a text."""
     level = (wanted.attributes or {}).get(TIER_READ)
     if level is None:
         return
