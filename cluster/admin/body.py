@@ -83,7 +83,7 @@ def number_of(query: Mapping[str, str], name: str, default: int = 0, most: int =
 
 
 def _whole(value: Any) -> Any:
-    """With 5.0 as 5: to JSON they are the same number."""
+    """Returns the value with 5.0 as 5: to JSON they are the same number."""
     if type(value) is float and value.is_integer():
         return int(value)
     if type(value) is list:

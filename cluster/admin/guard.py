@@ -40,7 +40,7 @@ SLOWEST_BYTES: Final = 64 << 10
 ANSWERS_BYTES_MAX: Final = 64 << 20
 """Bytes of all answers that are being made or sent."""
 HELD_S: Final = 20.0
-"""So long an answer may take while others wait for its room."""
+"""Seconds that an answer may take while others wait for its room."""
 LOOK_EVERY_S: Final = 1.0
 
 
@@ -61,7 +61,7 @@ class Guarded(asyncio.Protocol):
         """A node has passed a request on through it."""
         self.unsent = 0
         self.holds_since_s: float | None = None
-        """Since when it has room for an answer; None if it has none."""
+        """Time since which it has room for an answer; None if it has none."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""

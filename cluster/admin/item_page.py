@@ -50,7 +50,7 @@ class Page:
         return self.add_parts([msgspec.json.encode(view)])
 
     def add_parts(self, parts: list[bytes]) -> bool:
-        """The same, of an item that is encoded already."""
+        """Adds an item that is encoded already; returns True if it is on the page."""
         size = 1 + sum(map(len, parts))
         if self.items and (self.full or size > self.left):
             return False

@@ -151,7 +151,7 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     language: str
     version: int
     silent_ms: int
-    """Since its last heartbeat."""
+    """Milliseconds since its last heartbeat."""
 
 
 class Counted(NamedTuple):
@@ -287,9 +287,9 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes: int
     """Bytes from the client, since it connected."""
     sent_bytes: int
-    """To the client."""
+    """Bytes to the client, since it connected."""
     received_bytes_per_s: float
-    """Since somebody asked before, or since it connected."""
+    """Rate since somebody asked before, or since it connected."""
     sent_bytes_per_s: float
     unsent_bytes: int
     """Answers that the client has not taken yet."""

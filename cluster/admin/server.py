@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_S: Final = 1.0
 OPENS_S: Final = 2.0
-"""So long a request waits for a node that was elected just now: until an entry of its term is applied."""
+"""Seconds that a request waits for a node that was elected just now: until an entry of its term is applied."""
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

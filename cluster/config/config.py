@@ -137,7 +137,7 @@ class LogSection(_Section, frozen=True, kw_only=True):
     segment_size_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)] = 64 << 20
     idle_mark_ms: Milliseconds = 10
     page_cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 256 << 20
-    """So many of the newest bytes stay in the page cache; 0: as many as the operating system likes."""
+    """Bytes of the newest log that stay in the page cache; 0: as many as the operating system likes."""
     slow_append_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 250
     """More than 1 % of appends above it raise the alarm `disk_slow`; 0: never."""
 
@@ -274,7 +274,7 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
             ),
         ),
     ] = 0
-    """Instead of `hours`, unless it is 0."""
+    """Milliseconds, log time; counts instead of `hours` unless it is 0."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
     """Bytes of log that are kept; 0: as many as there are."""
     protect_unconsumed: bool = False
@@ -298,7 +298,7 @@ class RetentionSection(_Section, frozen=True, kw_only=True):
     delete_batch_files: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     """Segments that one TRIM gives up."""
     delete_gap_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 100
-    """Between the removal of one file and the next."""
+    """Pause between the removal of one file and the next."""
 
     @property
     def keep_ms(self) -> int:
@@ -343,14 +343,14 @@ class TierSection(_Section, frozen=True, kw_only=True):
     retention_hours: Annotated[int, msgspec.Meta(ge=0, le=876_000)] = 0
     """Time for which the tier keeps what has left the nodes, log time; 0: for ever."""
     retention_ms: Annotated[int, msgspec.Meta(ge=0, extra=within(1000, 1 << 50, zero=True))] = 0
-    """Instead of `retention_hours`, unless it is 0."""
+    """Milliseconds, log time; counts instead of `retention_hours` unless it is 0."""
     read: Literal["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"] = "NOT_IN_DISK"
     """Which messages pulls read from the tier: those that this node has no more, also those further behind than
     `modes.access_message_in_memory_max_ratio`, or all that the tier has. RocketMQ's tieredStorageLevel."""
     bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 60, zero=True))] = 0
     """Bytes of objects that the tier keeps, as long as older ones have left the nodes; 0: as many as there are."""
     delete_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 60_000
-    """Between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
+    """Time between the entry that says that objects go and their removal: readers end, or learn that they are gone."""
     endpoint: str = ""
     """Address of an S3-compatible store: http://host:port."""
     region: str = ""
@@ -368,7 +368,7 @@ class TierSection(_Section, frozen=True, kw_only=True):
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0, extra=within(64 << 10, 1 << 40, zero=True))] = 0
     """Rate of uploads, on average; 0: no limit."""
     cache_bytes_max: Annotated[int, msgspec.Meta(ge=0, extra=within(1 << 20, 1 << 60, zero=True))] = 1 << 30
-    """On this node's disk, for what is read from the tier; 0: nothing is kept."""
+    """Bytes on this node's disk for what is read from the tier; 0: nothing is kept."""
     cache_dir: str = ""
     """"" for `tier-cache` in the data directory."""
     state_every_ms: Annotated[int, msgspec.Meta(ge=0, le=31_536_000_000)] = 3_600_000

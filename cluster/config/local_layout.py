@@ -82,11 +82,11 @@ class ClusterFile(msgspec.Struct, frozen=True):
         )
 
     def without(self, node_id: int) -> ClusterFile:
-        """The same cluster less one node."""
+        """Returns the same cluster without that node."""
         return msgspec.structs.replace(self, nodes=[node for node in self.nodes if node.id != node_id])
 
     def with_pid(self, node_id: int, pid: int | None) -> ClusterFile:
-        """The same cluster with another process (or none) for one node."""
+        """Returns the same cluster with another process (or none) for one node."""
         nodes = [msgspec.structs.replace(node, pid=pid) if node.id == node_id else node for node in self.nodes]
         return msgspec.structs.replace(self, nodes=nodes)
 

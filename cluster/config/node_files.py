@@ -45,7 +45,7 @@ def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord
 
 
 def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
-    """The same nodes with 4 x count ports in a row from `base_port`."""
+    """Returns the same nodes with 4 x count ports in a row from `base_port`."""
     planned = plan_nodes(nodes[0].home.parent, len(nodes), base_port)
     return [
         replace(ports, id=node.id, log=node.log, replaces=node.replaces)
@@ -69,7 +69,8 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 
 
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
-    """The same for a node that joins: whatever else the file `like` of another node says, this one says too."""
+    """Makes the folder and the file of a node that joins. The file takes over what the file `like` of another node
+    says, except the sections of OWN_SECTIONS."""
     from cluster.config.toml_edits import like_another
 
     write_config(node, nodes)

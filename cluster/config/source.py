@@ -31,7 +31,7 @@ class ConfigError(ValueError):
 
 
 WORD_MAX = 256
-"""So much of a word is compared with known ones."""
+"""Characters of a word that are compared with known ones."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -36,7 +36,8 @@ class Ending(Enum):
 
 
 class MemberChanges:
-    """See the module. Event loop only; every method that changes something works on the leader alone."""
+    """The leader's part in membership changes. Event loop only; every method that changes something works on the leader
+    alone."""
 
     def __init__(
         self,

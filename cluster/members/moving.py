@@ -84,7 +84,7 @@ class Prober(Protocol):
         """Why the node is not at the peer address; "" if it is."""
 
     async def http(self, place: Place) -> str:
-        """The same of its HTTP API."""
+        """Returns why the node's HTTP API is not at its address; "" if it is."""
 
 
 class Group(Protocol):

@@ -31,7 +31,7 @@ HOLD = "removed"
 
 
 class MembersService:
-    """See the module. Event loop only."""
+    """The members in force, as all parts of this node see them. Event loop only."""
 
     def __init__(
         self,

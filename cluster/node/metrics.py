@@ -242,7 +242,7 @@ class NodeMetrics:
         self._loop_lag.set(seconds)
 
     def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Its tasks are counted at each scrape."""
+        """Has the loop's tasks counted at each scrape."""
         self._loop_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def counted(self) -> Counted:

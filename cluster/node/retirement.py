@@ -55,7 +55,7 @@ async def retire(node: Assembly) -> None:
 
 
 class Retirement:
-    """See the module. Lives on the node's loop."""
+    """The steps of an orderly stop. Lives on the node's loop."""
 
     def __init__(self, node: Assembly) -> None:
         self._node = node

@@ -224,7 +224,7 @@ class Inlet(asyncio.Protocol):
         self._header: list[Any] = []
         self._hello = self._challenge = b""
         self._key: bytes | None = None
-        """Once it has named one: the proof is due."""
+        """The key that the peer has named: its proof is due. None before."""
         self.peer: NodeId | None = None
         """The peer's identity, once its handshake was accepted."""
         self.key_id = b""

@@ -41,7 +41,7 @@ class Evidence(NamedTuple):
     heard: bool
     """Something came from the peer since the connections were made."""
     silent_ms: int
-    """Since the last thing that came."""
+    """Milliseconds since the last thing that came."""
     patience_ms: int
     """Silence, or a lack of acknowledgements, above which the link counts as paused."""
     leads: bool
@@ -49,7 +49,7 @@ class Evidence(NamedTuple):
     progress: PeerStatus | None
     """The peer as this node, the leader, sees it; None if this node does not lead."""
     stalled_ms: int
-    """Since an acknowledgement of the peer last moved, or there was nothing to acknowledge."""
+    """Milliseconds since an acknowledgement of the peer last moved, or there was nothing to acknowledge."""
     held: bool
     """Its entries wait for the catch-up quota."""
 

@@ -63,7 +63,7 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
     bulk: bool
     """The connection for entries and forwarded requests is open."""
     silent_ms: int | None
-    """Since something was heard of the peer; None: never."""
+    """Milliseconds since something was heard of the peer; None: never."""
     round_trip_ms: float | None
     """Round trip of the last PING that was answered."""
     match_index: int | None
@@ -104,10 +104,10 @@ class _Record:
         self.reason = ""
         self.since_ms = now_ms
         self.ready_since_ms: int | None = None
-        """Since when it has been READY, given up here and dialled again meanwhile or not; None: it was heard, or the
-        peer closed it."""
+        """Time since which it has been READY, given up here and dialled again meanwhile or not; None: it was heard, or
+        the peer closed it."""
         self.lost_ms: int | None = now_ms
-        """Since when it is not connected both ways; None: it is."""
+        """Time since which it is not connected both ways; None: it is."""
         self.expired = False
         """Its connections were given up here, and nothing was heard of it since."""
         self.made: dict[str, tuple[Link, int]] = {}

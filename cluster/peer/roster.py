@@ -58,7 +58,7 @@ class Refusal(NamedTuple):
 
 
 class Roster:
-    """See the module."""
+    """The nodes that may use the peer port: members, former members and guests."""
 
     def __init__(self, membership: Membership, addresses: Addresses) -> None:
         """`addresses`: where members listen, as far as known."""

@@ -124,7 +124,7 @@ def readable_by_others(path: Path) -> bool:
 
 
 class SecretKeeper:
-    """See the module. Event loop only."""
+    """Moves this node's secret from one state of the module's table to the next. Event loop only."""
 
     def __init__(
         self,

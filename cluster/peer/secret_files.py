@@ -141,7 +141,7 @@ def _holds(keys: Sequence[bytes], wanted: str) -> bool:
 
 
 def add_key(keys: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The same with a new key in front. Raises LocalError while an earlier change is not over."""
+    """Returns the same keys with a new one in front. Raises LocalError while an earlier change is not over."""
     if len(keys) >= KEYS_MAX:
         raise LocalError(
             f"there are {len(keys)} keys already",

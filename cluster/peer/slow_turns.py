@@ -34,7 +34,7 @@ TURNS: Final = 3
 WINDOW_MS: Final = 60_000
 """A leader that had TURNS slow turns within it should not lead."""
 PAUSE_MS: Final = 300_000
-"""Between two such hand-overs of the whole cluster."""
+"""Milliseconds between two such hand-overs of the whole cluster."""
 TOLD_MS: Final = 5_000
 """Milliseconds for which a peer's report about itself counts; three intervals of its PINGs if these are longer."""
 LAG_MAX: Final = 256

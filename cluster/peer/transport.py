@@ -323,7 +323,7 @@ class PeerTransport:
         return [*who, *self._advertised] if self._advertised is not None else who
 
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
-        """The same, with what is needed to prove it."""
+        """Returns the HELLO's header with what is needed to prove it."""
         hello, keyring = self.hello(peer, channel), self.keyring
         if not keyring.keys and not self._level:
             return hello

@@ -48,7 +48,7 @@ _RANGES: dict[str, tuple[Any, int, int]] = {
 """Field of a Raft message, or of an EntryId in it -> its type, its least and largest value."""
 _FLAG = (bool, False, True)
 CONTROL_FRAME_MAX = 64 << 10
-"""The same of the control channel: votes, heartbeats, acknowledgements."""
+"""Largest frame of the control channel: votes, heartbeats, acknowledgements."""
 
 _APPEND_ENTRIES = 18
 """Kind.APPEND_ENTRIES: to name a member of an enum costs a look-up, and this one is named for every message."""
@@ -236,4 +236,4 @@ _BOUNDS: dict[int, tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]] = {
     kind: tuple(zip(*[row[1:] for row in plan], strict=True))  # type: ignore[misc]
     for kind, plan in _PLANS.items()
 }
-"""The same as columns: types, least and greatest."""
+"""The plans as columns: types, least and greatest values."""

@@ -33,7 +33,8 @@ class CallThreads:
         return await done
 
     def begin(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """The same for a call that nobody waits for, and that raises nothing."""
+        """Calls the function on a thread and returns at once; for a call that nobody waits for, and that raises
+        nothing."""
         self._put((asyncio.get_running_loop(), None, lambda: function(*args, **kwargs)))
 
     def _put(self, job: _Job) -> None:

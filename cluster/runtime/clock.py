@@ -31,4 +31,5 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     monotonic_s = staticmethod(time.perf_counter)
-    """See Clock. The function itself: a request is timed without a call of Python's."""
+    """Seconds of the same clock as `monotonic_ms`. The function itself: a request is timed without a call of
+    Python's."""

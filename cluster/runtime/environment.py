@@ -26,7 +26,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Bytes of log applied since the newest checkpoint that make another one due."""
 CHECKPOINT_EVERY_MS = 60_000
-"""Likewise, if anything was applied."""
+"""Milliseconds after which a checkpoint is due if anything was applied."""
 SWEEP_ROWS = 512
 """Rows of the state that one slice of a sweep walks over: about 10 ms of work if all of them go (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
@@ -97,7 +97,7 @@ class Environment:
     append_runner: RunnerFactory | None = None
     """Puts the lane that writes the log where it runs; None: `cluster.replication.append_runner` does."""
     entropy: Callable[[int], bytes] = os.urandom
-    """So many random bytes."""
+    """Returns that number of random bytes."""
     boot_id: Callable[[], bytes] = boot_id
     pid: Callable[[], int] = os.getpid
     memory_bytes: Callable[[], int] = memory_bytes

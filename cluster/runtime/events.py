@@ -121,7 +121,7 @@ class EventLog:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[asyncio.Event]:
-        """An asyncio.Event that is set whenever something is noted; whoever waits clears it."""
+        """Yields an asyncio.Event that is set whenever something is noted; the waiter clears it."""
         watcher = asyncio.Event()
         self._watchers.add(watcher)
         try:

@@ -28,7 +28,7 @@ NEW = WALKED // 4
 """Objects that are made, less those that went, before the collector looks at them. The oldest generation may hold three
 times as many before all of it is looked at, and the new ones."""
 ASIDE_MIN = 1_000_000
-"""So many are set aside, some 100 MB, before all are looked at again."""
+"""Objects that are set aside, some 100 MB, before all are looked at again."""
 LEADER_PATIENCE = 4
 """A leader waits until so many times as much was set aside: it holds up everybody."""
 RARE = 64

@@ -22,7 +22,7 @@ def command(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def background(module: str, *arguments: str) -> tuple[str, ...]:
-    """The same for work that nobody waits for: it lowers its priority before it imports the module."""
+    """Returns the command line for work that nobody waits for: it lowers its priority before it imports the module."""
     return command(__name__, module, *arguments)
 
 

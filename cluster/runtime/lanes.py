@@ -73,12 +73,12 @@ class StartedLane(Generic[JobIn]):
         self._runner = self._make()
 
     def submit(self, job: JobIn) -> None:
-        """See LaneRunner; only between `start` and `close`."""
+        """Queues a job; never blocks. Only between `start` and `close`."""
         assert self._runner is not None
         self._runner.submit(job)
 
     def close(self) -> None:
-        """See LaneRunner; nothing if it was not started."""
+        """Finishes what is queued, then stops; does nothing if the lane was not started."""
         if self._runner is not None:
             self._runner.close()
 

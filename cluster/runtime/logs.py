@@ -69,7 +69,7 @@ class JsonFormatter(logging.Formatter):
         self._node_id = node_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """See the class."""
+        """Returns the record as one JSON object on one line."""
         fields: dict[str, Any] = {
             "time": timestamp(record),
             "level": record.levelname.lower(),

@@ -14,7 +14,7 @@ class Figures(Protocol):
         """The largest delay in the last 10 s."""
 
     def runs_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Its tasks are counted at each scrape."""
+        """Has the loop's tasks counted at each scrape."""
 
 
 class LoopLagSampler:

@@ -99,7 +99,7 @@ def finding(times: float) -> str:
 
 
 def finding_at_start() -> str:
-    """The same for this interpreter, in about 10 ms. Only one that seems slow is measured for longer."""
+    """Returns the warning about this interpreter, in about 10 ms. Only one that seems slow is measured for longer."""
     seems = finding(slowness(RUNS_AT_START))
     return seems and finding(slowness())
 

@@ -49,7 +49,7 @@ class Rates:
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:
-        """The same of messages given."""
+        """Messages given per second, in the same windows."""
         return [self._rate(window_ms, 1) for window_ms in WINDOWS_MS]
 
     def _rate(self, window_ms: int, place: int) -> float:

@@ -70,7 +70,8 @@ class Room:
         return waiter
 
     def close(self) -> None:
-        """Its holder is gone: all in it is given back at once, nobody waits here, and its shares count for nothing."""
+        """Ends the room when its holder is gone: all in it is given back at once, nobody waits here, and its shares
+        count for nothing."""
         self._queue.clear()
         self.waiting = 0
         parent, self.parent, self._tree = self.parent, None, _Tree()

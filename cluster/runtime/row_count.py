@@ -51,7 +51,7 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.r
 
 
 def counted(rows: KV) -> Counted:
-    """The same in this process; `get` and `scan` are all that is asked of `rows`. Raises KVError."""
+    """Counts the rows in this process; needs only `get` and `scan` of `rows`. Raises KVError."""
     row = rows.get(META, keys.APPLIED_KEY)
     mark = NOTHING_APPLIED if row is None else AppliedMark(*keys.APPLIED.unpack(row))
     return Counted(mark, sums.count(rows))

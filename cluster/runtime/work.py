@@ -72,7 +72,7 @@ class Turns:
         self._queue(owner, steps)
 
     def begin_later(self, owner: Hashable, steps: Steps) -> None:
-        """The same in later turns alone: this one is not the owner's."""
+        """Does the work in later turns alone: this turn is not the owner's."""
         self._queue(owner, steps)
 
     async def breathe(self, owner: Hashable) -> None:

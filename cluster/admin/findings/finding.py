@@ -87,7 +87,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool
     """Its HTTP API answered when it was last asked."""
     age_ms: int | None
-    """Since it last answered; None: never."""
+    """Milliseconds since it last answered; None: never."""
 
 
 def node_object(node: int) -> str:

@@ -93,7 +93,7 @@ class GroupWatch:
         yield False
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
-        """Since the group's last commit in that queue; None if this node has seen none."""
+        """Returns the milliseconds since the group's last commit in that queue; None if this node has seen none."""
         seen = self._seen.get(group, {}).get((topic, queue_id))
         return monotonic_ms - seen.since_ms if seen is not None and seen.moved else None
 

@@ -100,7 +100,7 @@ class ConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     """Nothing was changed."""
     version: int
-    """Since then, or now."""
+    """The version that this change made, or the present one if nothing was written."""
     term: int | None
     index: int | None
     """The entry; null if nothing was written."""

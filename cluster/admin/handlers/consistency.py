@@ -44,12 +44,12 @@ async def get_member_consistency(call: Call) -> ConsistencyView:
 
 
 async def get_member_consistency_at(call: Call) -> ConsistencyView:
-    """The same at the requested marker entry."""
+    """A member's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 
 async def get_consistency_at(call: Call) -> ConsistencyView:
-    """The same at the requested marker entry."""
+    """This node's log and the sums of its rows at the requested marker entry."""
     return _view(call.port, _index(call))
 
 

@@ -53,12 +53,12 @@ async def list_events(call: Call) -> EventsView:
 
 
 async def list_member_events(call: Call) -> EventsView:
-    """The same of any member."""
+    """Events of a member, after an id or a time, kept across restarts."""
     return await list_events(call)
 
 
 async def stream_events(call: Call) -> Stream:
-    """The same as server-sent events, and whatever happens from then on; `Last-Event-ID` goes before `since`."""
+    """Events after `since` and all later ones, as server-sent events; `Last-Event-ID` goes before `since`."""
     kind, since = _kind(call.query), call.headers.get(LAST_ID) or call.query.get("since")
     _after([], since)
     if call.port.events.watchers >= STREAMS_MAX:

@@ -44,9 +44,10 @@ class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     """Messages from the committed offset to the end, or all that are kept where there is none; 0 beyond the end."""
     lag_ms: int = 0
-    """Since the oldest message that the group has not committed was stored; 0 without lag."""
+    """Milliseconds since the oldest message that the group has not committed was stored; 0 without lag."""
     committed_age_ms: int | None = None
-    """Since the group's last commit in this queue, as far as the leader has seen it; null if it has seen none."""
+    """Milliseconds since the group's last commit in this queue, as far as the leader has seen it; null if it has seen
+    none."""
     owner: str | None = None
     """The client id that holds the queue's lock or, without one, has the queue by RocketMQ's default strategy."""
 
@@ -59,7 +60,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     members: int
     """Connected consumers, as this node knows them from heartbeats."""
     lag: int
-    """Over all queues the group has committed or subscribes to."""
+    """Lag over all queues that the group has committed or subscribes to."""
     lag_ms: int = 0
     """Lag of the queue with the oldest message that the group has not committed."""
 
@@ -203,7 +204,7 @@ def _offset(
 
 
 async def _age_ms(call: Call, each: QueueLag) -> int:
-    """Since the first message that is not committed was stored."""
+    """Returns the milliseconds since the first message that is not committed was stored."""
     state = call.port.state
     topic = state.topics.get(each.topic)
     if not each.lag or topic is None:

@@ -27,7 +27,7 @@ async def get_status(call: Call) -> NodeStatus:
 
 
 async def get_member_status(call: Call) -> NodeStatus:
-    """The same of any member."""
+    """Role, term, leader, indexes, peers, recovery, limits of a member."""
     return call.port.status()
 
 
@@ -187,7 +187,7 @@ async def list_clients(call: Call) -> Pieces:
 
 
 async def list_member_clients(call: Call) -> Pieces:
-    """The same of any member."""
+    """The clients that are connected to a member."""
     return await list_clients(call)
 
 
@@ -201,5 +201,5 @@ async def disconnect_client(call: Call) -> ClientGone:
 
 
 async def disconnect_member_client(call: Call) -> ClientGone:
-    """The same on any member."""
+    """Closes one connection of a client to a member; a healthy client connects again at once."""
     return await disconnect_client(call)

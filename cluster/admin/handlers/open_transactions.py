@@ -19,7 +19,7 @@ from statemachine.rows.keys import U64_MAX
 TRANSACTIONS_MAX = 100
 """One answer lists so many."""
 READ_BYTES_MAX = 1 << 20
-"""So much of the log is read for one answer: what names a half message is inside it."""
+"""Bytes of the log that are read for one answer: the id and keys of a half message are inside it."""
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):

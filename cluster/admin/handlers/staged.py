@@ -92,7 +92,7 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteForgotten(ChangeView, frozen=True, kw_only=True):
-    """The name may be used anew: whoever writes under it again writes everything again."""
+    """The name may be used anew: a producer that writes under it again writes everything again."""
 
     write: int
     """The newest that was committed."""
