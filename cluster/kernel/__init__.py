@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 VERSION = 6
-"""Of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
+"""Version of the functions in `_native.pyx`, which names it too: a native module of another version is not used."""
 VARIABLE = "RAFTMQ_KERNEL"
 """Environment variable: `python` takes the twins although there is a native module."""
 TWINS: dict[str, Any] = {}

@@ -24,7 +24,7 @@ Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 JSON = 0
 BINARY = 1
 HEADER_BYTES_MAX: Final = 1 << 20
-"""Of a request header: the longest properties take a fifth of it, every byte escaped."""
+"""The longest request header, in bytes: the longest properties take a fifth of it, with every byte escaped."""
 EXT_FIELDS_MAX: Final = 256
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -77,7 +77,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 HEADER_AT = 8
-"""Where the header begins in a frame: behind its length, and a word with how the header is written and its length."""
+"""The place of the header in a frame: behind the frame's length, and a word with the header's encoding and length."""
 
 
 def check_header_size(begun: bytes) -> None:
@@ -244,7 +244,7 @@ class AlikeHeads:
     __slots__ = ("_before", "_behind", "_body_size")
 
     def __init__(self, code: int, body_size: int, *, ext: dict[str, str], remark: str | None) -> None:
-        """See `encode_head`."""
+        """Encodes the head once; the arguments are those of `encode_head`."""
         head = encode_head(code, 0, FLAG_RESPONSE, body_size, ext=ext, remark=remark, language="JAVA")
         # In no text of the header is a quotation mark without a backslash before it, and ext fields are texts.
         before, name, behind = head[HEADER_AT:].partition(b'"opaque":0')
@@ -253,7 +253,7 @@ class AlikeHeads:
         self._body_size = body_size
 
     def head(self, opaque: int) -> bytes:
-        """That of the answer to the request `opaque`."""
+        """The head of the answer to the request `opaque`."""
         header = b"%b%d%b" % (self._before, opaque, self._behind)
         return _PREFIX.pack(4 + len(header) + self._body_size, len(header)) + header
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a client asks. From 700,000 on they are ours: RocketMQ has none there (docs/adr/0068)."""
+    """The codes of requests. Codes from 700,000 on are RaftMQ's own: RocketMQ has none there (docs/adr/0068)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -71,7 +71,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What a client reads; docs/guarantees.md tells which of them mean ok, fail and unknown."""
+    """The codes of answers; docs/guarantees.md tells which of them mean ok, fail and unknown."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -138,7 +138,7 @@ INSTEAD: dict[int, str] = {
     327: "`raftmq node drain --undo` sends producers back",
     352: "201 lists all groups",
 }
-"""What those of these can do that have something in their place."""
+"""The replacements for those codes of REFUSED_NAMES that have one, in words for the client."""
 
 UNKNOWN_REMARK = "[UNKNOWN]"
 """Prefix of the remark of a SYSTEM_ERROR reply when the write was proposed and its fate is not known."""

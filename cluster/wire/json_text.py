@@ -1,4 +1,4 @@
-"""What comes of JSON text from outside that is none, or not what was asked for."""
+"""Errors of decoding text from outside that is not JSON, or is JSON of another shape than expected."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from typing import Final
 import msgspec
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for it: text of a flipped bit may be no UTF-8, and lists may lie in lists without end."""
+"""The exceptions that msgspec raises for such text: a flipped bit may make it invalid UTF-8, and lists may be nested
+without end."""

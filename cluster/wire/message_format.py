@@ -334,7 +334,7 @@ _NUMBERS_MAX = 1 << 63
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says."""
+    """The fields of a handle."""
 
     topic: str
     broker_name: str
@@ -342,16 +342,16 @@ class RecallHandle(NamedTuple):
     """Log time."""
     unique_key: str
     position: int
-    """At which the message was stored."""
+    """The position at which the message was stored."""
 
     def encode(self) -> str:
-        """As clients get it."""
+        """Returns the handle in the form that clients get."""
         text = f"{_VERSION} {self.topic} {self.broker_name} {self.due_ms} {self.unique_key} {self.position}"
         return base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
 
 
 def decode_recall_handle(handle: str) -> RecallHandle:
-    """Raises ValueError if it is not a handle of ours."""
+    """Decodes a handle. Raises ValueError if it is not one of RaftMQ's."""
     try:
         text = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
