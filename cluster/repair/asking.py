@@ -72,7 +72,7 @@ async def end_task(task: asyncio.Task[None] | None) -> None:
 
 
 async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-    """What `peer` answers; one that is busy is asked again for a while. Raises FetchError."""
+    """Returns the answer of `peer`; one that is busy is asked again for a while. Raises FetchError."""
     for _ in range(BUSY_TRIES):
         try:
             return await client.fetch(peer, what, arguments, timeout_ms)
@@ -84,15 +84,15 @@ async def ask(client: Fetches, peer: NodeId, what: str, arguments: list[Any], ti
 
 
 TIMEOUT_MS = 30_000
-"""For one piece, as of a checkpoint."""
+"""Milliseconds for one piece, for example of a checkpoint."""
 
 
 class Build(Protocol):
-    """What takes frames: `raftlog.storage.log_build.LogBuild` and `SegmentBuild`."""
+    """A builder that takes frames: `raftlog.storage.log_build.LogBuild` and `SegmentBuild`."""
 
     @property
     def tail(self) -> LogTail:
-        """After the last whole frame."""
+        """Tail of the log after the last whole frame."""
 
     @property
     def next_position(self) -> int:

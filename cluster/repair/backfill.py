@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 HOLD = "backfill"
 STAGED = "backfill.tmp"
 LOOK_S, LEADERLESS_S = 0.2, 10.0
-"""How often a state that is behind is looked at, and how long it waits for anybody to lead."""
+"""Seconds between two looks at a state that is behind, and seconds without a leader after which this node may
+campaign."""
 ALARM, LOST = "backfill_failing", "older_log_lost"
 ALARM_AFTER = 3
 """Rounds in vain over all peers."""

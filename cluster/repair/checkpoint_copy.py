@@ -23,9 +23,9 @@ from raftlog.types import NodeId
 CountRows = Callable[[Path], Counted]
 """Counts the rows of a checkpoint (`cluster.runtime.row_count`), changing nothing. Raises KVError, ValueError."""
 TIMEOUT_MS = 30_000
-"""For one piece of a file: many may fetch from one giver, which sends no faster than it may."""
+"""Milliseconds for one piece of a file: many may fetch from one giver, which limits its rate."""
 PROVE_MS = 120_000
-"""For a manifest: the peer reads all of the checkpoint first."""
+"""Milliseconds for a manifest: the peer reads all of the checkpoint first."""
 PART = "manifest.part"
 
 
@@ -53,7 +53,7 @@ class CheckpointCopy:
         self._progress = progress
 
     async def manifest(self, peer: NodeId, name: str) -> Manifest:
-        """What the checkpoint is; the peer has compared every file of it before it answers."""
+        """Returns the checkpoint's manifest; the peer has compared every file of it before it answers."""
         answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
         if manifest is None or manifest.name != name:
@@ -64,13 +64,14 @@ class CheckpointCopy:
         return manifest
 
     def bytes_there(self) -> int:
-        """What an earlier attempt left, of whichever checkpoint. Raises OSError."""
+        """Returns the bytes that an earlier attempt left, of whichever checkpoint. Raises OSError."""
         fs, folder = self._fs, self._folder
         names = fs.listdir(folder) if fs.exists(folder) else []
         return sum(_size(fs, folder / name) for name in names)
 
     def begun(self) -> Manifest | None:
-        """What an earlier attempt began to copy, with its `peer`; None if nothing. Raises OSError."""
+        """Returns the manifest that an earlier attempt began to copy, with its `peer`; None if there is none. Raises
+        OSError."""
         part = self._folder / PART
         if not self._fs.exists(part):
             return None
@@ -84,7 +85,7 @@ class CheckpointCopy:
         await self._blocking(self._finish, manifest)
 
     def _prepare(self, manifest: Manifest) -> None:
-        """What is there of another checkpoint goes."""
+        """Removes what is there of another checkpoint, and notes which one is being copied."""
         fs, folder = self._fs, self._folder
         told = manifests.encode(manifest, self._group_id)
         if fs.exists(folder):

@@ -34,7 +34,7 @@ from statemachine.rows.sums import VERSION, RunningSums, Sums
 logger = logging.getLogger(__name__)
 
 SUMS = "sums"
-"""What is fetched: [index] -> [version, {family: sum}]."""
+"""Name of the fetch of a node's sums: [index] -> [version, {family: sum}]."""
 OPEN_WAIT_S = 0.2
 """A new leader's writes wait no longer for the others' sums."""
 ASK_MS = 2000
@@ -44,7 +44,7 @@ MISSING_S, MISSING_S_MAX = 0.001, 0.02
 no writes meanwhile."""
 """A peer that has not applied the index yet is asked again."""
 AGAIN_EVERY_MS = 5000
-"""As long as somebody differs, all are asked again so often."""
+"""Milliseconds after which all are asked again, as long as somebody differs."""
 MISMATCH, FENCED = "digest_mismatch", "fenced"
 
 
@@ -87,7 +87,7 @@ class Consistency:
         repairs.bad_row.add(self.suspect)
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="consistency",
             close=self.close,
@@ -178,7 +178,8 @@ class Consistency:
         return self._compared
 
     def uncompared_ms(self) -> int | None:
-        """For how long rows have changed here that were not compared with the leader's; None if none have."""
+        """Returns the milliseconds for which rows have changed here that were not compared with the leader's; None if
+        none have."""
         since_ms = self._uncompared_since_ms
         return None if since_ms is None else self._clock.monotonic_ms() - since_ms
 
@@ -338,7 +339,7 @@ def encode(digest: Digest) -> bytes:
 
 
 def decode(payload: bytes) -> Digest | None:
-    """What the payload says; None if it says nothing that this version could compare."""
+    """Returns the sums in the payload; None if it has none that this version could compare."""
     if not payload:
         return None
     version, index, sums = msgpack.unpackb(payload)

@@ -14,7 +14,7 @@ SPAN_MAX = 64 << 20
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node's log begins and ends."""
+    """The beginning and the end of a node's log, its commit index and its damage."""
 
     first_index: int
     first_position: int

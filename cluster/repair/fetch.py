@@ -48,11 +48,12 @@ CONNECT_POLL_S = 0.02
 ANSWER_TRIES = 100
 """So often an answer is offered to a peer that cannot be reached; then it is dropped."""
 LOG, TAIL, STATE = "log", "tail", "state"
-"""What can be fetched. `log`: [frame's position, bytes of it to skip, size]. `tail`: []. `state`: see its source."""
+"""Names of what can be fetched, and the arguments. `log`: [frame's position, bytes of it to skip, size]. `tail`: [].
+`state`: see its source."""
 
 
 class Status(IntEnum):
-    """How a request ended. Values are on the wire: never renumber."""
+    """The outcome of a request. Values are on the wire: never renumber."""
 
     OK = 0
     MISSING = 1
@@ -66,7 +67,7 @@ class Status(IntEnum):
 
 
 class Fetched(NamedTuple):
-    """What a source answers."""
+    """The answer of a source."""
 
     fields: list[Any]
     payload: bytes
@@ -101,10 +102,11 @@ class FrameSender(Protocol):
     """The part of a peer transport that is used here."""
 
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
-        """False if the peer cannot be reached now."""
+        """Sends a frame; returns False if the peer cannot be reached now."""
 
     def request_ids(self) -> Iterator[int]:
-        """See PeerTransport."""
+        """Returns the numbers for requests to peers: those of two runs of this node differ
+        (`PeerTransport.request_ids`)."""
 
 
 class StartsTransport(FrameSender, Protocol):
@@ -188,7 +190,7 @@ class TokenBucket:
         self._at = now_s
 
     def set_rate(self, bytes_per_second: int, now_s: float) -> None:
-        """Of the time from now on."""
+        """Sets the rate of the time from now on."""
         self._fill(now_s)
         self._rate = bytes_per_second
 
@@ -312,7 +314,7 @@ class FetchClient:
         self._waiting: dict[int, tuple[NodeId, str, asyncio.Future[Fetched]]] = {}
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-        """What `peer` has under that name. Waits for a connection first if there is none. Raises FetchError."""
+        """Fetches what `peer` has under that name. Waits for a connection first if there is none. Raises FetchError."""
         request_id = next(self._ids)
         answer: asyncio.Future[Fetched] = self._loop.create_future()
         self._waiting[request_id] = peer, what, answer

@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None
     """First byte that differs, None for rows."""
     nodes: dict[int, str]
-    """What each node has there, as a CRC or sum; "" for nothing that can be read."""
+    """Node -> its CRC or sum there; "" for nothing that can be read."""
     damaged: list[int] = []
     """Nodes whose own checksums fail there: they have noticed now, and repair it from the others."""
 
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Rows were compared as of this entry; -1 if they were not."""
     findings: list[Finding]
     unknown: list[str]
-    """What could not be compared, and why."""
+    """The parts that could not be compared, and why."""
 
 
 class Inspection:
@@ -100,7 +100,7 @@ class Inspection:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def _entry(self, index: int) -> EntryView:
-        """From a node that can read it, if one can."""
+        """Returns the entry from a node that can read it, if one can."""
         return max(self._entries(index).values(), key=lambda entry: bool(entry.header_crc))
 
     def _entries(self, index: int) -> dict[int, EntryView]:

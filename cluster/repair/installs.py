@@ -26,7 +26,7 @@ from raftlog.storage.files.fs import FileSystem
 logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
-"""How long the log is kept for a peer after each of its requests."""
+"""Milliseconds for which the log is kept for a peer after each of its requests."""
 
 
 class Installs:
@@ -82,7 +82,7 @@ class Installs:
         )
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="installs",
             start=self.start,
@@ -109,7 +109,7 @@ class Installs:
 
     @property
     def missing_bytes(self) -> int:
-        """Of log that the other nodes have and this one has not."""
+        """Bytes of log that the other nodes have and this one has not."""
         return self._backfill.missing
 
     def log_begins(self) -> int:
@@ -117,7 +117,7 @@ class Installs:
         return self._log.first_position if self._backfill.missing else 0
 
     def view(self) -> InstallView:
-        """For the status."""
+        """Returns the progress of the install, for the node's status."""
         return self.progress.view()
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class LogForward:
     # --- where the two logs part -------------------------------------------------------------------------------------
 
     async def _goes_on(self) -> bool:
-        """Whether the peer's log goes on where this one ends: the usual case, and one frame tells."""
+        """Returns True if the peer's log goes on where this one ends: the usual case, and one frame tells."""
         tail = self._log.tail
         try:
             header = FrameHeader((await self._piece(tail.end_position, 0, HEADER_SIZE)).payload, self._group_id)

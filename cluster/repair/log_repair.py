@@ -211,7 +211,7 @@ class RepairMetrics:
         self._scrub_share.set(percent_per_day)
 
     def damaged(self, size_bytes: int) -> None:
-        """How much is damaged now."""
+        """Shows how many bytes are damaged now."""
         self._damaged.set(size_bytes)
 
     def repaired(self, size_bytes: int) -> None:

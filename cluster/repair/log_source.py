@@ -161,7 +161,7 @@ class _StateSource:
         """The checkpointer was asked for another one."""
 
     def answer(self, arguments: list[Any]) -> Fetched:
-        """See `fetch.Source`."""
+        """Answers one request for a checkpoint of this node (`fetch.Source`)."""
         if self._checkpointer.frozen:
             raise Refused(Status.MISSING, "its own rows are not to be trusted")
         match arguments:

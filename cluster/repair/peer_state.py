@@ -44,7 +44,7 @@ from statemachine.rows.kv import KVError
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5000
-"""For one answer."""
+"""Milliseconds for one answer."""
 ROUNDS = 2
 """Peers are asked again after all that they offered was refused: they may have found out why, and made another."""
 
@@ -100,7 +100,7 @@ class StateFetch:
     # --- what exists -----------------------------------------------------------------------------------------------
 
     async def _offers(self, client: FetchClient, peers: Sequence[NodeId]) -> list[Offer]:
-        """Of all peers, each peer's newest first."""
+        """Returns the offers of all peers, each peer's newest first."""
         listed = await asyncio.gather(*(self._list(client, peer) for peer in peers))
         return [offer for offers in listed for offer in offers]
 

@@ -46,17 +46,17 @@ class _Prober:
         self._transport = transport
 
     async def peer(self, place: Place) -> str:
-        """See Prober."""
+        """Returns why the node is not at the peer address; "" if it is."""
         return await probe(self._transport, place.node, place.node_uuid, (place.host, place.port))
 
     async def http(self, place: Place) -> str:
-        """See Prober."""
+        """Returns why the node's HTTP API is not at its address; "" if it is."""
         cluster_uuid = self._transport.roster.membership.cluster_uuid
         return await probe_http(place.node, place.node_uuid, cluster_uuid, place.admin)
 
 
 def moves_of(members: MembersService, transport: PeerTransport, repairs: Repairs) -> Moves:
-    """What asks the voters for a member at its new address, and answers when a leader asks."""
+    """Returns the service that asks the voters for a member at its new address, and answers when a leader asks."""
 
     async def ask(peer: NodeId, arguments: list[Any]) -> list[Any] | str:
         try:

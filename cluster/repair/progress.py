@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 SAY_EVERY_S = 10.0
 
 Stage = Literal["none", "state", "log", "restart", "backfill"]
-"""What is under way: a peer's checkpoint is copied, then the log up to it, then the node starts again in its process
-and fetches the older segments."""
+"""The stage in progress: a peer's checkpoint is copied, then the log up to it, then the node starts again in its
+process and fetches the older segments."""
 
 
 class InstallView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the status of a node says of its install."""
+    """The install in the status of a node."""
 
     stage: Stage = "none"
     peer: int = 0
-    """Who gives."""
+    """The peer that gives."""
     checkpoint: str = ""
     bytes_done: int = 0
     bytes_total: int = 0
-    """Of this stage."""
+    """Bytes of this stage."""
     attempts: int = 0
-    """How often it was begun."""
+    """Times that the install was begun."""
     last_failure: str = ""
 
 
@@ -84,7 +84,7 @@ class Progress:
         self.begin("none")
 
     def view(self) -> InstallView:
-        """For the status."""
+        """Returns the progress of the install, for the node's status."""
         return InstallView(
             stage=self._stage,
             peer=self._peer,

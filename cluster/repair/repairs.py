@@ -84,7 +84,7 @@ class Repairs:
         """Sent with the finding if the log is sound where a row of the state says otherwise."""
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="repairs",
             start=self.start,
@@ -142,7 +142,7 @@ class Repairs:
         self._ranges.now()
 
     def judge(self) -> None:
-        """Whether this node is fit to lead, now that something about it has changed."""
+        """Decides whether this node is fit to lead, now that something about it has changed."""
         self._raw.hold_campaigns("repair", bool(self.log.damage or self._suspect))
         self._raw.repaired()  # if something was: what waits looks again
         self._wake()
@@ -173,7 +173,7 @@ class Repairs:
             self.client.on_frame(peer, header, payload)
 
     def peer_closed(self, peer: NodeId) -> None:
-        """See FetchClient."""
+        """Fails the requests that this peer has not answered (`FetchClient.peer_closed`)."""
         self.client.peer_closed(peer)
 
     def tick(self, now_ms: int) -> None:

@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
 
 class Needless(Exception):
-    """What was asked for is not needed any more."""
+    """The snapshot that was asked for is not needed any more."""
 
 
 class SnapshotTake:
@@ -89,11 +89,11 @@ class SnapshotTake:
         self._copy = CheckpointCopy(where.fs, where.count_rows, folder, where.group_id, client, blocking, self._came)
         self._mark: AppliedMark | None = None
         self.failures: dict[NodeId, str] = {}
-        """Why a peer's was not taken."""
+        """Peer -> the reason why its snapshot was not taken."""
 
     async def run(self, peers: Sequence[NodeId]) -> Snapshot | None:
-        """From the first of `peers` that has one that proves sound. Raises Needless, and OSError or StorageError if
-        this disk fails."""
+        """Takes the snapshot from the first of `peers` that has one that proves sound. Raises Needless, and OSError or
+        StorageError if this disk fails."""
         self._progress.attempt()
         begun = await self._blocking(self._copy.begun)
         giver = begun.peer if begun is not None else NOBODY
@@ -157,7 +157,8 @@ class SnapshotTake:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     async def _log(self, first: NodeId, peers: Sequence[NodeId], mark: AppliedMark) -> LogBuild:
-        """From the peer that gave the checkpoint, else from another: committed entries have one history."""
+        """Fetches the log from the peer that gave the checkpoint, else from another: committed entries have one
+        history."""
         for peer in (first, *(peer for peer in peers if peer != first)):
             try:
                 return await self._log_from(peer, mark)

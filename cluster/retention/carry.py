@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Raising = Callable[[int], "list[Command] | NodeId"]
-"""See `cluster.broker.services.Services.raising`."""
+"""Returns the commands that must precede one of this level, or the id of a member that has not announced that it can
+apply it (`cluster.broker.services.Services.raising`)."""
 
 
 class _Round:
-    """From one look of retention to the next."""
+    """One round of carrying: a look of retention begins it, and it goes on slice by slice up to `end`."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -77,7 +78,7 @@ class Carrier:
 
     @property
     def busy(self) -> bool:
-        """Whether a round is under way."""
+        """True while a round is in progress."""
         return self._round is not None and self._proposals.open
 
     def carry(self, end: int) -> None:

@@ -13,7 +13,7 @@ from statemachine.tier import TierSegment
 from statemachine.trim import QueueMin, highest
 
 WARN_SHARE = 0.8
-"""Of its time (or of `bytes_max`): a message that has used up so much of it and is not consumed is an alarm."""
+"""Share of a message's time (or of `bytes_max`) after which it raises an alarm if a group has not consumed it."""
 
 
 class Behind(NamedTuple):
@@ -24,15 +24,15 @@ class Behind(NamedTuple):
     topic_id: int
     queue_id: int
     offset: int
-    """The first that is not consumed."""
+    """The first offset that is not consumed."""
     end: int
     position: int
-    """Of that message."""
+    """Position of that message."""
     store_ms: int
 
 
 def behind(state: BrokerState) -> list[Behind]:
-    """Every such queue of every group that has committed an offset: a seek each. Any thread."""
+    """Returns every such queue of every group that has committed an offset: a seek each. Any thread."""
     found = []
     for group in state.groups:
         for topic_id, queue_id, committed in state.offsets_of_group(group):
@@ -50,7 +50,8 @@ def behind(state: BrokerState) -> list[Behind]:
 
 
 def floor(rows: list[Behind]) -> Floor | None:
-    """Where the oldest message begins that some group has not consumed."""
+    """Returns the position of the oldest message that some group has not consumed, and the reason; None if there is
+    none."""
     oldest = min(rows, key=lambda row: row.position, default=None)
     if oldest is None:
         return None

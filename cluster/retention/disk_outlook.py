@@ -27,16 +27,16 @@ SLOW = "disk_slow"
 """Keys of the alarms."""
 
 SAMPLES_PER_RATE = 10
-"""In `retention.disk_rate_ms`, the shortest observation of a rate: a burst does not predict the next hours."""
+"""Samples in `retention.disk_rate_ms`, the shortest observation of a rate: a burst does not predict the next hours."""
 SAMPLES = 6 * SAMPLES_PER_RATE + 1
-"""By default one each minute, an hour of them."""
+"""Samples that are kept: by default one each minute, an hour of them."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
 """Percentage points below the line at which a disk no longer counts as filling."""
 
 SLICE_MS = 5_000
 SLICES = 12
-"""A minute, which moves on by slices."""
+"""Slices in the window: they make a minute, which moves on by slices."""
 SLOW_MIN = 3
 """Minimum of slow appends: a single slow one does not make a slow disk."""
 
@@ -51,7 +51,8 @@ class Filling:
         self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES)
         self._why = ""
         self.full_in_ms: int | None = None
-        """Until sends are refused, at the present rate; None while the disk is not filling up or that is not known."""
+        """Milliseconds until sends are refused, at the present rate; None while the disk is not filling up or that is
+        not known."""
 
     def reload(self, limits: RetentionSection) -> None:
         """Other limits from now on."""
@@ -110,11 +111,11 @@ class SlowAppends:
         self._counted = 0
         """Appends until the last slice ended."""
         self._slow = self._slowish = 0
-        """Of those since: above the bound, and above half of it."""
+        """Appends since then: above the bound, and above half of it."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
-        """Above the bound since the start."""
+        """Appends above the bound since the start."""
 
     def note(self, seconds: float) -> bool:
         """An append took this long; returns whether that is slow. Needed only above `suspect_s`."""

@@ -43,14 +43,14 @@ RESUME_POINTS = 2
 RESERVE_BYTES_MAX = 512 << 20
 """The reserve is half of what lies above the line, and at most this."""
 OPENING_BYTES = 64 << 20
-"""What opening may write at once: RocksDB brings its buffers to disk."""
+"""Bytes that opening may write at once: RocksDB brings its buffers to disk."""
 FULL = "disk_full"
 PARKED = "log_waits_for_space"
 """Keys of the alarms."""
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether it is nothing but a lack of space."""
+    """Returns True if the error is nothing but a lack of space."""
     return isinstance(error, DiskFullError | KVFullError)
 
 
@@ -86,7 +86,8 @@ class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     parkings: int
     """Times that the log began to wait since the start."""
     full_in_s: int | None = None
-    """Until sends are refused at the rate of the last hour; None if the disk does not fill up, or is not known to."""
+    """Seconds until sends are refused at the rate of the last hour; None if the disk does not fill up, or is not known
+    to."""
     slow_appends: int = 0
     """Appends that took longer than `log.slow_append_ms` since the start."""
 
@@ -130,7 +131,7 @@ class DiskSpace:
         self._free = self._total = 0
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="disk",
             tick=self.tick,
@@ -211,7 +212,7 @@ class DiskSpace:
         self.look()
 
     def view(self) -> DiskView:
-        """For the status."""
+        """Returns the state of the disk, for the node's status."""
         return DiskView(
             used_percent=round(self._used, 1),
             free_bytes=self._free,

@@ -38,7 +38,7 @@ class Ask(NamedTuple):
     """Log time."""
     hour: int
     freed_bytes: int
-    """Of files that are given up already and still there."""
+    """Bytes of files that are given up already and still there."""
     asked: bool
     consumers: bool
     """Look for groups that are about to lose messages."""
@@ -51,13 +51,13 @@ class Remove(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What retention would do if no message waited in what it wants gone."""
+    """The cut that retention would make if no message waited in what it wants gone."""
 
     position: int
-    """Where the log would begin."""
+    """Position at which the log would begin."""
     carry_below: int
-    """What lies below is to be carried: on a disk that is full one segment at a time, so that each frees space before
-    the next one takes some."""
+    """Messages that wait below this position are to be carried: on a disk that is full one segment at a time, so that
+    each frees space before the next one takes some."""
     dense: bool
     """More than half of the log waits: to carry it would write more than it frees."""
     reason: str
@@ -70,7 +70,7 @@ class Survey(NamedTuple):
     checkpoint_index: int
     """Applied index of the checkpoint that counts: a state made from it knows the TRIMs up to there. -1 for none."""
     newest_index: int
-    """Of the newest checkpoint."""
+    """Applied index of the newest checkpoint."""
     decision: Decision | None
     """None on a node that does not lead."""
     queues: list[QueueMin]
@@ -120,7 +120,7 @@ class RetentionLane:
         self._tier = tier
         self._longer = policy.KeptLonger(state)
         self._earlier_at: policy.Place | None = None
-        """Where the next look for what goes earlier than the rest begins."""
+        """Place at which the next look for messages that go earlier than the rest begins."""
         self._verified = ""
         """The newest checkpoint, if it was read and found sound."""
 
@@ -245,7 +245,7 @@ class RetentionLane:
         return found._replace(decision=decision, queues=queues, unread=unread, warning=warning)
 
     def _warning(self, job: Ask, rows: list[consumers.Behind], log_end: int) -> str:
-        """Of messages that are lost to their groups soon: an eviction loses none."""
+        """Returns the alarm's text about messages that are lost to their groups soon: an eviction loses none."""
         if self._tier is not None and self._tier.evict:
             return consumers.warning_in_tier(self._state, self._tier, self._rules, job.now_ms)
         return consumers.warning(rows, self._rules, job.now_ms, log_end)

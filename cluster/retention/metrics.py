@@ -53,13 +53,13 @@ class RetentionMetrics:
         self._carried_bytes = Counter("raftmq_carried_bytes", "Stored bytes of these messages", registry=registry)
 
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
-        """What pins the log, as of the last look."""
+        """Shows what pins the log, as of the last look."""
         self._pinned_position.set(position)
         self._pinned_age.set(age_ms / 1000)
         self._held.set(held_bytes)
 
     def carried(self, messages: int, size_bytes: int) -> None:
-        """So many messages that wait are stored further on now."""
+        """Counts waiting messages that were stored again further on."""
         self._carried.inc(messages)
         self._carried_bytes.inc(size_bytes)
 

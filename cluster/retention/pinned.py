@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES, SLICE_ROWS = 128 << 10, 64
-"""Of what is carried at once; one more row may pass the bytes."""
+"""Bytes and rows that are carried at once; one more row may pass the bytes."""
 HEAD_BYTES = 76
-"""Of a stored message: less than the shortest one has, and enough to hold the store time of any."""
+"""Bytes at the head of a stored message: less than the shortest one has, and enough to hold the store time of any."""
 
 
 class Gather(NamedTuple):
@@ -40,7 +40,7 @@ class PinnedRow(NamedTuple):
     """A row of messages that wait, and the messages as they are stored."""
 
     kind: RowKind
-    """Of the run that carries it."""
+    """Kind of the run that carries it."""
     name: int
     topic_id: int
     queue_id: int
@@ -48,7 +48,7 @@ class PinnedRow(NamedTuple):
     tag_hashes: tuple[int, ...]
     """Zero for half messages: nothing asks for it before they are copied."""
     drop: Command
-    """What ends the row if its topic is gone."""
+    """The command that ends the row if its topic is gone."""
 
 
 class Slice(NamedTuple):
@@ -56,7 +56,7 @@ class Slice(NamedTuple):
 
     rows: list[PinnedRow]
     next_position: int
-    """Where the next one begins; `end` or above if there is none."""
+    """Position at which the next slice begins; `end` or above if there is none."""
     damaged: list[QueueItem]
     """Messages that cannot be read intact: their rows are not among `rows`."""
 

@@ -48,11 +48,12 @@ class DiskFact(NamedTuple):
 
     @property
     def percent_now(self) -> float:
-        """How full it is."""
+        """Used share of the disk now, in per cent."""
         return self._replace(freed_bytes=0).percent()
 
     def percent(self, freed_bytes: int = 0) -> float:
-        """How full it will be, with `freed_bytes` more given up; 0 for a disk that says nothing of itself."""
+        """Returns the used share of the disk in per cent with `freed_bytes` more given up; 0 for a disk that says
+        nothing of itself."""
         if self.total_bytes <= 0:
             return 0.0
         return 100 * max(0, self.used_bytes - self.freed_bytes - freed_bytes) / self.total_bytes
@@ -62,12 +63,12 @@ UNKNOWN_DISK = DiskFact(0, 0)
 
 
 class Facts(NamedTuple):
-    """What is decided from."""
+    """The input of `decide`, beside the rules."""
 
     now_ms: int
     """Log time."""
     hour: int
-    """Of the day, where the leader is."""
+    """Hour of the day at the leader."""
     end: int
     """Position where the log ends."""
     segments: Sequence[SegmentFact]
@@ -75,26 +76,26 @@ class Facts(NamedTuple):
     disk: DiskFact = UNKNOWN_DISK
     floors: Sequence[Floor] = ()
     kept_longer: Floor | None = None
-    """From where on a topic keeps messages longer than the others."""
+    """Position from which on a topic keeps messages longer than the others."""
     asked: bool = False
     """A person wants what has expired gone now."""
 
 
 class Decision(NamedTuple):
-    """Where the log is to begin; `count` segments go."""
+    """The position at which the log is to begin; `count` segments go."""
 
     position: int
     first_index: int
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """What stands in the way of more; "" if there is no reason for more."""
+    """The obstacle to giving up more; "" if there is no reason for more."""
     more: bool = False
     """There is more to give up, at once."""
 
 
 def decide(facts: Facts, rules: RetentionSection) -> Decision:
-    """What to give up now: nothing if `count` is 0."""
+    """Returns what to give up now: nothing if `count` is 0."""
     position = facts.segments[0].base if facts.segments else facts.end
     going: list[SegmentFact] = []
     reasons: list[str] = []
@@ -154,22 +155,22 @@ PAGE_TOPICS = 512
 
 
 class Place(NamedTuple):
-    """Where a look begins."""
+    """The queue at which a look begins."""
 
     topic: str
     queue_id: int
 
 
 class Earlier(NamedTuple):
-    """What one look found."""
+    """The findings of one look."""
 
     queues: list[QueueMin]
     at: Place | None
-    """Where the next look begins; None: at the first topic."""
+    """Place at which the next look begins; None: at the first topic."""
 
 
 class KeptLonger:
-    """What topics with a longer time hold back. One lane.
+    """Finds the messages that topics with a longer time hold back. One lane.
 
     A look asks for a row or two of each of their queues. So it remembers which topic held the log last: as long as that
     one does, no other is asked."""

@@ -39,19 +39,19 @@ logger = logging.getLogger(__name__)
 AGAIN_MS = 120_000
 """A file that could not be removed is tried again after this long (RocketMQ: destroyMapedFileIntervalForcibly)."""
 CONSUMERS_EVERY_MS = 60_000
-"""How often to search for groups that are about to lose messages."""
+"""Milliseconds between two searches for groups that are about to lose messages."""
 OLDER = "the older checkpoint"
 UNREAD, FILES = "unconsumed_messages_expire", "trimmed_files_left"
 
 
 class Ran(NamedTuple):
-    """What came of `Retention.run`."""
+    """The outcome of `Retention.run`."""
 
     decision: Decision
     entry: EntryId | None
     """The TRIM that was proposed; None if there was nothing to give up, or it could not be proposed."""
     queues: int = 0
-    """Of topics with a shorter time of their own: so many of them lose messages besides."""
+    """Queues of topics with a shorter time of their own: so many of them lose messages besides."""
 
 
 class Retention:
@@ -119,7 +119,7 @@ class Retention:
         self._blocked = ""
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="retention",
             start=self.start,
@@ -134,8 +134,8 @@ class Retention:
         self.reload_tier(config.tier)
 
     def reload_tier(self, section: TierSection) -> None:
-        """Whether what is given up stays in the tier, and for how long, from the next TRIM on; without a tier it never
-        does."""
+        """Takes new limits: they tell if log that is given up stays in the tier, and for how long, from the next TRIM
+        on. Without a tier it never does."""
         self._evicts = section.evict and self._tiered
         self._lane.reload_tier(section)
 
@@ -190,7 +190,8 @@ class Retention:
         self._ask(hour, asked=bool(self._answering), consumers=consumers)
 
     def _look_only(self) -> None:
-        """For those who want to know what would go. The regular look comes at its own time."""
+        """Looks without giving anything up, for callers who want to know what would go. The regular look comes at its
+        own time."""
         self._looking = self._rehearses = True
         self._answering, self._asked_first = self._asked_first, []
         self._ask(0, asked=True, consumers=False)
@@ -201,7 +202,7 @@ class Retention:
         self._runner.submit(Ask(leads, now, hour, self._freed_bytes(), asked, consumers))
 
     def _freed_bytes(self) -> int:
-        """Of log that is given up and still on this node's disk."""
+        """Returns the bytes of log that is given up and still on this node's disk."""
         return max(0, self._state.trim_position - self._log.first_position) + len(self._files) * self._log.segment_size
 
     def _on_done(self, done: list[Survey | Removed | Slice]) -> None:
@@ -293,8 +294,8 @@ class Retention:
         return entry
 
     def _wanted(self, found: Survey, decision: Decision) -> Trim:
-        """What is to be proposed. An EVICT names no queues: those whose topics keep messages for a shorter time lose
-        theirs at the next look, for everybody."""
+        """Returns the TRIM to propose. An EVICT names no queues: those whose topics keep messages for a shorter time
+        lose theirs at the next look, for everybody."""
         state = self._state
         reason = decision.reason or "age of topics"
         if not decision.count or decision.position <= state.trim_position:
@@ -305,8 +306,8 @@ class Retention:
 
     @property
     def expired_in_tier(self) -> TierDecision | None:
-        """What the tier is to keep no longer, as of the last look; None if nothing, while a TRIM is under way, or on a
-        node that does not lead."""
+        """The cut after which the tier keeps less, as of the last look; None if nothing goes, while a TRIM is under
+        way, or on a node that does not lead."""
         ready = self._found is not None and self._leads() and self._settled()
         return self._found.tier if self._found is not None and ready else None
 
@@ -374,7 +375,8 @@ class Retention:
             self._wake()
 
     def _known_to(self, index: int) -> int:
-        """Where the log begins for a state that has applied everything up to `index`; not above the truth."""
+        """Returns the position at which the log begins for a state that has applied everything up to `index`; never
+        above the true one."""
         known = [mark for mark in self._marks if mark.index <= index]
         if known:
             self._marks = [known[-1], *[mark for mark in self._marks if mark.index > index]]
@@ -428,7 +430,7 @@ class Retention:
             self._metrics.pinned(pin.position, age_ms, self._held_bytes())
 
     def _held_bytes(self) -> int:
-        """Of log that retention would remove, as of the last look, if no message waited there."""
+        """Returns the bytes of log that retention would remove, as of the last look, if no message waited there."""
         found = self._found
         if found is None or found.held is None or found.decision is None or not self._leads():
             return 0
@@ -443,7 +445,7 @@ class Retention:
         return self._carrier.why_not if self._carrier is not None else ""
 
     def view(self, node: int) -> RetentionView:
-        """Where the log begins, what holds it there, which files are left."""
+        """Shows where the log begins, what holds it there, and which files are left."""
         state, log, rules, mark = self._state, self._log, self._rules, self._state.trim_mark
         files, size = self._left()
         decision = self._found.decision if self._found else None

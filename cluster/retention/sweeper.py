@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Raising = Callable[[int], "list[Command] | NodeId"]
-"""See `cluster.broker.services.Services.raising`."""
+"""Returns the commands that must precede one of this level, or the id of a member that has not announced that it can
+apply it (`cluster.broker.services.Services.raising`)."""
 
 
 class Sweeper:

@@ -1,4 +1,4 @@
-"""What goes from the tier for good: a pure function of the tier's rows and the configuration (docs/adr/0066).
+"""Decides what goes from the tier for good: a pure function of the tier's rows and the configuration (docs/adr/0066).
 
 `[retention]` says how long the nodes keep messages, `[tier]` how long the tier keeps what has left them. So only
 segments that were evicted can go, oldest first, as long as there is a reason for the next one:
@@ -21,33 +21,35 @@ if TYPE_CHECKING:
 
 
 class TierFacts(NamedTuple):
-    """What is decided from."""
+    """The input of `decide`, beside the configuration."""
 
     now_ms: int
     """Log time."""
     begins: int
     """Position where the log of the nodes begins."""
     segments: Sequence[TierSegment]
-    """In the tier, lowest first, without those that nobody keeps any more."""
+    """Rows of the tier, lowest first, without those that nobody keeps any more."""
     keep_ms: int
-    """How long at least, because a topic wants it; 0: for ever."""
+    """Milliseconds for which segments stay at least: the time of the tier, or a longer one that a topic wants; 0: for
+    ever."""
     unconsumed: str = ""
-    """What is to be kept for a group that has not consumed it; "" if nothing is."""
+    """The sentence about a group for which messages are to be kept, because it has not consumed them; "" if there is
+    none."""
 
 
 class TierDecision(NamedTuple):
-    """What is kept is to begin at `position`, with the entry `first_index`; `count` segments go."""
+    """A cut of the tier: what is kept is to begin at `position`, with the entry `first_index`; `count` segments go."""
 
     position: int
     first_index: int
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """What stands in the way of more; "" if there is no reason for more."""
+    """The obstacle to giving up more; "" if there is no reason for more."""
 
 
 def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:
-    """What goes now; None if there is no reason for anything."""
+    """Returns what goes now; None if there is no reason for anything."""
     left = sum(row.stored_bytes for row in facts.segments)
     going: list[TierSegment] = []
     reasons: list[str] = []
@@ -81,8 +83,8 @@ def _reason(row: TierSegment, left: int, facts: TierFacts, section: TierSection)
 
 
 def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_unconsumed: bool) -> TierFacts:
-    """As the node knows them. Any thread; without a limit in `section`, or without evicted messages, it reads nothing
-    more."""
+    """Returns the facts as the node knows them. Any thread; without a limit in `section`, or without evicted messages,
+    it reads nothing more."""
     begins = state.trim_position
     rows = state.kept_segments
     if state.kept.position >= begins or not (section.keep_ms or section.bytes_max):
@@ -108,8 +110,8 @@ def _keep_ms(state: BrokerState, keep_ms: int) -> int:
 
 
 def _unconsumed(state: BrokerState) -> str:
-    """Where a group is that has yet to consume what the nodes have no more: the position of its message is known to
-    nobody here, so all of the tier waits."""
+    """Names a group that has yet to consume what the nodes have no more; "" if there is none. Nobody here knows the
+    position of its message, so all of the tier waits."""
     for group in state.groups:
         for topic_id, queue_id, offset in state.offsets_of_group(group):
             topic = state.topics_by_id.get(topic_id)

@@ -1,4 +1,4 @@
-"""What a node tells of its retention: structs of the HTTP API under /v1/retention, and whether nodes agree."""
+"""Structs of the HTTP API under /v1/retention: a node's view of its retention, and whether nodes agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_ms: int | None
     """Its log time."""
     first_position: int
-    """Where this node's files begin."""
+    """Position at which this node's files begin."""
     first_index: int
     end_position: int
     files_left: int
@@ -47,8 +47,8 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     sweeping: bool = False
     """A TRIM is being carried out, slice by slice: the log begins further on once it is."""
     pinned_position: int | None = None
-    """Of the lowest message that waits for its time or its transaction; null if none does. The log is kept from there
-    on."""
+    """Position of the lowest message that waits for its time or its transaction; null if none does. The log is kept
+    from there on."""
     pinned_since_ms: int | None = None
     """When that message was stored; null if none waits or it cannot be read."""
     pinned_timers: int = 0
@@ -56,9 +56,9 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     pinned_halves: int = 0
     """Messages whose transaction is open."""
     pinned_message_bytes: int = 0
-    """Of both."""
+    """Stored bytes of both."""
     pinned_log_bytes: int = 0
-    """On the leader: of log that retention would remove if none of them lay there."""
+    """On the leader: bytes of log that retention would remove if none of them lay there."""
     carrying: bool = False
     """On the leader: they are being stored further on (docs/adr/0054)."""
     carry_held_by: str = ""
@@ -82,20 +82,20 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     term: int | None
     index: int | None
-    """Of the TRIM, which is applied; null if there was nothing to give up."""
+    """Index of the TRIM, which is applied; null if there was nothing to give up."""
     segments: int
-    """So many go now; more follow by themselves if one TRIM does not take them all."""
+    """Segments that go now; more follow by themselves if one TRIM does not take them all."""
     position: int
-    """Where the log begins then, or now if `sweeping`."""
+    """Position at which the log begins then, or now if `sweeping`."""
     sweeping: bool = False
     """Not all of its slices are applied yet."""
     reason: str
     held_by: str
-    """What stands in the way of more."""
+    """The obstacle to giving up more."""
     bytes: int = 0
-    """Of log that go, or would."""
+    """Bytes of log that go, or would."""
     queues: int = 0
-    """Of topics with a shorter time of their own: so many lose messages besides, or would."""
+    """Queues of topics with a shorter time of their own: so many lose messages besides, or would."""
     dry_run: bool = False
     """Nothing was changed; `position` is where the log would begin."""
 
