@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from statemachine.rows.kv import KV
 
 SPARE_BYTES = 1 << 20
-"""For the manifest and the directories."""
+"""Bytes for the manifest and the directories."""
 TABLE = ".sst"
 """Ends the name of a RocksDB file that is never written again."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node tells the process that makes the backup."""
+    """The node's request to the process that makes the backup."""
 
     data: str
     """The node's directory."""
@@ -55,12 +55,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cluster_name: str
     broker_name: str
     keep: int | None = None
-    """How many backups of the cluster stay in `to`; all without."""
+    """Number of the cluster's backups that stay in `to`; all without."""
     copy_all: bool = False
     """Hard-links nothing: a bad block of the node's disk is then not the backup's too."""
     versions: dict[str, str] = {}
     store: TierSection | None = None
-    """How to reach the store, if `to` is a URL."""
+    """The settings with which the store is reached, if `to` is a URL."""
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ def create(
 
 
 def _look_at(request: Request) -> _Source:
-    """What is to be backed up. Only reads."""
+    """Returns the source of the backup. Only reads."""
     data = Path(request.data)
     try:
         identity = identities.decode((data / layout.IDENTITY).read_bytes(), data / layout.IDENTITY)
@@ -180,7 +180,7 @@ def _make_target(target: Path, data: Path | None) -> None:
 
 
 MADE_BY_UP = ("raftmq.toml", f"data/{layout.IDENTITY}")
-"""What the folder has in which `raftmq up` keeps a node."""
+"""Files in the folder in which `raftmq up` keeps a node."""
 
 
 def _other_node(path: Path, data: Path) -> Path | None:

@@ -86,7 +86,8 @@ def checksum(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
 
 
 def drop_cache(fd: int) -> None:
-    """What is read next comes from the disk: reading back what is still in memory would prove nothing."""
+    """Drops the file from the page cache, so that the next read comes from the disk: reading back what is still in
+    memory would prove nothing."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -32,10 +32,10 @@ Stage = Callable[[str], None]
 
 
 class Wish(NamedTuple):
-    """What is to be restored."""
+    """The restore that is wanted."""
 
     url: str
-    """Of the tier."""
+    """URL of the tier."""
     target: Target = Target()
     cluster_id: str | None = None
     """None: the only one there."""
@@ -49,7 +49,7 @@ class Rebuilt(NamedTuple):
     path: Path
     manifest: Manifest
     began: str
-    """What its rows began with."""
+    """The copy of the state, or the backup, that its rows began with; for people."""
     known_index: int
     """The cluster had applied at least this entry."""
 

@@ -47,7 +47,7 @@ class SegmentRecord(msgspec.Struct, frozen=True):
     last_header_crc: int
     """Equal ones at an index mean equal logs up to there."""
     crc32c: int
-    """Of the frames."""
+    """CRC-32C of the frames."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The cut, likewise the next four."""
     term: int
     position: int
-    """Where the log ends: the position after entry `index`."""
+    """End of the log: the position after entry `index`."""
     header_crc: int
     timestamp_ms: int
     segment_size: int
@@ -90,7 +90,7 @@ class _Schema(msgspec.Struct):
 class _Envelope(msgspec.Struct):
     schema: int
     crc32c: int
-    """Of the very bytes of `backup`."""
+    """CRC-32C of the very bytes of `backup`."""
     backup: msgspec.Raw
 
 

@@ -72,13 +72,13 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OffsetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     group: NewGroup
     topic: NewTopic
     queue_id: QueueId
     offset: Unsigned63
-    """The next one it wants."""
+    """The next offset that the group wants."""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def export(state: BrokerState, cluster_uuid: str) -> Metadata:
-    """What the state holds. Entries that are applied meanwhile may show in a part of it."""
+    """Returns the metadata that the state holds. Entries that are applied meanwhile may show in a part of it."""
     applied = state.applied.index
     topics = sorted(state.topics.values(), key=lambda topic: topic.name)
     groups = sorted(state.groups.values(), key=lambda group: group.name)
@@ -164,7 +164,7 @@ class Change(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an import would do."""
+    """The changes that an import would make."""
 
     topics: list[TopicRecord]
     groups: list[GroupRecord]

@@ -51,15 +51,16 @@ from raftlog.storage.files import layout
 BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"
 STAGING = "backup-staging.tmp"
-"""In DATA/checkpoints while a backup to a URL is made; means nothing afterwards."""
+"""A folder in DATA/checkpoints while a backup to a URL is made; means nothing afterwards."""
 CALL_S, CALLS_TOTAL_S = 60.0, 120.0
-"""How long one attempt of a call may take, besides what its size allows; no attempt begins later than that."""
+"""Seconds that one attempt of a call may take, besides what its size allows; and seconds after which no attempt
+begins."""
 
 T = TypeVar("T")
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What `backups/<name>.json` says."""
+    """The content of `backups/<name>.json`."""
 
     backup: Manifest
     files: list[StoredFile]
@@ -67,12 +68,12 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_url(target: str) -> bool:
-    """Whether a backup target is a store rather than a directory."""
+    """Returns True if a backup target is a store rather than a directory."""
     return "://" in target
 
 
 def is_store(url: str) -> bool:
-    """Whether the URL can be one of a store: that of a bucket alone has no name to cut off."""
+    """Returns True if the URL can be one of a store: that of a bucket alone has no name to cut off."""
     try:
         check_url(url)
     except LocalError:
@@ -106,7 +107,7 @@ def run(url: str, work: Coroutine[Any, Any, T]) -> T:
 
 
 def store_error(url: str, error: Exception) -> LocalError:
-    """For a person."""
+    """Returns the error as a person is told it."""
     if isinstance(error, StoreError):
         return LocalError(f"the store {url} failed", error.what, error.fix or "look at the store, then try again")
     return LocalError(
@@ -121,7 +122,7 @@ def store_error(url: str, error: Exception) -> LocalError:
 
 
 def create_remote(request: Request, on_stage: Callable[[str], None] = lambda stage: None) -> Made:
-    """As `create.create`, for a `request.to` that is a URL. Raises LocalError."""
+    """Makes a backup as `create.create` does, for a `request.to` that is a URL. Raises LocalError."""
     staging = Path(request.data) / layout.CHECKPOINTS / STAGING
     files.remove_tree(staging)
     try:
@@ -216,7 +217,7 @@ async def _describe(store: ObjectStore, name: str) -> Description:
 
 
 def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
-    """As `files.backups_in`, of a store. Raises LocalError."""
+    """Lists the backups of a store as `files.backups_in` lists those of a directory. Raises LocalError."""
 
     async def work() -> tuple[list[Manifest], list[str]]:
         async with opened(url, None) as store:
@@ -227,7 +228,7 @@ def backups_at(url: str) -> tuple[list[Manifest], list[str]]:
 
 
 def is_backup_at(source: str) -> bool:
-    """Whether URL/NAME is a backup, rather than a URL with backups. Raises LocalError."""
+    """Returns True if URL/NAME is a backup, rather than a URL with backups. Raises LocalError."""
     url, name = split(source)
 
     async def work() -> bool:

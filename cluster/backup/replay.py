@@ -43,11 +43,11 @@ class Target(NamedTuple):
     time_ms: int | None = None
 
     def passed_by(self, entry: Entry) -> bool:
-        """Whether the entry lies behind the target."""
+        """Returns True if the entry lies behind the target."""
         return self.is_below(entry.index, entry.timestamp_ms)
 
     def is_below(self, index: int, timestamp_ms: int) -> bool:
-        """Whether the target lies below this entry."""
+        """Returns True if the target lies below this entry."""
         return (self.index is not None and index > self.index) or (
             self.time_ms is not None and timestamp_ms > self.time_ms
         )
@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup's manifest says of the cluster."""
+    """Facts of the cluster in a backup's manifest."""
 
     cluster_uuid: str
     cluster_name: str

@@ -220,7 +220,7 @@ class _Cluster:
             raise OSError(errno.EIO, "the backup changed while it was read", str(source))
 
     def _begin_log(self, first: SegmentRecord, data: Path) -> None:
-        """What a log that begins above GENESIS needs to be whole."""
+        """Writes the files that a log that begins above GENESIS needs to be whole."""
         genesis = genesis_of(self._manifest)
         if first.base_position > 0 and genesis is not None:  # `verify` has seen that it is there
             group_id, name = self._manifest.group_id, layout.segment_name(first.base_position)

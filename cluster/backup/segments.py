@@ -25,7 +25,7 @@ class Part(NamedTuple):
     header: SegmentHeader
     end_position: int
     last_header_crc: int
-    """Of the frame that ends at `end_position`."""
+    """Header CRC of the frame that ends at `end_position`."""
     whole: bool
     """Sealed, and all of it lies below the cut."""
 
@@ -53,7 +53,8 @@ def parts_below(log: Path, end_position: int, header_crc: int, group_id: int) ->
 
 
 def bases_of(log: Path, group_id: int) -> list[int]:
-    """Where the log's files begin, ascending; those that a trim gave up and has not removed yet are none of them."""
+    """Returns the positions at which the log's files begin, ascending, without those that a trim gave up and has not
+    removed yet."""
     floor = log_first.load(OsFileSystem(), log, group_id) or EMPTY_TAIL
     bases = layout.segment_bases([path.name for path in log.iterdir()])
     return [base for base in bases if base >= floor.end_position]

@@ -36,11 +36,11 @@ from statemachine.rows.kv import KV
 logger = logging.getLogger(__name__)
 
 CHECKPOINT = "backup.tmp"
-"""In DATA/checkpoints while a backup is made; means nothing afterwards."""
+"""A folder in DATA/checkpoints while a backup is made; means nothing afterwards."""
 OVERDUE, FAILED = "backup_overdue", "backup_failed"
 WATCH_S = 5.0
 WORKER_END_S = 5.0
-"""How long a worker may take to remove what it began."""
+"""Seconds that a worker may take to remove what it began."""
 KILLED_S = 1.0
 """The same for one that was killed; in vain if the system itself waits for the target."""
 LEASE, LEASE_MS = "a backup", 24 * 3_600_000
@@ -58,9 +58,9 @@ class Attempt(msgspec.Struct, kw_only=True):
     """`running`, `done` or `failed`."""
     stage: str = "checkpoint"
     error: list[str] | None = None
-    """What, why, what to type; only if it failed."""
+    """The lines that say what happened, why, and what to type; only if it failed."""
     path: str | None = None
-    """Where the backup is; only if it is done, likewise the next five."""
+    """Place of the backup; only if it is done, likewise the next five."""
     index: int | None = None
     """Everything up to this entry is in it."""
     bytes_total: int | None = None
@@ -71,7 +71,7 @@ class Attempt(msgspec.Struct, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How often there should be one."""
+    """The regular backups: their target, the seconds between them, and how many are kept."""
 
     to: str
     every_s: float
@@ -105,7 +105,8 @@ class Backups:
             Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
         )
         self.schedule = self._configured
-        """From the configuration, or what the command line asked for last (then it does the asking)."""
+        """The schedule of the configuration, or the one that the command line asked for last (then it does the
+        asking)."""
         self.attempt: Attempt | None = None
         self.last_good_ms: int | None = None
         """When the newest good backup of this node that is known was begun."""
@@ -123,7 +124,7 @@ class Backups:
 
     @property
     def running(self) -> bool:
-        """Whether one is being made."""
+        """True while a backup is being made."""
         return self._task is not None and not self._task.done()
 
     @property

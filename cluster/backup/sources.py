@@ -1,4 +1,4 @@
-"""Where a restore takes its backup from: a directory, an object store, or a tier from which a backup is made first.
+"""The sources of a restore: a directory, an object store, or a tier from which a backup is made first.
 
 Whatever is fetched lies in a folder beside the target, and goes when the restore ends.
 """
@@ -22,7 +22,7 @@ FETCHED, BEGUN = ".fetched", ".begun"
 
 
 class Source(NamedTuple):
-    """What a restore was told."""
+    """The options of a restore that name its source."""
 
     backup: str | None = None
     """DIR/NAME or URL/NAME."""
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
     path: Path
     rebuilt: Rebuilt | None = None
-    """How it was made, if it was."""
+    """The backup as it was made from a tier; None if it was there already."""
 
 
 @contextmanager

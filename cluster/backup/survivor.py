@@ -42,7 +42,7 @@ _SLOT_SIZE = 64
 
 
 class Survivor(NamedTuple):
-    """What a stopped node's directory says, read without changing it."""
+    """The facts in a stopped node's directory, read without changing it."""
 
     directory: Path
     identity: Identity
@@ -61,13 +61,13 @@ class Survivor(NamedTuple):
     withheld: str
     """Why its vote is withheld, "" if it is not: then it has lost entries it once acknowledged."""
     damage: tuple[str, ...]
-    """Where its log cannot be read, all of it having been read; one sentence for each file."""
+    """Places at which its log cannot be read, all of it having been read; one sentence for each file."""
     missing: tuple[int, int]
     """Positions [first, second) of the group's log that this node was still to fetch from others; equal if none."""
 
     @property
     def losses(self) -> list[str]:
-        """What may be lost, and what may appear, one sentence each."""
+        """Sentences about what may be lost, and what may appear."""
         last = self.tail.index
         told = [
             f"every entry after {last} that the lost nodes acknowledged: their number is unknown here",

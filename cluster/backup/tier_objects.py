@@ -1,4 +1,4 @@
-"""What a tier holds of a cluster whose nodes are lost: copies of the state, and the log's bytes by position.
+"""The content of a tier of a cluster whose nodes are lost: copies of the state, and the log's bytes by position.
 
 The listing says what is there, and each object proves itself: its name has its hash, and its frames continue the chain
 of the log. So nothing here relies on a manifest that may be older than the objects, or lost.
@@ -38,7 +38,7 @@ class LogObject(NamedTuple):
 
 
 class TierObjects:
-    """What was listed. Nothing here changes the store."""
+    """The objects that were listed. Nothing here changes the store."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self.store = store
@@ -79,7 +79,7 @@ class TierObjects:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the cluster is there."""
+        """True if nothing of the cluster is there."""
         return not (self._log or self.copies or self.bad_copies)
 
     def begins(self) -> int | None:

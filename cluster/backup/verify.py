@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Verified(NamedTuple):
-    """What reading a backup back found. It is good if `problems` is empty."""
+    """The findings of reading a backup back. It is good if `problems` is empty."""
 
     manifest: Manifest
     problems: list[str]
@@ -74,7 +74,7 @@ def read_state(backup: Path) -> tuple[LogTail, dict[str, str]]:
 
 
 def same_place(one: LogTail, other: LogTail) -> bool:
-    """Whether both name the same frame."""
+    """Returns True if both name the same frame."""
     return one[:4] == other[:4]
 
 
@@ -147,7 +147,7 @@ def _state_problems(backup: Path, manifest: Manifest) -> list[str]:
 
 
 def as_json(name: str, verified: Verified) -> dict[str, object]:
-    """For --json."""
+    """Returns the findings for --json."""
     told = msgspec.to_builtins(verified.manifest)
     return {
         "name": name,

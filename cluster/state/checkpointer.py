@@ -25,7 +25,7 @@ from statemachine.rows.kv import KV, KVCorruptError, KVError
 logger = logging.getLogger(__name__)
 
 HELD_MS = 60_000
-"""How long a checkpoint is kept after a peer last read from it."""
+"""Milliseconds for which a checkpoint is kept after a peer last read from it."""
 ALARM = "checkpoint_failed"
 
 
@@ -62,7 +62,7 @@ class Checkpointer:
         self._tried_ms = monotonic_ms()
         self._held_until_ms: dict[str, int] = {}
         self.run = run._replace(checkpoint_index=self._newest.index)
-        """What RUN says now; replaced as a whole, so any thread may look."""
+        """The content of RUN now; replaced as a whole, so any thread may look."""
         self.frozen = False
         """The rows are known to be wrong: no checkpoint is made of them."""
         self.wanted = False

@@ -112,7 +112,8 @@ class Checkpoints:
         return self.adopt(copy, Manifest(mark, now_ms, summed, tuple(files)))
 
     def _copy(self, kv: KV, copy: Path) -> tuple[AppliedMark, dict[str, int]]:
-        """What the copy holds is known if nothing was written meanwhile. Nobody is stopped: it may take some tries."""
+        """Copies the database, and returns the last applied entry and the sums in the copy: they are known if nothing
+        was written meanwhile. Nobody is stopped: it may take some tries."""
         kv.flush_tables()
         if kv.sequence() >= 0:
             return copy_database(self._fs, kv, self._state, copy, lambda: (mark_of(kv), stored_sums(kv)))

@@ -36,12 +36,12 @@ class Judged(NamedTuple):
 
 
 class FsckReport(NamedTuple):
-    """What is wrong in one directory, and what its next start would do."""
+    """The findings in one directory, and what its next start would do."""
 
     directory: Path
     judged: list[Judged]
     start: str
-    """What the next start would do."""
+    """A sentence about what the next start would do."""
 
     @property
     def sound(self) -> bool:
@@ -100,7 +100,7 @@ class Fsck:
         yield from self.state_findings(log)
 
     def state_findings(self, log: SegmentedLog | None = None) -> Iterator[Finding]:
-        """What is wrong with everything that is derived from the log."""
+        """Yields what is wrong with everything that is derived from the log."""
         run = self._run()
         check = StateCheck(self._fs, self._directory, self._group_id, run.synced_index if run else -1)
         yield from check.findings(log if self._deep else None)
@@ -114,7 +114,7 @@ class Fsck:
             return None
 
     def _rehearse_state(self, opened: NodeDir) -> str:
-        """What state_case's table makes of the findings."""
+        """Returns what the table of state_case.py makes of the findings."""
         log, facts, run = opened.log, self._facts, self._run()
         suspicion = suspect.suspicion_of(self._fs, self._directory)
         found = self._found = classify(

@@ -26,7 +26,7 @@ WAL_SUFFIX = ".log"
 _TRIES = 20
 PIECE_BYTES = 256 * 1024
 _BATCH = struct.Struct("<QI")
-"""How a write begins in the WAL: its first sequence number, and how many it takes."""
+"""Beginning of a write in the WAL: its first sequence number, and how many it takes."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class CheckpointBusyError(KVError):
 
 
 class _Moment(NamedTuple):
-    """What must stay as it is while files are linked and read."""
+    """The files that must stay as they are while they are linked and read."""
 
     current: bytes
     manifest_size: int
@@ -96,7 +96,7 @@ def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
 
 
 def _settled(kv: KV, look: Callable[[], T]) -> tuple[T, int]:
-    """What was seen while a sequence number was the last one, and that number."""
+    """Returns what `look` saw while a sequence number was the last one, and that number."""
     while True:
         before = kv.sequence()
         seen = look()

@@ -1,4 +1,5 @@
-"""What a checkpoint of the state is: DATA/checkpoints/<name>/CHECKPOINT, a sealed file (sealed.py), magic "RMQC".
+"""The manifest of a checkpoint of the state: DATA/checkpoints/<name>/CHECKPOINT, a sealed file (sealed.py), magic
+"RMQC".
 
     {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
      sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it;
@@ -57,7 +58,7 @@ class Manifest(NamedTuple):
 
 
 def is_name(name: str) -> bool:
-    """Whether a directory of this name is a checkpoint."""
+    """Returns True if a directory of this name is a checkpoint."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeStorage:
-    """What was opened. `close` undoes it in reverse."""
+    """The open storage of a node. `close` undoes the opening in reverse."""
 
     def __init__(self, config: Config, failpoints: FailpointSet, environment: Environment, alarms: Alarms) -> None:
         """`alarms`: the node's. Raises IdentityError, StorageError or KVError, each saying what to type."""
@@ -122,7 +122,8 @@ class NodeStorage:
         self.kv.watch_corruption(found)
 
     def membership(self) -> Membership:
-        """Who this node is and who the others are; nobody, as long as it knows only those of an earlier cluster."""
+        """Returns the identities of this node and of the others; of no others as long as it knows only those of an
+        earlier cluster."""
         identity, members = self.directory.identity, self.members
         known = members.node_uuids if members.cluster_uuid == identity.cluster_uuid else {}
         return Membership(

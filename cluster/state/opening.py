@@ -27,7 +27,7 @@ from statemachine.rows.sums import count as count_rows
 logger = logging.getLogger(__name__)
 
 StateSource = Literal["own", "checkpoint", "peer"]
-"""What the state was made from."""
+"""The origin of the state."""
 
 
 class StateLostError(KVError):
@@ -40,19 +40,20 @@ class OpenState(NamedTuple):
     kv: KV
     state: BrokerState
     found: StateCase
-    """What was found first."""
+    """The case that was found first."""
     source: StateSource
     checkpoint: str
     """Name of the checkpoint it was made from, "" if none."""
     set_aside: str
-    """Where the one before lies, "" if nowhere."""
+    """Place of the state before this one, "" if there was none."""
     reasons: list[str]
     alarms: list[tuple[str, str]]
     """(key, text) of the alarms that an operator should see."""
 
 
 def is_of_log(log: SegmentedLog, mark: AppliedMark) -> bool | None:
-    """Whether the log has this entry; None if it cannot tell (none applied, trimmed, beyond its end, damaged)."""
+    """Returns True if the log has this entry; None if it cannot tell (none applied, trimmed, beyond its end,
+    damaged)."""
     if not max(log.first_index, 0) <= mark.index <= log.tail.index:
         return None
     try:
@@ -208,7 +209,7 @@ class StateOpening:
         )
 
     def _is_of_log(self, mark: AppliedMark) -> bool | None:
-        """See Facts.of_this_log."""
+        """Returns `Facts.of_this_log`, and notes damage as the reason if the log cannot tell."""
         same = is_of_log(self._log, mark)
         if same is None and self._log.first_index <= mark.index <= self._log.tail.index:
             self._reasons.append(

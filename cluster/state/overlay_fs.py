@@ -28,7 +28,7 @@ class OverlayFile:
         self._pages: dict[int, bytearray] = {}
 
     def pread(self, size: int, offset: int) -> bytes:
-        """See File."""
+        """Returns the bytes there (`File.pread`): those of changed pages, and of the file below."""
         end = min(offset + size, self._size)
         first, last = offset // self.PAGE, (end - 1) // self.PAGE
         if end <= offset:
@@ -40,13 +40,13 @@ class OverlayFile:
         return data[offset - first * self.PAGE : end - first * self.PAGE]
 
     def pread_into(self, room: memoryview, offset: int) -> int:
-        """See File."""
+        """Reads into `room` (`File.pread_into`)."""
         data = self.pread(len(room), offset)
         room[: len(data)] = data
         return len(data)
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See File."""
+        """Writes to pages in memory (`File.pwritev`)."""
         data = b"".join(buffers)
         self._size = max(self._size, offset + len(data))
         at = 0
@@ -71,7 +71,7 @@ class OverlayFile:
         """See File: nothing is to be done."""
 
     def truncate(self, size: int) -> None:
-        """See File."""
+        """Changes the size in memory alone (`File.truncate`)."""
         if size < self._size:
             self._below = min(self._below, size)
             number, start = divmod(size, self.PAGE)
@@ -82,7 +82,7 @@ class OverlayFile:
         self._size = size
 
     def size(self) -> int:
-        """See File."""
+        """Returns the size with all changes (`File.size`)."""
         return self._size
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class _Lock(OverlayFile):
         fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def close(self) -> None:
-        """See File."""
+        """Gives the lock back (`File.close`)."""
         self.__del__()
         self._fd = -1
 
@@ -120,7 +120,7 @@ class OverlayFileSystem:
         self.changes: list[str] = []
 
     def open(self, path: Path, *, create: bool = False) -> OverlayFile:
-        """See FileSystem."""
+        """Opens the file as the changes so far leave it (`FileSystem.open`)."""
         if path in self._files:
             known = self._files[path]
             if known is not None:
@@ -139,7 +139,7 @@ class OverlayFileSystem:
         return _Lock(path) if path.exists() else self.open(path, create=True)
 
     def exists(self, path: Path) -> bool:
-        """See FileSystem."""
+        """Returns True if the path is there after the changes (`FileSystem.exists`)."""
         if path in self._files:
             return self._files[path] is not None
         if path in self._directories:
@@ -148,7 +148,7 @@ class OverlayFileSystem:
         return below is not None and below.exists()
 
     def listdir(self, path: Path) -> list[str]:
-        """See FileSystem."""
+        """Returns the names in a directory after the changes (`FileSystem.listdir`)."""
         if not self.exists(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         below = self._below(path)
@@ -160,13 +160,13 @@ class OverlayFileSystem:
         return sorted(names)
 
     def mkdir(self, path: Path) -> None:
-        """See FileSystem."""
+        """Makes the directory in memory alone (`FileSystem.mkdir`)."""
         if not self.exists(path):
             self.changes.append(f"make {path}")
             self._directories[path] = True
 
     def rename(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Moves a file or directory in memory alone (`FileSystem.rename`)."""
         self.changes.append(f"move {source} to {target}")
         below = self._below(source)
         if source in self._directories or (below is not None and below.is_dir()):
@@ -183,19 +183,19 @@ class OverlayFileSystem:
             self._moved[target] = below
 
     def link(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Gives the file another name in memory alone (`FileSystem.link`)."""
         self.changes.append(f"link {target}")
         self._files[target] = self.open(source)
 
     def remove_tree(self, path: Path) -> None:
-        """See FileSystem."""
+        """Removes the directory in memory alone (`FileSystem.remove_tree`)."""
         self.changes.append(f"remove {path}")
         for one in [one for one in self._files if path in one.parents]:
             self._files[one] = None
         self._directories[path] = False
 
     def unlink(self, path: Path) -> None:
-        """See FileSystem."""
+        """Removes the file in memory alone (`FileSystem.unlink`)."""
         self.open(path)
         self.changes.append(f"remove {path}")
         self._files[path] = None
@@ -204,15 +204,15 @@ class OverlayFileSystem:
         """See FileSystem: nothing is to be done."""
 
     def free_bytes(self, path: Path) -> int:
-        """See FileSystem."""
+        """Returns the space on the real file system (`FileSystem.free_bytes`)."""
         return self._real.free_bytes(path)
 
     def total_bytes(self, path: Path) -> int:
-        """See FileSystem."""
+        """Returns the size of the real file system (`FileSystem.total_bytes`)."""
         return self._real.total_bytes(path)
 
     def _below(self, path: Path) -> Path | None:
-        """Where the bytes of a name lie, None if the name is gone or was made here."""
+        """Returns the path at which the bytes of a name lie; None if the name is gone or was made here."""
         for parent in (path, *path.parents):
             if parent in self._moved:
                 return self._moved[parent] / path.relative_to(parent)

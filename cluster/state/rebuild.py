@@ -24,17 +24,17 @@ from statemachine.rows.kv import KV
 from statemachine.rows.rocks import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
-"""How far to go back: the newest sound checkpoint; one below the segment that report 003's rule names; GENESIS. Where
-the log is trimmed, to the oldest sound checkpoint at most: what lies below is in no log any more."""
+"""Names of how far to go back: the newest sound checkpoint; one below the segment that report 003's rule names;
+GENESIS. Where the log is trimmed, to the oldest sound checkpoint at most: what lies below is in no log any more."""
 SEGMENTS_BACK = 3
 
 
 class RebuildPlan(NamedTuple):
-    """What would be done; positions in bytes of the log."""
+    """The plan of a rebuild; positions in bytes of the log."""
 
     directory: Path
     checkpoint: str
-    """What the state would be made from, "" if from nothing: then the whole log is replayed."""
+    """The checkpoint that the state would be made from, "" if from nothing: then the whole log is replayed."""
     replay_from: int
     """First index that is applied again."""
     replay_to: int
@@ -42,13 +42,13 @@ class RebuildPlan(NamedTuple):
     entries: int
     bytes: int
     set_aside: tuple[str, ...]
-    """What would move to trash/."""
+    """Names that would move to trash/."""
     withholds_vote: bool
     """The log ends below what was applied: this node may have acknowledged entries that it no longer has."""
     applied: int
     """Applied index that RUN knew; -1 if none."""
     because: tuple[str, ...]
-    """How the choice was made."""
+    """The reasons for the choice."""
 
 
 class RebuildError(RaftLogError):

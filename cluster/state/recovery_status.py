@@ -37,7 +37,7 @@ class Stages:
 
 
 class RecoveryAccount:
-    """What one start found and did; replay goes on while the node runs."""
+    """An account of what one start found and did; replay goes on while the node runs."""
 
     def __init__(
         self, log: SegmentedLog, opened: OpenState, stages: Stages, previous: Run | None, boot_id: bytes
@@ -51,7 +51,7 @@ class RecoveryAccount:
         self._target = log.tail.index
         self.replaying = self._target > self._from
         self.state_set_aside = opened.set_aside
-        """Where the state lies that this start replaced, "" if it did not."""
+        """Place of the state that this start replaced, "" if it did not."""
 
     def applied(self, index: int) -> None:
         """Everything up to `index` is applied."""
@@ -60,7 +60,7 @@ class RecoveryAccount:
             self._stages.since_start("replay")
 
     def status(self, run: Run) -> RecoveryStatus:
-        """As it stands; `run` is what RUN says now."""
+        """Returns the account as it stands; `run` is what RUN says now."""
         report, opened = self._log.report, self._opened
         index = opened.state.applied.index
         self.applied(index)

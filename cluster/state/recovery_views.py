@@ -1,4 +1,4 @@
-"""What the last start found and did, and the damage that the log knows of, as they are shown."""
+"""Views of what the last start found and did, and of the damage that the log knows of."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PreviousRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on disk by now. Milliseconds since the Unix epoch, 0 if not in this run."""
+    """Times and indexes of what is on disk by now. Milliseconds since the Unix epoch, 0 if not in this run."""
 
     log_flushed_ms: int
     queues_flushed_ms: int
@@ -61,13 +61,13 @@ class CheckpointTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last start found and did, and why that is safe."""
+    """The findings and steps of the last start, and why they are safe."""
 
     clean: bool
     """The stop before was orderly: nothing was scanned."""
     bytes_scanned: int
     bytes_zeroed: int = 0
-    """Of those: zero-filled room behind the last entry. It is most of it while the log is small."""
+    """Bytes of those that are zero-filled room behind the last entry. It is most of them while the log is small."""
     torn_bytes_cut: int
     """Bytes of unacknowledged entries that a crash left incomplete."""
     entries_replayed: int
@@ -85,16 +85,16 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     state_found: str = ""
     """The row of the recovery table."""
     state_source: Literal["own", "checkpoint", "peer"] = "own"
-    """What the state was made from."""
+    """The origin of the state."""
     state_checkpoint: str = ""
     """The checkpoint's name, if it was one."""
     state_set_aside: str = ""
-    """Where the state before lies, below the data directory."""
+    """Place of the state before, below the data directory."""
     previous: PreviousRun | None = None
     checkpoints: CheckpointTimes | None = None
     damage: list[DamageView] = []
     alarms: list[str] = []
-    """What the start raised."""
+    """Alarms that the start raised."""
 
 
 class RecoveryMetrics:

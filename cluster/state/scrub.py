@@ -41,7 +41,7 @@ class ScrubView(msgspec.Struct, frozen=True, kw_only=True):
     row_bytes: int
     """Read by the last complete one."""
     findings: list[str]
-    """What it found; damaged frames are repaired from the other nodes as they are found."""
+    """Findings of the scrub; damaged frames are repaired from the other nodes as they are found."""
     failure: str
     """Why it did not end, "" if it did."""
 

@@ -42,7 +42,7 @@ class SlowFile(OsFile):
         self._spend = spend
 
     def pread(self, size: int, offset: int) -> bytes:
-        """See File."""
+        """Reads at the limited rate (`File.pread`)."""
         self._spend(size)
         return super().pread(size, offset)
 
@@ -58,7 +58,7 @@ class SlowFileSystem(OsFileSystem):
         self.bytes_read = 0
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
-        """See FileSystem."""
+        """Opens the file for reading at the limited rate (`FileSystem.open`)."""
         return SlowFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._spend)
 
     def _spend(self, size: int) -> None:
@@ -70,7 +70,7 @@ class SlowFileSystem(OsFileSystem):
 
 
 def scrub_log(fs: FileSystem, directory: Path) -> Iterator[Line]:
-    """What is wrong with the log's files."""
+    """Yields what is wrong with the log's files."""
     group = group_of(fs, directory)
     if group is None:
         yield {"kind": "other", "text": f"{directory}: the group of this log is unknown"}

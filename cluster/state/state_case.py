@@ -1,4 +1,5 @@
-"""What opening finds of the state (RocksDB) beside its log, and what is done about each: the table, as data.
+"""The cases in which opening may find the state (RocksDB) beside its log, and what is done about each: the table, as
+data.
 
 docs/disk-format.md shows it; every row has a test in tests/cluster/state/test_state_table.py.
 """
@@ -12,7 +13,7 @@ from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 
 
 class Done(Enum):
-    """What is done."""
+    """The action that opening takes."""
 
     USE = "used as it is"
     REPLAY = "the log above it is applied again"
@@ -99,12 +100,12 @@ class StateCase(Enum):
 
     @property
     def what(self) -> str:
-        """What is found."""
+        """The case in words."""
         return self.value[0]
 
     @property
     def done(self) -> Done:
-        """What is done about it."""
+        """The action that opening takes in this case."""
         return self.value[1]
 
     @property
@@ -123,11 +124,11 @@ ALARMING = frozenset(
         StateCase.LOST_ROWS,
     }
 )
-"""What a person should hear of although the node goes on."""
+"""Cases that a person should hear of although the node goes on."""
 
 
 class Facts(NamedTuple):
-    """What was found, before anything is done."""
+    """The findings before anything is done."""
 
     log_first: int
     """Index of the oldest entry in the log."""

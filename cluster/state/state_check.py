@@ -1,4 +1,4 @@
-"""What a stopped node's RocksDB directories say, checked against everything that says it twice; changes nothing.
+"""Checks a stopped node's RocksDB directories against everything that says the same a second time; changes nothing.
 
 Which check finds what:
 
@@ -44,7 +44,7 @@ _IRRELEVANT = {
 
 
 class StateFacts(NamedTuple):
-    """What reading the state told, for the table of found.py."""
+    """Facts of the state that reading it told, for the table of state_case.py."""
 
     exists: bool
     damaged: str
@@ -161,7 +161,7 @@ class StateCheck:
 
 
 def checkpoint_findings(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """What is wrong in DATA/checkpoints, by its manifests."""
+    """Yields what is wrong in DATA/checkpoints, by its manifests."""
     checkpoints = Checkpoints(fs, directory, group_id)
     for name in checkpoints.names():
         loaded = checkpoints.load(name)

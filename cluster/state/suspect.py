@@ -26,9 +26,9 @@ class Suspicion(NamedTuple):
     """None: bytes are damaged, any checkpoint whose bytes are sound will do. Else its rows are wrong, and so may be
     those of checkpoints: others are known to have had the same rows up to this entry, -1 if up to none."""
     peer_checkpoint: str | None = None
-    """What a peer gave since: a checkpoint's name, "" if nobody gave one; None: nobody was asked yet."""
+    """The name of the checkpoint that a peer gave since, "" if nobody gave one; None: nobody was asked yet."""
     said: str = ""
-    """What the peers said to that."""
+    """The peers' answers to that."""
 
 
 def set_aside(fs: FileSystem, directory: Path, path: Path, why: str, now_ms: int, index: int) -> Path:
@@ -65,7 +65,7 @@ def _write(fs: FileSystem, directory: Path, suspicion: Suspicion) -> None:
 
 
 def suspicion_of(fs: FileSystem, directory: Path) -> Suspicion | None:
-    """What STATE_SUSPECT says, None if it is not there. One that cannot be read is taken for the worse."""
+    """Returns the content of STATE_SUSPECT, None if it is not there. One that cannot be read is taken for the worse."""
     path = directory / SUSPECT
     if not fs.exists(path):
         return None

@@ -64,7 +64,7 @@ class Tables:
 
 
 _READ_BYTES = 256 * 1024
-"""What is read and summed at a time: short enough to hold nobody up."""
+"""Bytes that are read and summed at a time: short enough to hold nobody up."""
 
 
 def file_crc(fs: FileSystem, path: Path) -> tuple[int, int]:

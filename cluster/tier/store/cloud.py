@@ -46,21 +46,21 @@ class CloudStore:
 
     @property
     def root(self) -> str:
-        """As `ObjectStore.root`."""
+        """The store's URL (`ObjectStore.root`)."""
         return self._url
 
     async def create(self, name: str, data: Data) -> None:
-        """As `ObjectStore.create`: If-None-Match."""
+        """Writes a new object, with If-None-Match (`ObjectStore.create`)."""
         check_name(name)
         await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode="create"))
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """As `ObjectStore.replace`: If-Match."""
+        """Replaces the version `tag` of the object, with If-Match (`ObjectStore.replace`)."""
         check_name(name)
         await _told(name, self._obstore.put_async(self._client, name, check_data(data), mode={"e_tag": tag}))
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """As `ObjectStore.get`."""
+        """Returns the whole object and its version (`ObjectStore.get`)."""
         result = await _told(name, self._obstore.get_async(self._client, check_name(name)))
         size, tag = result.meta["size"], result.meta["e_tag"]
         if size > size_max:
@@ -73,7 +73,7 @@ class CloudStore:
         return Stored(data, tag)
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`."""
+        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         check_range(start, stop)
         call = self._obstore.get_range_async(self._client, check_name(name), start=start, end=stop)
         data = bytes(await _told(name, call))
@@ -82,21 +82,22 @@ class CloudStore:
         return data
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `ObjectStore.get_ranges`: one after another, so that memory is what the caller asked for."""
+        """Returns several ranges of one object (`ObjectStore.get_ranges`): one after another, so that memory is what
+        the caller asked for."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """As `ObjectStore.checksum`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        """As `ObjectStore.head`."""
+        """Returns the object's size and time (`ObjectStore.head`)."""
         meta = await _told(name, self._obstore.head_async(self._client, check_name(name)))
         return ObjectInfo(name, meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `ObjectStore.list`."""
+        """Lists the objects below a folder (`ObjectStore.list`)."""
         stream = self._obstore.list(self._client, prefix=check_name(folder) if folder else None, chunk_size=LIST_CHUNK)
         while True:
             try:
@@ -107,18 +108,18 @@ class CloudStore:
                 yield ObjectInfo(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
     async def delete(self, name: str) -> None:
-        """As `ObjectStore.delete`."""
+        """Removes the object, if there is one (`ObjectStore.delete`)."""
         try:
             await _told(name, self._obstore.delete_async(self._client, check_name(name)))
         except NotFound:
             return
 
     async def sweep(self, older_than_ms: int) -> int:
-        """As `ObjectStore.sweep`: a single request leaves nothing behind."""
+        """Removes nothing (`ObjectStore.sweep`): a single request leaves nothing behind."""
         return 0
 
     async def close(self) -> None:
-        """As `ObjectStore.close`: the library closes connections when the client goes.
+        """Returns after a pause (`ObjectStore.close`): the library closes connections when the client goes.
 
         Its threads may still be giving back the objects of the last call. One that does so while the interpreter ends
         aborts the process, so an end right after this call has to come a little later.
@@ -164,7 +165,7 @@ _ENDPOINT = "check tier.endpoint, the network, and that the store runs"
 
 
 def store_error(error: Exception, name: str) -> StoreError:
-    """What the call on `name` is to raise instead."""
+    """Returns the error that the call on `name` is to raise instead."""
     text = str(error)
     status = _number(text)
     said = _said(text)

@@ -1,4 +1,4 @@
-"""What an object store answers when it does not do what was asked, typed. Each message ends with what to change."""
+"""Typed errors of an object store that does not do what was asked. Each message ends with what to change."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ class StoreError(Exception):
     """A call to an object store failed. `what` happened, on which object, and the `fix`: what to change."""
 
     retryable = False
-    """Whether the same call may succeed later without anybody changing anything."""
+    """True if the same call may succeed later without anybody changing anything."""
     outcome_unknown = False
-    """Whether a write that failed so may have been carried out."""
+    """True if a write that failed so may have been carried out."""
 
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(f"{what}; {fix}" if fix else what)

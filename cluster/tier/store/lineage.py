@@ -30,55 +30,55 @@ class LineageStore:
 
     @property
     def root(self) -> str:
-        """As `ObjectStore.root`."""
+        """The store's URL (`ObjectStore.root`)."""
         return self._store.root
 
     async def create(self, name: str, data: Data) -> None:
-        """As `ObjectStore.create`."""
+        """Writes a new object (`ObjectStore.create`)."""
         await self._store.create(name, data)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """As `ObjectStore.replace`. What an ancestor has stays as it is: the right content goes below the own id, where
-        it is found first."""
+        """Replaces the version `tag` of the object (`ObjectStore.replace`). An ancestor's object stays as it is: the
+        right content goes below the own id, where it is found first."""
         if self._found.pop(name, None) is not None:
             await self._store.create(name, data)
         else:
             await self._store.replace(name, data, tag)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """As `ObjectStore.get`."""
+        """Returns the whole object and its version (`ObjectStore.get`)."""
         return await self._look(name, lambda where: self._store.get(where, size_max))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`."""
+        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         return await self._look(name, lambda where: self._store.get_range(where, start, stop))
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `ObjectStore.get_ranges`."""
+        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return await self._look(name, lambda where: self._store.get_ranges(where, ranges))
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """As `ObjectStore.checksum`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         return await self._look(name, lambda where: self._store.checksum(where, start, stop, crc))
 
     async def head(self, name: str) -> ObjectInfo:
-        """As `ObjectStore.head`."""
+        """Returns the object's size and time (`ObjectStore.head`)."""
         return await self._look(name, self._store.head)
 
     def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `ObjectStore.list`; of that folder alone."""
+        """Lists the objects below a folder (`ObjectStore.list`), of that folder alone."""
         return self._store.list(folder)
 
     async def delete(self, name: str) -> None:
-        """As `ObjectStore.delete`; an ancestor's object stays."""
+        """Removes the object, if there is one (`ObjectStore.delete`); an ancestor's object stays."""
         await self._store.delete(name)
 
     async def sweep(self, older_than_ms: int) -> int:
-        """As `ObjectStore.sweep`."""
+        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         return await self._store.sweep(older_than_ms)
 
     async def close(self) -> None:
-        """As `ObjectStore.close`."""
+        """Lets connections and threads go (`ObjectStore.close`)."""
         await self._store.close()
 
     def where(self, name: str) -> str:

@@ -10,7 +10,7 @@ from raftlog.checksums import crc32c
 
 
 class MemoryStore:
-    """See ObjectStore."""
+    """An object store in the memory of this process (`ObjectStore`)."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self.objects: dict[str, bytes] = {}
@@ -20,17 +20,17 @@ class MemoryStore:
 
     @property
     def root(self) -> str:
-        """As `ObjectStore.root`."""
+        """The store's URL (`ObjectStore.root`)."""
         return "memory:"
 
     async def create(self, name: str, data: Data) -> None:
-        """As `ObjectStore.create`."""
+        """Writes a new object (`ObjectStore.create`)."""
         if check_name(name) in self.objects:
             raise AlreadyExists(f"{name} exists")
         self._write(name, data)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """As `ObjectStore.replace`."""
+        """Replaces the version `tag` of the object (`ObjectStore.replace`)."""
         if check_name(name) not in self.objects:
             raise NotFound(f"there is no {name}")
         if str(self._versions[name]) != tag:
@@ -43,14 +43,14 @@ class MemoryStore:
         self._versions[name] = self._versions.get(name, 0) + 1  # never the same again, also after a delete
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """As `ObjectStore.get`."""
+        """Returns the whole object and its version (`ObjectStore.get`)."""
         data = self._read(name)
         if len(data) > size_max:
             raise BadAnswer(f"{name} has {len(data)} bytes, at most {size_max} were expected")
         return Stored(data, str(self._versions[name]))
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`."""
+        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         check_range(start, stop)
         data = self._read(name)
         if stop > len(data):
@@ -58,11 +58,11 @@ class MemoryStore:
         return data[start:stop]
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `ObjectStore.get_ranges`."""
+        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """As `ObjectStore.checksum`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         found: int = crc32c(await self.get_range(name, start, stop), crc)
         return found
 
@@ -73,23 +73,23 @@ class MemoryStore:
         return data
 
     async def head(self, name: str) -> ObjectInfo:
-        """As `ObjectStore.head`."""
+        """Returns the object's size and time (`ObjectStore.head`)."""
         return ObjectInfo(name, len(self._read(name)), self._modified_ms[name])
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `ObjectStore.list`."""
+        """Lists the objects below a folder (`ObjectStore.list`)."""
         start = f"{check_name(folder)}/" if folder else ""
         for name in [name for name in self.objects if name.startswith(start)]:
             if name in self.objects:
                 yield ObjectInfo(name, len(self.objects[name]), self._modified_ms[name])
 
     async def delete(self, name: str) -> None:
-        """As `ObjectStore.delete`."""
+        """Removes the object, if there is one (`ObjectStore.delete`)."""
         self.objects.pop(check_name(name), None)
 
     async def sweep(self, older_than_ms: int) -> int:
-        """As `ObjectStore.sweep`: no write leaves anything behind."""
+        """Removes nothing (`ObjectStore.sweep`): no write leaves anything behind."""
         return 0
 
     async def close(self) -> None:
-        """As `ObjectStore.close`."""
+        """Does nothing (`ObjectStore.close`)."""

@@ -11,7 +11,7 @@ from cluster.tier.store.errors import AlreadyExists, Conflict, NotFound, StoreEr
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
 """A larger segment is cut into several objects, so that each is written by one conditional request."""
 READ_BACK_BYTES = 4 << 20
-"""By one request of `checksum_of`."""
+"""Bytes that `checksum_of` reads by one request."""
 NAME_BYTES_MAX = 512
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 """Parts that do not begin with a dot: those are a directory store's own."""
@@ -20,13 +20,13 @@ Data = bytes | bytearray | memoryview
 
 
 class ObjectInfo(NamedTuple):
-    """What a store knows of an object without reading it."""
+    """Facts of an object that a store knows without reading it."""
 
     name: str
     size: int
     """Bytes."""
     modified_ms: int
-    """By the store's clock, since the Unix epoch."""
+    """Time of the last change, by the store's clock, in milliseconds since the Unix epoch."""
 
 
 class Stored(NamedTuple):

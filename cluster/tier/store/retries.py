@@ -26,7 +26,7 @@ class RetryPolicy:
     pause_min_s: float = 0.05
     pause_max_s: float = 30.0
     call_s: float = 60.0
-    """For one request; and for each further 1 MiB of a write or read, `call_s_per_mib`."""
+    """Seconds for one request; each 1 MiB of a write or read adds `call_s_per_mib`."""
     call_s_per_mib: float = 4.0
     total_s: float = 180.0
     """No new attempt begins so long after the first one did."""
@@ -34,7 +34,7 @@ class RetryPolicy:
     """Then the object itself is taken to be bad: more attempts would only keep its reader waiting."""
 
     def deadline_s(self, size: int) -> float:
-        """Of one request that carries `size` bytes."""
+        """Returns the seconds that one request with `size` bytes may take."""
         return self.call_s + self.call_s_per_mib * size / (1 << 20)
 
     def pause_s(self, attempt: int, chance: random.Random) -> float:
@@ -65,50 +65,51 @@ class RetryingStore:
 
     @property
     def root(self) -> str:
-        """As `ObjectStore.root`."""
+        """The store's URL (`ObjectStore.root`)."""
         return self._store.root
 
     async def create(self, name: str, data: Data) -> None:
-        """As `ObjectStore.create`."""
+        """Writes a new object (`ObjectStore.create`)."""
         size = memoryview(data).nbytes
         await self._call("create", name, size, lambda: self._store.create(name, data), writes=True)
         self.counts.sent(size)
 
     async def replace(self, name: str, data: Data, tag: str) -> None:
-        """As `ObjectStore.replace`."""
+        """Replaces the version `tag` of the object (`ObjectStore.replace`)."""
         size = memoryview(data).nbytes
         await self._call("replace", name, size, lambda: self._store.replace(name, data, tag), writes=True)
         self.counts.sent(size)
 
     async def get(self, name: str, size_max: int) -> Stored:
-        """As `ObjectStore.get`."""
+        """Returns the whole object and its version (`ObjectStore.get`)."""
         stored = await self._call("get", name, size_max, lambda: self._store.get(name, size_max))
         self.counts.received(len(stored.data))
         return stored
 
     async def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """As `ObjectStore.get_range`."""
+        """Returns bytes [start, stop) of the object (`ObjectStore.get_range`)."""
         data = await self._call("get_range", name, stop - start, lambda: self._store.get_range(name, start, stop))
         self.counts.received(len(data))
         return data
 
     async def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As `ObjectStore.get_ranges`."""
+        """Returns several ranges of one object (`ObjectStore.get_ranges`)."""
         return [await self.get_range(name, *each) for each in ranges]
 
     async def checksum(self, name: str, start: int, stop: int, crc: int = 0) -> int:
-        """As `ObjectStore.checksum`."""
+        """Returns the CRC-32C of bytes [start, stop) as they are read back (`ObjectStore.checksum`)."""
         size = stop - start
         found = await self._call("get_range", name, size, lambda: self._store.checksum(name, start, stop, crc))
         self.counts.received(size)
         return found
 
     async def head(self, name: str) -> ObjectInfo:
-        """As `ObjectStore.head`."""
+        """Returns the object's size and time (`ObjectStore.head`)."""
         return await self._call("head", name, 0, lambda: self._store.head(name))
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `ObjectStore.list`. Each step has a deadline; none is tried again, for names were handed out already."""
+        """Lists the objects below a folder (`ObjectStore.list`). Each step has a deadline; none is tried again, for
+        names were handed out already."""
         infos = aiter(self._store.list(folder))
         outcome = "ok"
         try:
@@ -129,15 +130,15 @@ class RetryingStore:
             self.counts.record("list", outcome)
 
     async def delete(self, name: str) -> None:
-        """As `ObjectStore.delete`."""
+        """Removes the object, if there is one (`ObjectStore.delete`)."""
         await self._call("delete", name, 0, lambda: self._store.delete(name))
 
     async def sweep(self, older_than_ms: int) -> int:
-        """As `ObjectStore.sweep`."""
+        """Removes what unfinished writes left behind (`ObjectStore.sweep`)."""
         return await self._call("sweep", "temporary files", 0, lambda: self._store.sweep(older_than_ms))
 
     async def close(self) -> None:
-        """As `ObjectStore.close`."""
+        """Lets connections and threads go (`ObjectStore.close`)."""
         await self._store.close()
 
     async def _call(
@@ -216,7 +217,7 @@ class RequestCounts:
         """(operation, outcome): outcome is ok or the name of an error class in `errors.py`, or Timeout."""
         self.retries = 0
         self.sent_bytes = 0
-        """Of writes that succeeded."""
+        """Bytes of writes that succeeded."""
         self.received_bytes = 0
 
     def record(self, operation: str, outcome: str) -> None:

@@ -44,7 +44,8 @@ def write_synced(path: Path, data: Data) -> None:
 
 
 def _write_direct(fd: int, view: memoryview) -> int:
-    """How many bytes were written: fewer than all if the file system takes no such writes, which is no error."""
+    """Writes past the page cache; returns how many bytes were written: fewer than all if the file system takes no such
+    writes, which is no error."""
     if _at_block(view):
         return _write_blocks(fd, view, None)
     with mmap.mmap(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE) as block, memoryview(block) as aligned:
@@ -74,7 +75,7 @@ def _write_blocks(fd: int, view: memoryview, aligned: memoryview | None) -> int:
 
 
 def _at_block(view: memoryview) -> bool:
-    """Whether the memory begins where a block of a direct transfer may begin."""
+    """Returns True if the memory begins where a block of a direct transfer may begin."""
     if view.readonly or not len(view):
         return False  # bytes: their contents never begin at a block
     return ctypes.addressof(ctypes.c_char.from_buffer(view)) % BLOCK == 0
@@ -104,7 +105,7 @@ def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
 
 
 def through_the_cache(fd: int) -> None:
-    """From now on any place and length will do."""
+    """Ends direct transfers: any place and length will do afterwards."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
