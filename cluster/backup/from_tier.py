@@ -49,7 +49,7 @@ class Rebuilt(NamedTuple):
     path: Path
     manifest: Manifest
     began: str
-    """The copy of the state, or the backup, that its rows began with; for people."""
+    """The origin of its rows, for people: a copy of the state, a backup, or GENESIS."""
     known_index: int
     """The cluster had applied at least this entry."""
 

@@ -159,16 +159,16 @@ def _fields(base: int, state: TierState) -> dict[str, object]:
 # and none that nobody has.
 
 SEGMENTS_MAX = 64
-"""That one TRIM takes: their index files are read before."""
+"""Segments that one TRIM takes at most: their index files are read before."""
 QUEUES_MAX = 4096
-"""Named in one TRIM."""
+"""Queues that one TRIM names at most."""
 
 QueueEnds = Callable[[Sequence[TierSegment]], Awaitable[list[QueueMin]]]
 """(segments) -> the offsets after the last of each queue that has messages there."""
 
 
 class Expiry:
-    """Of the leader; event loop only."""
+    """Trims the tier as retention decides. On the leader; event loop only."""
 
     def __init__(
         self,

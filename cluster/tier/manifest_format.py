@@ -76,14 +76,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest, lowest first. Where one does not begin at the end of the one before, the log was trimmed before it
     was uploaded."""
     pages: list[Page] = []
-    """Of all older ones, lowest first (schema 2)."""
+    """Pages of all older segments, lowest first (schema 2)."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """`manifest/HEAD`."""
 
     schema: int
-    """Of the manifest: a release that knows no pages must not take its newest segments for all."""
+    """Schema of the manifest: a release that knows no pages must not take its newest segments for all."""
     cluster_id: str
     version: int
     term: int
@@ -91,12 +91,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Name of the manifest, below the cluster's folder."""
     sha256: str
-    """Of the manifest's bytes."""
+    """SHA-256 of the manifest's bytes."""
 
 
 ROWS_AT_ONCE = 64
 ROW_UNITS = 15
-"""Of the meter of work, for what a manifest says of one row."""
+"""Units of the meter of work for one row in a manifest."""
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class _Schema(msgspec.Struct):
 
 
 def segment_of(row: TierSegment) -> Segment:
-    """What a manifest says of a row."""
+    """Returns the entry of a manifest for a row."""
     span = row.span
     parts = [Part(name=p.name, size=p.size, xxh3=p.digest.hex(), crc32c=p.crc32c) for p in row.parts]
     return Segment(
@@ -147,7 +147,8 @@ def segment_of(row: TierSegment) -> Segment:
 
 
 async def segments_of(rows: Sequence[TierSegment]) -> list[Segment]:
-    """What a manifest says of many rows: 15 us for each, so not of all of them in one turn of the event loop."""
+    """Returns the entries of a manifest for many rows: 15 us for each, so not of all of them in one turn of the event
+    loop."""
     found: list[Segment] = []
     for at in range(0, len(rows), ROWS_AT_ONCE):
         await asyncio.sleep(0)

@@ -26,9 +26,10 @@ COPIES_MAX = 8
 KEPT = 16
 """Versions of the manifest before the newest that stay, for readers that have just read their name."""
 ROWS_MAX = 1024
-"""Of a stretch that is one page: twice as many as full segments have room in it."""
+"""Rows of a stretch that is one page: twice as many as full segments have room in it."""
 WEEK_MS = 604_800_000
-"""Of log time: what a page has of a stretch with more. A segment an hour are 168, one in ten minutes 1,008."""
+"""Milliseconds of log time that a page has of a stretch with more rows. A segment an hour makes 168 rows, one in ten
+minutes 1,008."""
 
 
 def stretches(rows: Sequence[TierSegment], page_bytes: int) -> Iterator[Rows]:
@@ -52,12 +53,14 @@ def _weeks(rows: Sequence[TierSegment]) -> Iterator[Rows]:
 
 
 def _up_to(rows: Sequence[TierSegment], at: int, key: Callable[[TierSegment], int], size: int) -> int:
-    """Where the rows end that lie in the same multiple of `size` as row `at`; the key never falls."""
+    """Returns the index after the last row that lies in the same multiple of `size` as row `at`; the key never
+    falls."""
     return bisect_left(rows, (key(rows[at]) // size + 1) * size, lo=at, key=key)
 
 
 async def holds(store: ObjectStore, name: str, body: bytes) -> bool:
-    """Whether the object has this content: read back, as every other object is, before anything names it."""
+    """Returns True if the object has this content: it is read back, as every other object is, before anything names
+    it."""
     try:
         return (await store.get(name, len(body))).data == body
     except (NotFound, BadAnswer):
@@ -73,7 +76,7 @@ class ManifestPages:
         self._known: dict[int, tuple[Rows, Page]] = {}
         """Those of the newest version, by where they begin."""
         self._begins: deque[int] = deque(maxlen=KEPT + 1)
-        """Where the tier began in the last versions that this node published."""
+        """Beginnings of the tier in the last versions that this node published."""
         self._turn = 0
 
     @property

@@ -20,7 +20,7 @@ _PART = re.compile(r"(log|index)/(\d{20})-(\d{20})\.([0-9a-f]{16})(?:-([1-9]\d*)
 
 
 class PartName(NamedTuple):
-    """What the name of a part says."""
+    """The facts in the name of a part."""
 
     folder: str
     base: int
@@ -36,7 +36,7 @@ class PartName(NamedTuple):
         return f"{self.folder}/{self.base:020d}-{self.end:020d}.{self.digest}{copy}.{_SUFFIX[self.folder]}"
 
     def is_of(self, data: bytes) -> bool:
-        """Whether this content has this name."""
+        """Returns True if this content has this name."""
         return self.digest in (xxh3_128(data).hexdigest()[:16], sha256(data).hexdigest()[:16])
 
 
@@ -49,13 +49,14 @@ def parse(name: str) -> PartName | None:
 
 
 def part_base(name: str) -> int | None:
-    """Where a part begins; None if that is no part's name. Its suffix may be the other folder's."""
+    """Returns the position at which a part begins; None if that is no part's name. Its suffix may be the other
+    folder's."""
     found = _PART.fullmatch(name)
     return None if found is None else int(found[2])
 
 
 def manifest_name(version: int, digest: str) -> str:
-    """Of a manifest: immutable, so its content is part of the name."""
+    """Returns the name of a manifest: it is immutable, so its content is part of the name."""
     return f"{MANIFESTS}/{version:020d}.{digest}.json"
 
 
@@ -66,12 +67,13 @@ def manifest_version(name: str) -> int | None:
 
 
 def page_name(base: int, end: int, digest: str, copy: int = 0) -> str:
-    """Of a page of the manifest, with the segments of the log's bytes [base, end). `copy`: see PartName."""
+    """Returns the name of a page of the manifest, with the segments of the log's bytes [base, end). `copy`: see
+    PartName."""
     number = f"-{copy}" if copy else ""
     return f"{PAGES}/{base:020d}-{end:020d}.{digest}{number}.json"
 
 
 def page_base(name: str) -> int | None:
-    """Where a page begins; None if that is no page's name."""
+    """Returns the position at which a page begins; None if that is no page's name."""
     found = _PAGE.fullmatch(name)
     return None if found is None else int(found[1])

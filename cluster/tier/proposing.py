@@ -35,7 +35,7 @@ class Steps:
         self._services = services
 
     def leads(self, term: int) -> bool:
-        """Whether this node leads in that term, and takes writes."""
+        """Returns True if this node leads in that term, and takes writes."""
         return self._raw.role is Role.LEADER and self._raw.term == term and self._services.writes_open()
 
     async def record(

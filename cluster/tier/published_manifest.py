@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """What is in the store now."""
+    """The manifest in the store now."""
 
     version: int
     applied_index: int
     by_this: bool
-    """Whether this call did it: else what was there is as new, or another leader's."""
+    """True if this call published it: else the one that was there is as new, or another leader's."""
 
 
 class ManifestPublisher:
@@ -140,8 +140,8 @@ class ManifestPublisher:
             return None, stored.tag
 
     async def _is_true(self, head: Head) -> bool:
-        """Whether the manifest that HEAD names says the same: HEAD has no checksum of its own. If another leader's is
-        gone because there are newer ones, HEAD has changed too, and cannot be replaced."""
+        """Returns True if the manifest that HEAD names says the same: HEAD has no checksum of its own. If another
+        leader's is gone because there are newer ones, HEAD has changed too, and cannot be replaced."""
         try:
             body = (await self._store.get(f"{self._folder}/{head.key}", OBJECT_BYTES_MAX)).data
             if sha256(body).hexdigest() == head.sha256 and _who(decode(body, Manifest)) == _who(head):
@@ -153,7 +153,7 @@ class ManifestPublisher:
         return False
 
     async def _newest_version(self) -> int:
-        """By the names of the manifests that are there."""
+        """Returns the highest version in the names of the manifests that are there; 0 if there is none."""
         newest = 0
         async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
             number = info.name.removeprefix(f"{self._folder}/{MANIFESTS}/").partition(".")[0]

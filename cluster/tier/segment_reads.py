@@ -46,7 +46,7 @@ class Sealed(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """How far the log was looked through for messages."""
+    """The point up to which the log was looked through for messages."""
 
     position: int
     """No entry below has any."""
@@ -156,7 +156,7 @@ def _rounded(size: int) -> int:
 
 
 def _is_free(room: mmap.mmap) -> bool:
-    """Whether there is no memoryview of it: only then it can change its length."""
+    """Returns True if there is no memoryview of it: only then it can change its length."""
     try:
         room.resize(len(room))
     except BufferError:
@@ -201,7 +201,7 @@ class LaneCalls:
             await self._context.loop.run_in_executor(None, self._runner.close)
 
     async def ask(self, do: Callable[[], T]) -> T:
-        """What `do` returns, or raises, on the lane."""
+        """Runs `do` on the lane; returns what it returns, or raises what it raises."""
         assert self._runner is not None
         self._number += 1
         waiter: asyncio.Future[object] = self._context.loop.create_future()

@@ -59,7 +59,7 @@ class _Schema(msgspec.Struct):
 class _Envelope(msgspec.Struct):
     schema: int
     crc32c: int
-    """Of the very bytes of `content`."""
+    """CRC-32C of the very bytes of `content`."""
     content: msgspec.Raw
 
 
@@ -73,7 +73,7 @@ def encode(content: object) -> bytes:
 
 
 def decode(data: bytes, kind: type[Content]) -> Content:
-    """What `encode` was given. Raises BadDescriptionError."""
+    """Returns what `encode` was given. Raises BadDescriptionError."""
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema > SCHEMA:
@@ -231,7 +231,7 @@ class SetWriter:
         raise BadAnswer(f"{name} read back wrong under {COPIES_MAX} names", "look at the store")
 
     async def _holds(self, part: StoredPart) -> bool:
-        """Whether the object has the part's content."""
+        """Returns True if the object has the part's content."""
         name = self._folder + part.name
         try:
             if (await self._store.head(name)).size != part.size:

@@ -57,11 +57,11 @@ class TierAccess(NamedTuple):
 
     @property
     def for_pulls(self) -> tuple[OldReads, ReadLevels]:
-        """What pulls read from the tier, and when they do."""
+        """The service that answers pulls from the tier, and the levels that say when it does."""
         return self.reading.old, self.levels
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="tier reading",
             start=self.reading.open,
@@ -167,7 +167,7 @@ def tier_of(
 
 
 def expiry_of(retention: Retention, state: BrokerState, access: TierAccess | None) -> Expiry | None:
-    """What trims the tier: retention decides what leaves it. None without a tier."""
+    """Returns the service that trims the tier: retention decides what leaves it. None without a tier."""
     if access is None:
         return None
     return Expiry(state, access.reading.queues.ends, lambda: retention.expired_in_tier, retention.cut)

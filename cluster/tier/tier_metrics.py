@@ -87,13 +87,13 @@ class TierMetrics:
         self._published.inc()
 
     def pending(self, size: int, age_ms: int, verified: int) -> None:
-        """What waits now."""
+        """Shows what waits for its upload now."""
         self._pending.set(size)
         self._age.set(age_ms / 1000)
         self._verified.set(verified)
 
     def window(self, age_ms: int) -> None:
-        """What the loss of all nodes would cost now."""
+        """Shows what the loss of all nodes would cost now."""
         self._window.set(age_ms / 1000)
 
     def segments(self, counts: dict[TierState, int]) -> None:

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """While nothing is to be uploaded."""
 LOOKS_IN_VAIN = 10
-"""In a row: then the memory of a piece goes. A busy node closes a segment every other second."""
+"""Looks in a row after which the memory of a piece goes. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
 """Between attempts that failed: doubles, and then a random part of it (full jitter)."""
 STUCK = "tier_stuck"
@@ -117,11 +117,11 @@ class Tier:
 
     @property
     def known(self) -> bool:
-        """Whether this node, since its start, has found the store to be the right one. Nothing is evicted before."""
+        """True if this node, since its start, has found the store to be the right one. Nothing is evicted before."""
         return self._probed
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="tier",
             start=self.start,
@@ -184,7 +184,7 @@ class Tier:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _lead(self, term: int, deletions: Deletions) -> None:
-        """Until this node does not lead in that term any more."""
+        """Works until this node does not lead in that term any more."""
         pause_s, idle = PAUSE_FIRST_S, 0
         try:
             while self._steps.leads(term):
@@ -248,7 +248,8 @@ class Tier:
         return await self._upload(begins if end is None or end < begins else end, None, term)
 
     def _seal_by_age(self, term: int) -> bool:
-        """Whether the segment that is being written is closed now: its oldest message has waited long enough."""
+        """Closes the segment that is being written if its oldest message has waited long enough; returns True if it
+        did."""
         now_ms = self._raw.log_time_ms()
         if not self._steps.leads(term) or not self._ages.is_due(now_ms, self._seal_after_ms, self._raw.tail):
             return False
@@ -262,7 +263,7 @@ class Tier:
         return True
 
     async def _copy_state(self, term: int) -> bool:
-        """Whether a part of a copy of the state was written."""
+        """Writes the next part of a copy of the state; returns False if there was nothing to write."""
         rows = self._state.tier.rows
         if self._copier is None or not rows:
             return False
@@ -270,8 +271,8 @@ class Tier:
         return await self._copier.step(self._state.kept.position, end, lambda: self._steps.leads(term))
 
     def _restored_from(self) -> int | None:
-        """Where the log begins that a restore from the tier needs, beside the newest copy of the state that can be
-        used; None if no copies are made."""
+        """Returns the beginning of the log that a restore from the tier needs, beside the newest copy of the state that
+        can be used; None if no copies are made."""
         if not self._context.config.tier.state_every_ms or self._copier is None:
             return None
         end = self._state.tier.verified_to(self._state.trim_position)
@@ -293,7 +294,7 @@ class Tier:
         return True
 
     async def _publish(self, term: int) -> bool:
-        """Whether there was anything to publish."""
+        """Publishes a manifest; returns False if there was nothing to publish."""
         self._publish_due_ms = self._context.clock.monotonic_ms() + PUBLISH_EVERY_MS
         index = self._state.applied.index  # before the rows: they may be newer than it, never older
         rows = self._state.tier.rows
@@ -310,7 +311,8 @@ class Tier:
         return True
 
     async def content_of(self, row: TierSegment, part: TierPart) -> bytes | None:
-        """What an object of the segment must hold, from this node's log or rows; None if it has not got it."""
+        """Returns the content that an object of the segment must have, from this node's log or rows; None if it has not
+        got it."""
         try:
             if part.name.startswith(LOG_PREFIX):
                 return await log_bytes(self._piece, row, part)
@@ -418,7 +420,7 @@ class Tier:
         return self._pending()[1] if self._store is not None else 0
 
     def view(self, url: str) -> TierView:
-        """For people."""
+        """Shows the tier as this node knows it, for people."""
         state, tier, kept = self._state, self._state.tier, self._state.kept_segments
         sealed_end, size, age_ms = self._pending() if self._store is not None else (self._log.tail.segment_base, 0, 0)
         rows, copier = tier.rows, self._copier

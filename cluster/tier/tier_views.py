@@ -1,4 +1,4 @@
-"""What a node tells of the tier: structs of the HTTP API under /v1/tier."""
+"""Structs of the HTTP API under /v1/tier: a node's view of the tier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     state: Literal["uploading", "uploaded", "verified", "deleting"]
     term: int
-    """Of the leader that recorded the state."""
+    """Term of the leader that recorded the state."""
     first_index: int
     last_index: int
     first_ms: int
@@ -45,13 +45,13 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     leader: int | None
     applied_index: int
     url: str
-    """As configured on this node; "" if tiering is off here."""
+    """URL of the tier as configured on this node; "" if tiering is off here."""
     stop_grace_ms: int
-    """How long `raftmq down` waits, unless it is told."""
+    """Milliseconds that `raftmq down` waits, unless it is told."""
     cluster_id: str
     log_begins: int
     sealed_end: int
-    """Where this node's last sealed segment ends."""
+    """End of this node's last sealed segment."""
     verified_to: int
     """The tier holds the log from `log_begins` up to here."""
     tier_begins: int | None
@@ -59,9 +59,9 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[str, int]
     """State -> how many have it."""
     stored_bytes: int
-    """Of all objects."""
+    """Stored bytes of all objects."""
     pending_bytes: int
-    """Of sealed segments that are not verified."""
+    """Bytes of sealed segments that are not verified."""
     pending_age_ms: int
     """Log time since the oldest of them was sealed."""
     window_ms: int
@@ -69,7 +69,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     failing: str
     """On the leader: why the last attempt failed; "" if it did not."""
     failing_ms: int
-    """For how long."""
+    """Milliseconds for which attempts have failed."""
     failures: int
     """Attempts that failed since this node began to lead."""
     manifest_version: int | None

@@ -161,7 +161,7 @@ class Uploader:
         return bad
 
     async def _problem(self, part: TierPart) -> str:
-        """What is wrong with the object, "" if nothing is."""
+        """Returns what is wrong with the object, "" if nothing is."""
         name = f"{self._folder}/{part.name}"
         try:
             found = await self._store.head(name)
@@ -181,11 +181,11 @@ class Uploader:
 # the other for ever.
 
 LOOK_BYTES_MAX = 8 << 20
-"""Of the log, in one step: more than a cluster writes of other entries meanwhile."""
+"""Bytes of the log that one step looks through: more than a cluster writes of other entries meanwhile."""
 
 
 class AgeSeals:
-    """Of the leader; event loop only."""
+    """Closes segments by age on the leader. Event loop only."""
 
     def __init__(self, state: BrokerState, log: SegmentedLog, reads: SegmentReads) -> None:
         self._state = state
@@ -200,7 +200,7 @@ class AgeSeals:
 
     @property
     def _missing_from(self) -> int:
-        """Where the log begins that the tier lacks."""
+        """Position from which on the tier lacks the log."""
         return max(self._state.tier.verified_to(self._state.trim_position), self._log.first_position)
 
     def window_ms(self, now_ms: int) -> int:
@@ -224,8 +224,8 @@ class AgeSeals:
         self._looked = Looked(position, first_ms)
 
     def is_due(self, now_ms: int, after_ms: int, tail: LogTail) -> bool:
-        """Whether the segment of `tail`, the leader's last entry, written or not, holds a message that waits for longer
-        than `after_ms` (0: never)."""
+        """Returns True if the segment of `tail`, the leader's last entry, written or not, holds a message that waits
+        for longer than `after_ms` (0: never)."""
         if not after_ms or self._looked.position < tail.segment_base:
             return False
         return self.window_ms(now_ms) >= after_ms

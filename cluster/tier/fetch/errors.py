@@ -34,7 +34,7 @@ class _Known(NamedTuple):
     error: StoreError
     pause_s: float
     due_s: float
-    """By the loop's clock."""
+    """Time by the loop's clock."""
 
 
 class Broken:

@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 ITEMS_MAX = 1024
 """Items that one pull looks at."""
 AHEAD_BYTES = 4 << 20
-"""Of the log, fetched ahead of a consumer that reads a dense queue in order."""
+"""Bytes of the log that are fetched ahead of a consumer that reads a dense queue in order."""
 AHEAD_MESSAGES = 64
-"""The same of a queue that is not dense: each may be a request."""
+"""Messages that are fetched ahead in a queue that is not dense: each may be a request."""
 ANSWERS_BYTES_MAX = 64 << 20
-"""Of answers that are being put together."""
+"""Bytes of answers that are being put together."""
 READERS_MAX = 4096
 """Queues whose readers are known to read in order."""
 
 
 class Place(NamedTuple):
-    """How far a queue was read."""
+    """The point up to which a queue was read."""
 
     next_offset: int
-    """Where its last answer said to go on."""
+    """Offset at which the reader goes on by the last answer."""
     ahead: int
     """Messages below this offset were asked for ahead."""
 
@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
     packed: bytes
     offsets: list[int]
     next_offset: int
-    """Where to go on if all of them can be read."""
+    """Offset at which the reader goes on if all of them can be read."""
 
 
 class OldReads:
@@ -86,7 +86,7 @@ class OldReads:
         self._room = Room(ANSWERS_BYTES_MAX, loop.call_soon)
         self._tasks: set[asyncio.Task[None]] = set()
         self._places: OrderedDict[tuple[int, int], Place] = OrderedDict()
-        """By (topic_id, queue_id)."""
+        """(topic_id, queue_id) -> place."""
         self._failing: dict[tuple[int, int], None] = {}
         """Queues whose last pull could not be answered, oldest first."""
 
@@ -152,7 +152,7 @@ class OldReads:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def found(self, pull: Pull, stop: int) -> Found | Gone:
-        """What the pull gets. Raises StoreError."""
+        """Returns what the pull gets. Raises StoreError."""
         return await self._queues.beside_trims(lambda: self._read(pull, stop))
 
     async def _read(self, pull: Pull, stop: int) -> Found | Gone:
@@ -248,7 +248,7 @@ def _choose(items: Items, pull: Pull) -> Chosen:
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
-    """How many of the packed items lie in the first `bytes_max` bytes of log from the first one on."""
+    """Returns how many of the packed items lie in the first `bytes_max` bytes of log from the first one on."""
     count = len(items) // ITEM.size
     if not count:
         return 0

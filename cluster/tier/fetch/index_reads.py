@@ -43,11 +43,11 @@ class EvictedKeyReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[list[Stored] | Exception], None]) -> None:
-        """See EvictedKeys."""
+        """Finds the newest messages that the query wants (`EvictedKeys.find`)."""
         self._start(self.found(topic, query), f"a query for the key {query.key} of {topic.name}", done)
 
     def at(self, position: int, done: Callable[[Stored | Exception | None], None]) -> None:
-        """See EvictedKeys."""
+        """Finds the message whose first byte is at the position (`EvictedKeys.at`)."""
         self._start(self._at(position), f"a query for the position {position}", done)
 
     def _start(self, look: Coroutine[None, None, T], what: str, done: Callable[[T | Exception], None]) -> None:
@@ -119,7 +119,7 @@ class EvictedKeyReads:
         return Stored(decode_message(data)[0], data)
 
     async def _unchecked(self, position: int) -> Message | None:
-        """What the bytes at the position say; None if they say nothing."""
+        """Returns the message that begins at the position; None if there is none. Its bytes are not checked."""
         head = await self._log.part(position, FIRST_READ)
         if len(head) < HEAD.size:
             return None
@@ -146,11 +146,11 @@ class EvictedBoundReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def offset_by_time(self, queue: Queue, time_ms: int, done: Told) -> None:
-        """See EvictedBounds."""
+        """Finds the first offset that was stored at or after the time (`EvictedBounds.offset_by_time`)."""
         self._start(lambda: self._queues.offset_by_time(*queue, time_ms), done)
 
     def earliest_store_ms(self, queue: Queue, done: Told) -> None:
-        """See EvictedBounds."""
+        """Finds the store time of the queue's first message in the tier (`EvictedBounds.earliest_store_ms`)."""
         self._start(lambda: self._first_ms(queue), done)
 
     async def close(self) -> None:

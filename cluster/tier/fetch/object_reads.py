@@ -16,9 +16,9 @@ from cluster.tier.store.errors import BadAnswer, StoreError, Unreachable
 from cluster.tier.store.object_store import ObjectStore
 
 MEMORY_BYTES_MAX = 32 << 20
-"""Of ranges that are being fetched, of all readers together."""
+"""Bytes of ranges that are being fetched, of all readers together."""
 REQUESTS_MAX = 8
-"""At once."""
+"""Requests at once."""
 BLOCK = 1 << 20
 """Reads of blocks end at multiples of it, so that readers of neighbours find each other's in the cache."""
 
@@ -59,12 +59,12 @@ class ObjectReads:
 
     @property
     def keeps(self) -> bool:
-        """Whether what is read ahead is found again."""
+        """True if what is read ahead is kept in a cache, and so found again."""
         return self._cache is not None
 
     @property
     def in_flight_bytes(self) -> int:
-        """Of requests under way."""
+        """Bytes of requests in progress."""
         return self._room.taken
 
     async def read(self, name: str, start: int, stop: int, *, fresh: bool = False, reach: int = 0) -> bytes:
@@ -113,7 +113,7 @@ class ObjectReads:
         return next((each for each in self._flights.get(name, []) if each.start <= at < each.stop), None)
 
     def _until(self, name: str, at: int, stop: int, reach: int) -> int:
-        """Where a request for bytes from `at` on ends: before what is here, or on its way."""
+        """Returns the position at which a request for bytes from `at` on ends: before what is here, or on its way."""
         stop = max(stop, min(reach, -(-stop // BLOCK) * BLOCK))
         until = min([stop, *(each.start for each in self._flights.get(name, []) if each.start > at)])
         return until if self._cache is None else self._cache.next_start(name, at, until)

@@ -68,9 +68,9 @@ class RangeCache:
         self._bytes_max = bytes_max
         self._threads = CallThreads("tier-cache", THREADS)
         self._objects: dict[str, list[Extent]] = {}
-        """By start; none of them is inside another."""
+        """Name -> ranges by start; none of them is inside another."""
         self._checksums: OrderedDict[int, tuple[str, Extent, tuple[int, ...]]] = OrderedDict()
-        """By file, least recently used first."""
+        """Number of a file -> (name of the object, range, checksums), least recently used first."""
         self._number = 0
         self._is_open = False
 
@@ -88,16 +88,16 @@ class RangeCache:
         self._threads.close()
 
     def covers(self, name: str, at: int) -> bool:
-        """Whether the byte at `at` is here."""
+        """Returns True if the byte at `at` is here."""
         return self._extent(name, at) is not None
 
     def end(self, name: str, at: int) -> int | None:
-        """Where the range ends that has the byte at `at`; None if none is here."""
+        """Returns the end of the range that has the byte at `at`; None if none is here."""
         extent = self._extent(name, at)
         return None if extent is None else extent.stop
 
     def next_start(self, name: str, at: int, stop: int) -> int:
-        """Where, above `at`, the next range begins that is here; `stop` if that is first."""
+        """Returns the beginning of the next range above `at` that is here; `stop` if that is first."""
         extents = self._objects.get(name, [])
         after = bisect_right(extents, at, key=_start)
         return min(stop, extents[after].start) if after < len(extents) else stop

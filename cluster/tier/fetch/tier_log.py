@@ -49,7 +49,7 @@ class LogCounts:
         self.damaged = 0
         """Messages that did not match when they were first read."""
         self.mended = 0
-        """Of these: intact when they were fetched again, or elsewhere."""
+        """Those of them that were intact when they were fetched again, or elsewhere."""
 
     def served(self, size: int) -> None:
         """Answered."""
@@ -82,8 +82,9 @@ class TierLog:
         self._elsewhere = elsewhere
 
     async def messages(self, items: bytes, *, dense: bool = False, blocks: bool = False) -> Messages:
-        """Of the packed items, ascending by position: up to the first that cannot be had. `dense`: see spans.DENSE.
-        `blocks`: what follows will be wanted, too, so what the cache lacks is fetched to the end of its block.
+        """Reads the messages of the packed items, ascending by position: up to the first that cannot be had. `dense`:
+        see `DENSE`. `blocks`: what follows will be wanted, too, so what the cache lacks is fetched to the end of its
+        block.
 
         Raises StoreError if the first cannot be had: DamagedError, NotTieredError, or why the store could not be read.
         """
@@ -241,7 +242,7 @@ _LOOKED_AT = 64
 GAP_BYTES_MAX = 512 << 10
 """Bytes of other queues between two messages of a span: more take longer than a request of their own."""
 SPAN_BYTES_MAX = 4 << 20
-"""Of a span, unless a single message has more."""
+"""Bytes of a span, unless a single message has more."""
 
 
 class Span(NamedTuple):
@@ -253,7 +254,8 @@ class Span(NamedTuple):
 
 
 def is_dense(items: bytes) -> bool:
-    """Whether the packed items, ascending by position, are a good part of the log from the first to the last."""
+    """Returns True if the packed items, ascending by position, are a good part of the log from the first to the
+    last."""
     count = len(items) // ITEM.size
     if not count:
         return False

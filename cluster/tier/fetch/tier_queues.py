@@ -1,4 +1,4 @@
-"""Where the messages of queues lie, from the index files of tiered segments (docs/index-file.md)."""
+"""Finds the messages of queues by the index files of tiered segments (docs/index-file.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INDEXES_MAX = 128
 TOGETHER = 8
 """Segments that are asked for a key at once: as many as requests are."""
 RUNS_MAX = 20_000
-"""Where a queue begins in a segment, or that it has nothing there: some 4 MB."""
+"""Beginnings of queues in segments that are kept, also of queues that have nothing there: some 4 MB."""
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 
@@ -69,8 +69,8 @@ class TierQueues:
         return rows[0].base if rows else 0
 
     async def beside_trims(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What `look` finds. It looks again if it fails while the tier gives up its first segments: those are kept no
-        longer, so their objects may be gone, and what follows is looked for. Raises StoreError."""
+        """Returns what `look` finds. It looks again if it fails while the tier gives up its first segments: those are
+        kept no longer, so their objects may be gone, and what follows is looked for. Raises StoreError."""
         while True:
             begins = self.begins
             try:
@@ -100,7 +100,7 @@ class TierQueues:
         return None if run is None else run.first_offset + run.count
 
     async def first_offset(self, topic_id: int, queue_id: int) -> int | None:
-        """Of the queue's first message in the tier; None if there is none."""
+        """Returns the offset of the queue's first message in the tier; None if there is none."""
         rows = self._verified()
         number = await self._segment(rows, topic_id, queue_id, 0)
         run = None if number is None else await self._run(rows[number], topic_id, queue_id)
@@ -250,7 +250,7 @@ def _by_time(run: QueueRun, timestamp_ms: int, index: IndexFile) -> Steps[int]:
 
 
 def _runs(index: IndexFile) -> Steps[list[QueueRun]]:
-    """Of every queue in the file."""
+    """Reads the runs of every queue in the file."""
     found: list[QueueRun] = []
     for block in index.blocks(QUEUES):
         data = yield from block

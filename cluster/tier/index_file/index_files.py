@@ -46,23 +46,23 @@ from statemachine.tier import SegmentSpan
 logger = logging.getLogger(__name__)
 
 EVERY_MS = 1000
-"""How often to look for segments that have closed."""
+"""Milliseconds between two looks for segments that have closed."""
 GAP_MS = 10
-"""Between two steps of a build."""
+"""Milliseconds between two steps of a build."""
 AGAIN_MS = 60_000
-"""After a failure: a full disk, or damage in the log that is being repaired."""
+"""Milliseconds from a failure to the next attempt: a full disk, or damage in the log that is being repaired."""
 ALARM = "index_file_failed"
 
 
 class IndexFilesView(NamedTuple):
-    """What people are shown."""
+    """The state of the index files, for people."""
 
     files: int
     bytes: int
     pending_bytes: int
-    """Of closed segments without a file."""
+    """Bytes of closed segments without a file."""
     last: Span | None
-    """Of the newest file."""
+    """Span of the newest file."""
     building: Span | None
     error: str
     """Why the last attempt failed; "" after one that did not."""
@@ -88,7 +88,7 @@ class IndexFiles:
         """Every closed segment below this position, as far as the log has it, has its file, or can have none."""
         self._building: Span | None = None
         self._busy = True
-        """Until the directory is read."""
+        """True until the directory is read, and while a file is made."""
         self._due_ms = 0
         self._again_ms = 0
         self._error = ""
@@ -98,7 +98,7 @@ class IndexFiles:
         self._closed = False
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="index files",
             start=self.start,

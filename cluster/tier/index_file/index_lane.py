@@ -216,8 +216,8 @@ class _Build:
 
 
 def meta_of(log: SegmentedLog, span: Span) -> IndexMeta:
-    """What the file of this segment says of it, without the counts. Raises RaftLogError if the log has it no more, or
-    cannot read it now."""
+    """Returns the description of this segment for its file, without the counts. Raises RaftLogError if the log has it
+    no more, or cannot read it now."""
     before, last = log.segment_at(span.base).previous, log.segment_at(span.end).previous
     first = log.tail_at(before.index + 1)
     genesis = log.genesis
@@ -294,7 +294,7 @@ class NewIndexFile:
         self._file.truncate(0)
         self.size = 0
         self.crc32c = 0
-        """Of all that was written."""
+        """CRC-32C of all that was written."""
 
     def write(self, data: bytes) -> None:
         """Appends."""

@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 DAMAGED = "tier_damaged"
 BY_ITSELF = Wishes(reads=True, repairs=True, sweeps=True)
-"""What a scheduled one does."""
+"""Work of a scheduled scrub."""
 AFTER_MS = 60_000
-"""After an unclean start the first one begins so soon, once the node leads."""
+"""Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
 AFTER_UNCLEAN = BY_ITSELF._replace(newest=16)
-"""What that one does. What a crash interrupts lies at the end of the tier: leftovers, and objects that were just
-written. A node that crashes again and again must not read the whole tier each time."""
+"""Work of that first scrub. A crash interrupts work at the end of the tier: it leaves leftovers there, and objects that
+were just written. A node that crashes again and again must not read the whole tier each time."""
 
 
 class TierScrubView(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class TierScrubs:
         self.view = _view(node, 0, _NOTHING)
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="tier scrubs",
             close=self.close,

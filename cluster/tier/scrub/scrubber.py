@@ -42,7 +42,7 @@ TEMPORARY_MS = 24 * 3_600_000
 
 
 class Source(NamedTuple):
-    """Where the content of a damaged part may come from."""
+    """A source of the content of a damaged part."""
 
     what: str
     make: Callable[[TierSegment, TierPart], Awaitable[bytes | None]]
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a scrub found."""
+    """The findings of a scrub."""
 
     segments: int
     """Verified ones, all of which were looked at."""
@@ -75,7 +75,7 @@ class Report(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """What a scrub is to do beside listing."""
+    """The work of a scrub beside listing."""
 
     reads: bool = True
     """Compare contents, not only sizes."""
@@ -176,7 +176,7 @@ class Scrubber:
     # --- what is named and not right ---
 
     async def _problem(self, part: TierPart, seen: Survey, *, reads: bool) -> str:
-        """What is wrong with the object, "" if nothing is."""
+        """Returns what is wrong with the object, "" if nothing is."""
         listed_right = part.name not in seen.absent and part.name not in seen.sized_wrongly
         if listed_right and not reads:
             return ""
@@ -211,7 +211,7 @@ class Scrubber:
     # --- repair ---
 
     async def _repair(self, row: TierSegment, part: TierPart) -> str:
-        """Where the content came from, "" if nobody has it."""
+        """Returns the source that the content came from, "" if nobody has it."""
         for source in self._sources:
             data = await source.make(row, part)
             if data is None or len(data) != part.size or crc32c(data) != part.crc32c:
@@ -277,9 +277,9 @@ class Survey(NamedTuple):
     expected: dict[str, TierPart]
     """Objects of VERIFIED segments by name."""
     absent: list[str]
-    """Of these: not in the listing. Only asking for each proves that it is gone."""
+    """Those of them that are not in the listing. Only asking for each proves that it is gone."""
     sized_wrongly: dict[str, int]
-    """Of these: in the listing with another size."""
+    """Those of them that are in the listing with another size."""
     orphans: list[ObjectInfo]
     """Objects that no row names, and that none ever will."""
     unsettled: list[ObjectInfo]
@@ -313,9 +313,10 @@ def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: in
 
 
 def _is_settled(rows: Sequence[TierSegment], base: int, kept_from: int) -> bool:
-    """Whether no upload will ever name an object of the segment there: its names are VERIFIED and stay as they are, or
-    it lies below all rows, or below what is kept: uploads go on above both. Not the age of an object decides: a removal
-    that a slow network delays could otherwise hit what an upload has found to be there, and has verified, meanwhile."""
+    """Returns True if no upload will ever name an object of the segment there: its names are VERIFIED and stay as they
+    are, or it lies below all rows, or below what is kept: uploads go on above both. The age of an object does not
+    decide: a removal that a slow network delays could otherwise hit what an upload has found to be there, and has
+    verified, meanwhile."""
     number = bisect_right(rows, base, key=lambda row: row.base) - 1
     if number >= 0 and base < rows[number].end:
         return rows[number].state >= TierState.VERIFIED

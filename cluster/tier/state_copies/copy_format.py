@@ -1,4 +1,4 @@
-"""What a state copy says of itself, how it is named, and which copies stay. No I/O.
+"""The description of a state copy, its names, and the choice of the copies that stay. No I/O.
 
 ::
 
@@ -29,10 +29,10 @@ class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     """Name of the checkpoint."""
     index: int
-    """Of the last applied entry, likewise the next four."""
+    """Index of the last applied entry, likewise the next four."""
     term: int
     position: int
-    """Where the entry ends: the log from here on is not applied."""
+    """End of that entry: the log from here on is not applied."""
     header_crc: int
     timestamp_ms: int
     """Log time."""
@@ -54,7 +54,7 @@ class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of the description, below the cluster's folder."""
+        """Name of the description, below the cluster's folder."""
         return f"{STATE}/{self.checkpoint}.json"
 
 
@@ -64,7 +64,7 @@ def part_prefix(index: int) -> str:
 
 
 def is_description(name: str) -> bool:
-    """Whether a name below the cluster's folder is that of a state copy."""
+    """Returns True if a name below the cluster's folder is that of a state copy's description."""
     return _DESCRIPTION.fullmatch(name) is not None
 
 

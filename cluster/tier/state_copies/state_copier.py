@@ -38,7 +38,7 @@ LOOK_EVERY_MS = 10_000
 
 
 class _Wish(NamedTuple):
-    """What is known when a copy is to be chosen."""
+    """The part of the log that the tier holds when a copy is to be chosen."""
 
     tier_begins: int
     tier_end: int
@@ -71,7 +71,7 @@ class StateCopier:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy is wanted or being written."""
+        """True while a copy is wanted or being written."""
         return self.wanted or self._work is not None
 
     @property
