@@ -1,4 +1,4 @@
-"""What became of a request, as response codes and remarks: the one place where the broker's outcomes become answers."""
+"""Turns the broker's outcomes into answers, response codes and remarks: nothing else does."""
 
 from __future__ import annotations
 

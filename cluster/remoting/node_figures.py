@@ -1,4 +1,4 @@
-"""What mqadmin shows of a node."""
+"""Figures of a node for mqadmin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NodeFigures:
-    """Of one node. Event loop only."""
+    """Figures of one node. Event loop only."""
 
     def __init__(
         self, services: Services, clock: Clock, used_percent: Callable[[], float], rates: Rates, started_ms: int
@@ -29,8 +29,9 @@ class NodeFigures:
         self._started_ms = started_ms
 
     def by_name(self) -> dict[str, str]:
-        """What mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as RocketMQ has it, for what
-        is not there: sends and pulls wait in no queue of threads, and nothing locks the page cache."""
+        """Returns what mqadmin's `clusterList` and `brokerStatus` show, by RocketMQ's names. "N", as in RocketMQ,
+        stands for what does not exist here: sends and pulls wait in no queue of threads, and nothing locks the page
+        cache."""
         uptime_ms = self._services.monotonic_ms() - self._started_ms
         given = self._rates.given()
         rates = {

@@ -27,11 +27,11 @@ class Connection(Client, Protocol):
 
     @property
     def forwarded(self) -> bool:
-        """Whether another node holds the client's connection, and passed the request on."""
+        """True if another node holds the client's connection, and passed the request on."""
 
     @property
     def age_s(self) -> float:
-        """Since when it stands; endless where another node holds it."""
+        """Seconds since the client connected; infinite if another node holds the connection."""
 
     listener: str
     """Name of the listener the client came through; routes answer with this listener's addresses."""
@@ -50,11 +50,11 @@ class Request(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the client's protocol (MQVersion's ordinal)."""
+        """The version of the client's protocol (MQVersion's ordinal)."""
 
     @property
     def language(self) -> str:
-        """That the client reports."""
+        """The language that the client reports."""
 
     @property
     def ext(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Request(Protocol):
 
     @property
     def connection(self) -> Connection:
-        """Where the request came from and its answer goes."""
+        """The connection that the request came through; its answer goes back through it."""
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answers in the request's own header form."""
@@ -75,8 +75,8 @@ class Request(Protocol):
         """The same with an answer that other requests get as well."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Whether an answer of about `size` bytes may be made now. If not, `again` is called once when it may, unless
-        the client is gone by then; until then no more is taken from its connection."""
+        """Returns True if an answer of about `size` bytes may be made now. If not, `again` is called once when it may,
+        unless the client is gone by then; until then no more is taken from its connection."""
 
     def hold(self) -> None:
         """It waits for something to happen, as a long poll does: nobody wonders how long that takes."""
@@ -102,7 +102,7 @@ class SharedAnswer:
         self.ext = ext
         self.body = body
         self.heads = AlikeHeads(code, len(body), ext=ext, remark=remark)
-        """Of its frames in JSON."""
+        """Heads of its frames in JSON."""
 
 
 _WITH_MESSAGES: Final = frozenset(
@@ -134,7 +134,7 @@ NoteChange = Callable[[str, str], None]
 
 
 def asked_by(request: Request, says: str) -> str:
-    """What happened, and the address of the client that asked for it, also if another node holds its connection."""
+    """Returns `says` and the address of the client that asked for it, also if another node holds its connection."""
     host, port = request.connection.peer_address
     return f"{says}, asked for over remoting by {f'[{host}]' if ':' in host else host}:{port}"
 

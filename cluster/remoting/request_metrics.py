@@ -1,4 +1,4 @@
-"""How long requests take, by code, and which were slow; names and meanings in docs/metrics.md."""
+"""Measures how long requests take, by code, and counts slow ones; names and meanings in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class RequestMetrics:
         registry.register(self)
 
     def answered(self, code: int, response: int, seconds: float, requests: int = 1) -> None:
-        """See RequestFigures."""
         key, took_ms = (code, response), 1000 * seconds
         counts = self._counts.get(key)
         if counts is None:
@@ -46,11 +45,10 @@ class RequestMetrics:
         self._sums_ms[key] += took_ms * requests
 
     def slow(self, code: int, stage: str, requests: int) -> None:
-        """See RequestFigures."""
         self._slow.labels(code_name(code).lower(), stage).inc(requests)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Gives the registry the histogram of latencies."""
         family = HistogramMetricFamily(
             "rocketmq_rpc_latency",
             "Milliseconds until a request was answered, by its code; of sends, from the proposal of their entry",

@@ -135,7 +135,7 @@ class Router(Dispatch):
         proposals.unproposed.add(self.reroute)
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the router to the node."""
         return Part(
             name="clients",
             tick=self._tick,
@@ -220,7 +220,6 @@ class Router(Dispatch):
         self.as_leader(frame)
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """See Dispatch. While earlier requests are held, later ones wait behind them."""
         if self.closings.waiting:
             self.closings.look()
         proposals, line = self._proposals, connection.line
@@ -329,7 +328,7 @@ class Listeners:
         self._servers: list[asyncio.Server | Acceptor] = []
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the listeners to the node."""
         return Part(
             name="listeners",
             start=self.open,

@@ -13,9 +13,9 @@ class Frame(msgspec.Struct, gc=False):
     """Made once for each request. A Struct: that is no call of Python's on the way of every message."""
 
     path: ReplyPath
-    """Where it came from, and its answer goes."""
+    """The connection that the frame came through; the answer goes back through it."""
     serialize_type: int
-    """In which form its header is, and the header of its answer."""
+    """The form of its header, JSON or RocketMQ's binary one; the answer's header has the same."""
     header: Header
     header_bytes: bytes
     """The header as it came: a node that passes the request on changes nothing of it."""
@@ -27,5 +27,5 @@ class Frame(msgspec.Struct, gc=False):
 
     @property
     def version(self) -> int:
-        """Of the client's protocol (MQVersion's ordinal)."""
+        """The version of the client's protocol (MQVersion's ordinal)."""
         return self.header.version

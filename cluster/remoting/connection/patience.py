@@ -179,7 +179,8 @@ class IdleClients:
         return idle_s if idle_s is not None and idle_s >= LEAVES_S else None
 
     def _idle_s(self, connection: RemotingConnection) -> float | None:
-        """For how long nothing came; None if it is in use, closed, or something came since the last look."""
+        """Returns the seconds since the client last sent something; None if the connection is in use, closed, or
+        received bytes since the last look."""
         known = self._seen.get(connection)
         if known is None:
             return None

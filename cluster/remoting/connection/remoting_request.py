@@ -38,7 +38,7 @@ class RemotingRequest(Untracked):
     _arrived_s: float
     _ext: dict[str, str] | None
     received: Frame | None = None
-    """See `may_come_back`."""
+    """The frame as it came, if another node may have to answer it; None otherwise."""
     _answered: bool = False
     _promised: Share | None = None
 
@@ -65,49 +65,40 @@ class RemotingRequest(Untracked):
 
     @property
     def version(self) -> int:
-        """See `services.Request`."""
         return self._header.version
 
     @property
     def language(self) -> str:
-        """See `services.Request`."""
         return str(self._header.language)[:LANGUAGE_MAX]
 
     @property
     def ext(self) -> dict[str, str]:
-        """See `services.Request`."""
         if self._ext is None:
             self._ext = ext_of(self._header)
         return self._ext
 
     @property
     def ext_json(self) -> bytes:
-        """See `services.Request`."""
         return self._header.extFields
 
     @property
     def client(self) -> tuple[str, int]:
-        """See `slow_requests.Answered`."""
         return self.connection.peer_address
 
     def hold(self) -> None:
-        """See `services.Request`."""
         self._arrived_s = math.inf
         if self.received is None:  # else another node may have to answer, and reads all of it
             self.drop()
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """See `services.Request`."""
         return self.connection.room_for(size, again)
 
     def drop(self) -> None:
-        """See `services.Request`."""
         header = self._header
         self._header = Header(header.code, header.opaque, header.flag, header.version, header.language)
         self._ext, self.body = {}, b""
 
     def promise(self, size: int) -> None:
-        """See `services.Request`."""
         if self._promised is None:
             self._promised = self.connection.room.share()
         self._promised.hold(size)
@@ -130,7 +121,6 @@ class RemotingRequest(Untracked):
             self.connection.write(head)
 
     def reply_shared(self, answer: SharedAnswer) -> None:
-        """See `services.Request`."""
         if self._serialize_type != JSON:
             self.reply(answer.code, answer.remark, answer.ext, answer.body)
         elif self._may_answer(answer.code):

@@ -15,7 +15,7 @@ from cluster.wire.codes import RequestCode
 
 
 class ReplyPath:
-    """What a request's answer goes through: a client's own connection, or a forwarding node's stand-in for it."""
+    """Takes the answers to a client's requests: the client's own connection, or a forwarding node's stand-in for it."""
 
     __slots__ = (
         "born_host",
@@ -31,7 +31,7 @@ class ReplyPath:
     )
 
     forwarded: ClassVar[bool] = False
-    """Whether another node holds the client's connection."""
+    """True if another node holds the client's connection."""
 
     def __init__(self, peer_address: tuple[str, int], listener: str, room: Room) -> None:
         """`peer_address`: the client's own ip and port; `room`: for answers that it has not taken."""
@@ -45,19 +45,17 @@ class ReplyPath:
         self.session: ConnectionSession | None = None
         """The send path's identity for what comes through here (see `replication.identity`)."""
         self.line: OrderLine | None = None
-        """What is held here and keeps its order; None while nothing was."""
+        """The order of requests that were held here; None until the first is held."""
 
         self.calls: ClientCalls | None = None
         """Requests to the client that it has not answered; None before the first."""
 
     @property
     def owner(self) -> Hashable:
-        """See `cluster.broker.services.Client`."""
         return self
 
     @property
     def age_s(self) -> float:
-        """See `cluster.remoting.request.Connection`."""
         return math.inf
 
     def order_line(self) -> OrderLine:
@@ -75,25 +73,23 @@ class ReplyPath:
         self.write(head + body)
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Whether an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the client
-        is gone by then."""
+        """Returns True if an answer of `size` bytes may be made now. If not, `again` is called when it may, unless the
+        client is gone by then."""
         if self.room.fits(size):
             return True
         self.room.wait(size, lambda: None if self.closed else again())
         return False
 
     def work_waits(self, count: int) -> None:
-        """See `cluster.broker.services.Client`."""
+        """Does nothing: only paths that limit the work of their client count it."""
 
     def room_given_back(self) -> None:
-        """What was promised to a request is not held for it any more: what waits behind it may go on."""
+        """Lets requests go on that wait behind one whose promised room is free again. Does nothing here."""
 
     def consumers_changed(self, group: str) -> None:
-        """See `cluster.broker.services.Client`."""
         self.call_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def call(self, request: ClientRequest, ended: Ended) -> Callable[[], None]:
-        """See `cluster.broker.services.Client`."""
         if self.calls is None:
             self.calls = ClientCalls()
             self.on_close.append(self.calls.close)
@@ -132,7 +128,7 @@ Ended = Callable[[ClientAnswer | None], None]
 
 
 class ClientCalls:
-    """Of one connection. Every call ends once: with the answer, or with None."""
+    """Requests to the client of one connection. Every call ends once: with the answer, or with None."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Ended] = {}
@@ -179,7 +175,7 @@ ONE_TRY = frozenset(
 )
 """Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""
 IN_LINE = ONE_TRY | {RequestCode.QUERY_CONSUMER_OFFSET}
-"""Who keeps the order: a query answers after the commits before it."""
+"""Requests that keep the order of their connection: a query is answered after the commits before it."""
 
 
 class OrderLine:
@@ -189,12 +185,12 @@ class OrderLine:
 
     def __init__(self) -> None:
         self._waiting: dict[int, None] = {}
-        """In nobody's hands, oldest first."""
+        """Requests that no leader has in hand, oldest first."""
         self._newest = self._newest_sent = 0
 
     @property
     def waits(self) -> bool:
-        """Whether any of them is in nobody's hands."""
+        """Returns True if no leader has one of them in hand."""
         return bool(self._waiting)
 
     def join(self, number: int) -> None:
@@ -205,7 +201,7 @@ class OrderLine:
             self._waiting = dict(sorted(self._waiting.items()))
 
     def may_go(self, number: int) -> bool:
-        """Whether none before it waits."""
+        """Returns True if no earlier request waits."""
         return next(iter(self._waiting), number) >= number
 
     def sent(self, number: int, code: int) -> None:
@@ -224,5 +220,5 @@ class OrderLine:
         self._waiting.pop(number, None)
 
     def overtaken(self, number: int, code: int) -> bool:
-        """Whether a later one has been handed on: then it must not go any more."""
+        """Returns True if a later request has been handed on: then this one must not go any more."""
         return code in ONE_TRY and self._newest_sent > number

@@ -1,9 +1,9 @@
-"""What the connections of a node may hold together, and the few numbers that decide when one of them waits.
+"""Bounds the memory that the connections of a node hold together, and decides when one of them waits.
 
 Two accounts (`cluster.runtime.room`): bytes of answers that clients have not taken yet, and bytes of frames that they
-have not finished yet. Both are bounded before the work. Who finds no room is not refused: nothing more is read from its
-connection until there is some. A connection that holds nothing always has room for a small frame and a small answer,
-whatever others hold; one that holds much and does not move is closed, and its room is there again.
+have not finished yet. Both are bounded before the work. A client that finds no room is not refused: nothing more is
+read from its connection until there is some. A connection that holds nothing always has room for a small frame and a
+small answer, whatever others hold; one that holds much and does not move is closed, and its room is there again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CLOGGED_BYTES = 64 << 10
 FRAME_HEAD_BYTES = 64 << 10
 """Room for a header beside a message."""
 PROGRESS_BYTES = 4 << 10
-"""What a client must send of an unfinished frame in `limits.stalled_ms`, unless it finishes one."""
+"""Bytes that a client must send of an unfinished frame in `limits.stalled_ms`, unless it finishes one."""
 PRESSED_MS, PRESSED_BYTES = 1_000, 64 << 10
-"""The same for who holds room while others wait for it."""
+"""The same for a client that holds room while others wait for it: it must send so many bytes in so many ms."""
 PRESSED_TAKES_MS = 2_000
 """While others wait for room, a client takes something of its answers in this time (and in `limits.stalled_ms`)."""
 
@@ -70,7 +70,7 @@ class Rooms:
 
     @property
     def pressed(self) -> bool:
-        """Whether an unfinished frame waits for room that others hold."""
+        """Returns True if an unfinished frame waits for room that others hold."""
         return bool(self.unfinished.waiting or self._oversize.waiting)
 
 
@@ -82,9 +82,9 @@ class Rooms:
 logger = logging.getLogger(__name__)
 
 TOPIC_BYTES, GROUP_BYTES = 80, 640
-"""Of one topic's name in a list, and of one group's settings."""
+"""Estimated bytes of one topic's name in a list, and of one group's settings."""
 QUEUE_BYTES, STATS_ROWS_MAX = 240, 10_000
-"""Of one queue's offsets, of which an answer has so many at most."""
+"""Estimated bytes of one queue's offsets; an answer holds the offsets of at most so many queues."""
 ROUTE_BYTES = 16 << 10
 CONSUMERS_BYTES = 64 << 10
 
@@ -93,7 +93,7 @@ Sizes = Mapping[int, Callable[[], int]]
 
 
 def sizes(state: BrokerState, limits: Callable[[], LimitsSection]) -> Sizes:
-    """Of each request with a large answer; `limits`: those in force."""
+    """Returns the estimate for each request with a large answer; `limits`: those in force."""
 
     def topics() -> int:
         return TOPIC_BYTES * len(state.topics)

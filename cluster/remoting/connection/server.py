@@ -216,7 +216,6 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     @property
     def age_s(self) -> float:
-        """See `cluster.remoting.request.Connection`."""
         return self._loop.time() - self.opened_s
 
     # --- what comes --------------------------------------------------------------------------------------------------
@@ -316,7 +315,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 return
 
     def _is_turn_over(self) -> bool:
-        """Whether frames have used up their step, or this turn of the loop has no room for more."""
+        """Returns True if frames have used up their step, or this turn of the loop has no room for more."""
         if self._step_ends is None:
             return self._dispatch.turns.spent()
         return METER.units >= self._step_ends
@@ -390,7 +389,6 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """See `ReplyPath`. While an answer waits, no more frames are dispatched."""
         room = self.room
         if room.fits(size) or (size <= FIRST_ANSWER_BYTES and not room.taken and not self._waits):
             return True
@@ -418,7 +416,6 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._set_reading()
 
     def work_waits(self, count: int) -> None:
-        """See `cluster.broker.services.Client`."""
         before, self._works = self._works, self._works + count
         if before < WORKS_MAX <= self._works:
             self._waits += 1
@@ -443,7 +440,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._set_reading()
 
     def _is_over(self) -> bool:
-        """Whether more bytes wait for this client than allowed, or any while the node is above its limit."""
+        """Returns True if more bytes wait for this client than allowed, or any while the node is above its limit."""
         node = self._rooms.unsent
         return self.room.taken >= self.room.size or (self._unsent.held > 0 and node.taken >= node.size)
 
@@ -465,7 +462,6 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._queue((data,), len(data))
 
     def write_parts(self, head: bytes, body: bytes) -> None:
-        """See `ReplyPath`. A large body is not copied on its way to the socket."""
         if len(body) <= COUNTED_BYTES:
             self.write(head + body)
         else:
@@ -544,23 +540,23 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether answers wait for the client."""
+        """Returns True if answers wait for the client to read them."""
         return self._unsent.held > 0
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether this node waits for the rest of a frame."""
+        """Returns True if this node waits for the rest of a frame."""
         return self._buffer.buffered > 0 and not self._pauses
 
     @property
     def holds_room(self) -> bool:
-        """Whether its frame holds memory that others may need, and the client, not this node, delays it."""
+        """Returns True if its frame holds memory that others may need, and the client, not this node, delays it."""
         return self._unfinished is not None and not self._waits
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, remark: str) -> None:
-        """From now on every request is answered at once with code 14 and `remark`; requests in progress continue."""
+        """Answers every further request at once with code 14 and `remark`; requests in progress continue."""
         self._dispatch = Leaving(self._dispatch, remark)
 
     def say_goodbye(self) -> None:

@@ -56,7 +56,7 @@ CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
 """Kept until the leader has confirmed them, also if their client waits for no answer."""
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
-"""How many leaders may have a request in hand, one after the other, and go without a word."""
+"""Leaders that may take a request, one after the other, and disconnect without an answer; then it is given up."""
 
 WORKS_MAX = 256
 """So many pieces of work of one client behind another node wait for their turns; what comes above is refused. That node
@@ -69,7 +69,7 @@ LocalRoute = Callable[[Frame], None]
 
 
 class NamesSends(Protocol):
-    """Who knows the identities of sends (see `remoting.send`)."""
+    """Knows the identities of sends (`cluster.remoting.handlers.send`)."""
 
     def name_held(self, frame: Frame) -> Identity | None:
         """The identity of a send that this node takes over; None if it needs none. Raises CodecError."""
@@ -109,7 +109,7 @@ class Held:
 
     @property
     def one_try(self) -> bool:
-        """In a leader's hands it stays there: nobody could tell that it came again."""
+        """True if a leader that took it keeps it: if it came again, nobody could tell."""
         return self.frame.header.code in ONE_TRY
 
     @property
@@ -158,7 +158,7 @@ class ForwardedPath(ReplyPath):
         return self._peer, self.peer_address, self.listener
 
     def work_waits(self, count: int) -> None:
-        """See `cluster.broker.services.Client`."""
+        """Counts the work of the client behind the forwarding node: above WORKS_MAX its requests are refused."""
         owner, works = self.owner, self._works
         works[owner] += count
         if works[owner] <= 0:
@@ -221,7 +221,7 @@ class Forwarder:
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the forwarder to the node."""
         return Part(
             name="forwarder",
             tick=lambda _: self.expire(),
@@ -300,7 +300,7 @@ class Forwarder:
                 self._remember(held)
 
     def peer_closed(self, peer: NodeId) -> None:
-        """What that peer had in hand may have been lost with the connection; what it passed on comes again.
+        """Takes back what that peer had in hand, which may be lost, and drops what it passed on: that comes again.
 
         Nothing is passed on to that peer in this call: its other connection may still stand, and would take the next
         try along with it.
@@ -554,7 +554,7 @@ class Forwarded(NamedTuple):
     listener: str
     identity: Identity | None
     term: int
-    """In which the addressee leads."""
+    """The term in which the addressee leads."""
 
 
 def decode_forward(header: list[Any]) -> Forwarded:

@@ -79,7 +79,7 @@ STANDING: Final = "raftmqStanding"
 
 
 class _Named(msgspec.Struct, rename="camel"):
-    """Of a LockBody: who asks."""
+    """The fields of a LockBody that say who asks."""
 
     consumer_group: GroupName
     client_id: ClientId
@@ -99,8 +99,8 @@ def standing_of(request: Request, group: str, client_id: str, members: Members) 
 
 
 def gives_up(request: Request, group: str, client_id: str, members: Members) -> bool:
-    """Whether the request may end that client's locks. Over a new connection nobody but its host may do that to a
-    client that is there."""
+    """Returns True if the request may end that client's locks. Over a new connection nobody but its host may do that
+    to a client that is there."""
     standing = standing_of(request, group, client_id, members)
     if standing is not Standing.NEW:
         return standing is Standing.MEMBER

@@ -1,4 +1,4 @@
-"""What operators' tools ask of a broker: configuration (26), figures (28), offsets of a topic (202), producers (204).
+"""Answers operators' tools about a broker: configuration (26), figures (28), offsets of a topic (202), producers (204).
 
 Bodies are the JSON of RocketMQ's KVTable, TopicStatsTable (whose keys are objects) and ProducerConnection. Rates are
 not measured per topic: topicPutTps is 0.
@@ -24,7 +24,7 @@ from cluster.runtime import metered_json
 from cluster.wire.codes import RequestCode, ResponseCode
 
 QUEUES_MAX = 10_000
-"""In one answer of 202: what the loop looks up in a tenth of a second."""
+"""Queues in one answer of 202: the loop looks up as many in a tenth of a second."""
 
 Figures = Callable[[], Mapping[str, str]]
 """The node's, by RocketMQ's names."""
@@ -143,7 +143,7 @@ def broker_settings(config: Config) -> bytes:
 
 
 def _text(value: _Value) -> str:
-    """As Java's Properties reads it: one line, a backslash doubled."""
+    """Writes a value as Java's Properties reads it: one line, a backslash doubled."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")

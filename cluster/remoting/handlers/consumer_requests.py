@@ -1,5 +1,5 @@
-"""What operators' tools want of consumers: resets of offsets (222, 314), and requests that a client answers itself
-(307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
+"""Takes what operators' tools want of consumers: resets of offsets (222, 314), and requests that a client answers
+itself (307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY).
 
 The latter go to the client's connection, on whichever node that is, and its answer comes back as it is (RocketMQ:
 AdminBrokerProcessor.callConsumer). The body of 222 is JSON with objects as keys, as the tools expect it.

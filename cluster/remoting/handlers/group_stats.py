@@ -1,4 +1,4 @@
-"""What operators' tools ask of consumer groups: connected members (203), progress (208), groups of a topic (300).
+"""Answers operators' tools about consumer groups: connected members (203), progress (208), groups of a topic (300).
 
 Bodies are the JSON of RocketMQ's ConsumerConnection, ConsumeStats (whose keys are objects) and GroupList. Rates are not
 measured per group: consumeTps is 0.
@@ -110,7 +110,7 @@ class GroupStats:
 
 
 def in_order(members: Mapping[str, Member]) -> list[Member]:
-    """By their client ids, unless they are so many that sorting them would take a long step."""
+    """Sorts members by client id, unless there are more than SORTED_MAX: sorting those would take a long step."""
     return [members[name] for name in (sorted(members) if len(members) <= SORTED_MAX else list(members))]
 
 

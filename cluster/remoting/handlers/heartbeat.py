@@ -252,19 +252,19 @@ _HEAD, _TAIL = b'{"consumerIdList":[', b"]}"
 
 
 class _List:
-    """Of one group."""
+    """The encoded answer for one group."""
 
     __slots__ = ("body", "building", "version")
 
     def __init__(self) -> None:
         self.version = -1
-        """The group's, of which `body` is."""
+        """The version of the group that `body` shows."""
         self.body = b""
         self.building: Generator[None] | None = None
 
 
 class ConsumerLists:
-    """Of all groups."""
+    """Keeps the encoded list of members of each group until the group changes."""
 
     def __init__(self) -> None:
         self._lists: WeakKeyDictionary[ConsumerGroup, _List] = WeakKeyDictionary()

@@ -187,7 +187,7 @@ class RecallRequests:
 # memory or in a segment's sidecar; no message is read.
 
 POSITIONS_MAX = 1024
-"""Of one request: as many as a pull has messages."""
+"""Positions in one request: as many as a pull has messages."""
 _POSITION_SIZE = 8
 
 

@@ -52,7 +52,7 @@ class OffsetRequests:
         self._offsets.query(request.connection, group, topic, queue_id, zero_if_whole=set_zero, done=answer)
 
     def _begins_at_time(self, group: str) -> bool:
-        """Whether its members want to begin at a time: they look for the offset themselves, and miss nothing."""
+        """Returns True if its members want to begin at a time: they look for the offset themselves, missing nothing."""
         found = self._members.consumers.get(group)
         return found is not None and found.consume_from_where == "CONSUME_FROM_TIMESTAMP"
 
@@ -70,8 +70,9 @@ class OffsetRequests:
             self._offsets.commit(group, topic, queue_id, offset, name, lambda result: _answer_update(request, result))
 
     def _other_holder(self, request: Request, group: str, topic: str, queue_id: int) -> str | None:
-        """Who consumes the queue in order, if that is another client. RocketMQ takes such a commit and lets the holder
-        read again or skip; what it drops for another reason, a reset, it answers with SUCCESS and a remark."""
+        """Returns the client that consumes the queue in order, if it is not the one that asks. RocketMQ takes such a
+        commit and lets the holder read again or skip; what it drops for another reason, a reset, it answers with
+        SUCCESS and a remark."""
         config = self._services.state.topics.get(topic)
         if config is None:
             return None

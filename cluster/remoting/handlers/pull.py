@@ -96,28 +96,22 @@ class PullReply(Untracked):
 
     @property
     def client(self) -> Connection:
-        """See `Puller`."""
         return self._request.connection
 
     @property
     def kept_bytes(self) -> int:
-        """See `Puller`."""
         return len(self._request.ext_json) + len(self._request.body)
 
     def hold(self) -> None:
-        """See `Puller`."""
         self._request.hold()
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """See `Puller`."""
         return self._request.room_for(size, again)
 
     def elsewhere(self, position: int) -> bool:
-        """See `Puller`."""
         return self._elsewhere(self._request, position)
 
     def to_leader(self) -> bool:
-        """See `Puller`."""
         return self._to_leader(self._request)
 
     def answered(self, answer: PullAnswer) -> None:
@@ -136,7 +130,6 @@ class PullReply(Untracked):
                 self._metrics.messages_out(self._topic, answer.messages, len(answer.body))
 
     def refused(self, refused: Refused) -> None:
-        """See `Puller`."""
         refuse(self._request, refused)
 
 
@@ -228,7 +221,7 @@ def read_one_by_one(request: Request) -> PullFields:
 
 
 def compares_tags(request: Request, expression_type: str | None, flags: int) -> bool:
-    """Whether the client drops what does not fit the tags of its subscription, whatever it is sent.
+    """Returns True if the client drops what does not fit the tags of its subscription, whatever it is sent.
 
     Java does, and C++ (both in PullAPIWrapper), but not for a class filter, nor for anything else than tags; C++ knows
     nothing else and names no type. Go compares tags, too, but its pulls say TAG whatever it subscribed by. Node.js

@@ -36,7 +36,7 @@ OTHER = "other"
 
 
 class _Repeats:
-    """How often a connection was refused a code, and when last; how many answers wait for it."""
+    """Counts how often a connection was refused each code, and when last; keeps the answers that wait."""
 
     __slots__ = ("cancels", "codes")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
-"""What clients call it; the second is the name that RocketMQ 4.3 gave it."""
+"""Its names at clients; the second is the name that RocketMQ 4.3 gave it."""
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -55,8 +55,8 @@ CLUSTERS_FIELD = "raftmqClusters"
 CPP = "CPP"
 JAVA = "JAVA"
 HOLD_MS = 50
-"""How late the first route is on a connection of a C++ client. 10 ms after its start its heartbeat connects to every
-node that it knows by then, and a send that meets that lock fails at once, five times over."""
+"""Delay of the first route on a connection of a C++ client. 10 ms after the client's start its heartbeat connects to
+every node that it knows by then, and a send that meets that lock fails at once, five times over."""
 
 _encode = metered_json.encode
 
@@ -149,7 +149,7 @@ class Routes:
             answer()
 
     def _is_first(self, request: Request) -> bool:
-        """Whether nothing was held back for this connection yet."""
+        """Returns True if nothing was held back for this connection yet."""
         connection = request.connection
         if connection in self._held:
             return False

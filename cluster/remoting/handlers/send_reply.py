@@ -121,7 +121,7 @@ def acknowledge(
 
 
 def _as_json(key: str) -> bytes:
-    """As it stands between quotes."""
+    """Escapes a key as it stands between the quotes of JSON."""
     return (key if key.isalnum() else json.dumps(key)[1:-1]).encode()
 
 

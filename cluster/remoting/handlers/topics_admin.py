@@ -70,7 +70,7 @@ class GroupData(msgspec.Struct, rename="camel"):
         return config
 
     def _policy(self) -> str:
-        """As it is kept; numbers may be longer than they were sent. Raises Refused (29)."""
+        """Encodes the retry policy as it is kept; numbers may be longer than they were sent. Raises Refused (29)."""
         policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
         if len(policy) > RETRY_POLICY_BYTES_MAX:
             remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
