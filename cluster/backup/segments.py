@@ -92,7 +92,7 @@ def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int)
 
 
 def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
-    """(Where the last segment file's frames end, whether that is where they should: at or above the sync mark).
+    """Returns the end of the last segment file's frames, and True if it is at or above the sync mark, as it should be.
 
     Raises CorruptLogError if the local header is damaged.
     """

@@ -81,7 +81,7 @@ class Place(NamedTuple):
 
 
 def segment_source(log: Spans) -> Source:
-    """See the module."""
+    """Answers peers in which of this node's segment files a position lies."""
 
     def answer(arguments: list[Any]) -> Fetched:
         (position,) = arguments

@@ -65,10 +65,10 @@ class OverlayFile:
         return (os.pread(self._fd, size, start) if size else b"").ljust(self.PAGE, b"\0")
 
     def fdatasync(self) -> None:
-        """See File: nothing is to be done."""
+        """Does nothing: no change is written (`File.fdatasync`)."""
 
     def drop_cached(self, size: int | None) -> None:
-        """See File: nothing is to be done."""
+        """Does nothing: the cache is the real file's (`File.drop_cached`)."""
 
     def truncate(self, size: int) -> None:
         """Changes the size in memory alone (`File.truncate`)."""
@@ -86,7 +86,7 @@ class OverlayFile:
         return self._size
 
     def close(self) -> None:
-        """See File: others may look at it again, so it stays."""
+        """Keeps the pages: others may read the file again (`File.close`)."""
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -135,7 +135,7 @@ class OverlayFileSystem:
         return file
 
     def lock(self, path: Path, owner: str) -> OverlayFile:
-        """See FileSystem; shared, so that several may look at a directory on which no node runs."""
+        """Takes a shared lock: several may look at a directory on which no node runs (`FileSystem.lock`)."""
         return _Lock(path) if path.exists() else self.open(path, create=True)
 
     def exists(self, path: Path) -> bool:
@@ -201,7 +201,7 @@ class OverlayFileSystem:
         self._files[path] = None
 
     def fsync_dir(self, path: Path) -> None:
-        """See FileSystem: nothing is to be done."""
+        """Does nothing: no change is written (`FileSystem.fsync_dir`)."""
 
     def free_bytes(self, path: Path) -> int:
         """Returns the space on the real file system (`FileSystem.free_bytes`)."""

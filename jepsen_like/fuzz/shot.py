@@ -18,7 +18,7 @@ class Port(Enum):
 
 
 class Shot(NamedTuple):
-    """See the module."""
+    """One message to one port, and the answer that must come."""
 
     port: Port
     handler: str

@@ -81,7 +81,7 @@ class Report:
 
 
 class Attack(NamedTuple):
-    """See the module."""
+    """One kind of attack; `play` carries out one round of it."""
 
     name: str
     does: str

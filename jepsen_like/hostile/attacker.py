@@ -119,7 +119,6 @@ async def attack_until_told(orders: Orders, tell: Callable[[dict[str, Any]], Non
 
 
 def main() -> None:
-    """See the module."""
     _step_back()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

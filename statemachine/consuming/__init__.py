@@ -1,1 +1,1 @@
-"""What consumer groups leave behind: their offsets, resets and queue locks."""
+"""Traces of consumer groups: their offsets, resets and queue locks."""

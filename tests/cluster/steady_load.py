@@ -21,7 +21,6 @@ QUEUES = 4
 
 
 def main(servers: str, topic: str, target: str) -> None:
-    """See the module."""
     took: list[tuple[float, float]] = []
     ended = threading.Event()
 

@@ -36,7 +36,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
-    """See the module."""
+    """A loop whose clock stands still while the process does not get the processor."""
 
     def __init__(self) -> None:
         self._own = _Selector()

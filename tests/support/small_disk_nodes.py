@@ -39,7 +39,7 @@ class SmallDiskCluster(LiveCluster):
         self._keeper = keeper
 
     def tell(self, line: str) -> None:
-        """See the module; returns when it is done."""
+        """Sends the keeper one line of orders; returns when it is obeyed."""
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         self._keeper.stdin.write(line + "\n")
@@ -137,7 +137,6 @@ class Ballast:
 
 
 def main(folder: str) -> None:
-    """See the module."""
     from tests.cluster.retention.full_disk_story import on_small_disks
 
     on_small_disks()

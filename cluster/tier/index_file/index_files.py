@@ -351,6 +351,6 @@ class LocalIndexParts:
         self._files = files
 
     async def of_segment(self, base: int, span: SegmentSpan) -> AsyncIterator[Made]:
-        """See `IndexParts`: one part, built first if the node has no file yet."""
+        """Yields one part, built first if the node has no file yet."""
         data = await self._files.load(base, span.end)
         yield Made(INDEX, base, span.end, data, xxh3_128(data).digest(), crc32c(data))

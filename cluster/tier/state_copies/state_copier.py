@@ -63,7 +63,7 @@ class StateCopier:
         """Names of descriptions, also of those that cannot be read."""
         self._work: AsyncGenerator[None, None] | None = None
         self.wanted = False
-        """See `want`; False again once a checkpoint for it was looked for."""
+        """Set by `want`; False again once a checkpoint for it was looked for."""
 
     def want(self) -> None:
         """A copy is to be written although none is due."""

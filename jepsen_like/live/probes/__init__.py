@@ -1,1 +1,1 @@
-"""What is looked at and sent beside the log workload while a run goes on."""
+"""Probes look at the system and send messages beside the log workload while a run goes on."""

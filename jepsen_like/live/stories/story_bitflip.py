@@ -42,7 +42,6 @@ DAMAGED = "-damaged-"
 
 
 def play(scene: Scene) -> None:
-    """See the module."""
     _grow(scene)
     ends: Counter[str] = Counter()
     kinds: Counter[str] = Counter()

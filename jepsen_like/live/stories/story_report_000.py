@@ -37,7 +37,6 @@ VERIFIED_S = 120.0
 
 
 def play(scene: Scene) -> None:
-    """See the module."""
     begun = time.monotonic()
     segment_bytes = scene.subject.segment_size_bytes
     keys = scene.count(KEYS)

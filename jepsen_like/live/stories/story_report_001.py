@@ -32,7 +32,6 @@ _ATTRIBUTES: tuple[dict[str, str], ...] = (
 
 
 def play(scene: Scene) -> None:
-    """See the module."""
     catalogue = Catalogue(PREFIX)
     count = scene.count(COUNT)
     _lead(scene, A)

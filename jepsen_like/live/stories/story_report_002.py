@@ -27,7 +27,6 @@ BACK_S = 60.0
 
 
 def play(scene: Scene) -> None:
-    """See the module."""
     size, kills = scene.count(LOG_BYTES), scene.count(KILLS)
     restarts: list[Restart] = []
     seen: list[Rows] = []

@@ -188,7 +188,7 @@ def _ask(port: int, line: str, timeout_s: float) -> str:
 
 
 class PySyncObjClient:
-    """See LogClient: one connection to whoever leads; what was asked on a lost connection is of unknown outcome."""
+    """A LogClient with one connection to the leader; a request whose connection was lost has an unknown outcome."""
 
     def __init__(self, subject: PySyncObjSubject) -> None:
         self._subject = subject

@@ -306,7 +306,7 @@ def _state(answer: dict[str, Any] | None) -> NodeState | None:
 
 
 class RaftMQLogClient:
-    """See LogClient: one producer session with a connection of its own."""
+    """A LogClient: one producer session with a connection of its own."""
 
     def __init__(self, servers: str) -> None:
         from raftmq.client import aconnect

@@ -86,7 +86,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self.crash(0)  # finds nothing that chance could decide
 
     def restart(self) -> None:
-        """See MemoryFileSystem; nothing fails any more, and somebody made room."""
+        """Restarts the disk: nothing fails any more, and somebody made room."""
         super().restart()
         self.cut_power_in = ""
         self.fail_next.clear()

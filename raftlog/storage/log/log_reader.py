@@ -79,7 +79,7 @@ class _Part(NamedTuple):
 
 
 class LogReader:
-    """See the module."""
+    """Reads entries by index and bytes by position, from any thread."""
 
     __slots__ = ("_state",)
 

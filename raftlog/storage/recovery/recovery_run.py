@@ -41,7 +41,7 @@ class RecoveryReport(NamedTuple):
 
 
 class RecoveryRun:
-    """See the module."""
+    """One recovery: its disk, its report, and the methods that change files."""
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int, committed_index: int) -> None:
         """`committed_index`: known to be committed, as far as the caller knows (-1: nothing)."""

@@ -205,7 +205,6 @@ class Story:
 
 
 def main() -> None:
-    """See the module."""
     story = Story(Path(sys.argv[1]))
     try:
         print(json.dumps(story.play(sys.argv[2], int(sys.argv[3]))))  # noqa: T201

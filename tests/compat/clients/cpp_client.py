@@ -119,7 +119,6 @@ def consume(args):
 
 
 def main():
-    """See the module."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["produce", "consume"])
     parser.add_argument("servers")
