@@ -1,6 +1,6 @@
 """The end of Spark's Python worker when Spark stops reading: a `limit` is reached before the task has given all it has.
 
-Spark then closes the worker's socket. Its daemon (pyspark/daemon.py) fails to flush what is left for that socket,
+Spark then closes the worker's socket. Its daemon (`pyspark.daemon`) fails to flush what is left for that socket,
 prints the traceback and ends the worker. Nothing went wrong, and nobody is to look for an error there.
 """
 

@@ -49,7 +49,7 @@ class EntryId(NamedTuple):
 class Entry(NamedTuple):
     """One frame of the log. `header` and `payload` are the very bytes on disk and on the wire.
 
-    Built only by `raftlog.frame.make_entry` (leader) and `raftlog.frame.decode_entry` (everyone else).
+    Built only by `raftlog.frame.make_entry` (leader) and `raftlog.frame.FrameHeader.entry` (everyone else).
     """
 
     term: int

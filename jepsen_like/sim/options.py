@@ -135,37 +135,39 @@ class Options(NamedTuple):
     catch_up_bytes_per_second: int = 32 << 20
     """Bytes per second, of what a leader reads from its disk, for all nodes together that catch up."""
     hostile: int = 0
-    """1: a client means harm (`sim/hostile.py`), in the faults and after the heal."""
+    """1: a client means harm (`sim/hostile/hostile_clients.py`), in the faults and after the heal."""
     tides: int = 0
-    """Number of clients that commit one offset again and again, oneway and not, on one connection (`sim/tides.py`)."""
+    """Number of clients that commit one offset again and again, oneway and not, on one connection
+    (`sim/clients/tides.py`)."""
     remakes: int = 0
-    """1: topics are deleted, made again and changed while messages flow (`sim/remakes.py`)."""
+    """1: topics are deleted, made again and changed while messages flow (`sim/clients/remakes.py`)."""
     stepped: float = 0.0
-    """Share of a lane's drains that are taken apart (`sim/steps.py`)."""
+    """Share of a lane's drains that are taken apart (`sim/machines/steps.py`)."""
     later: tuple[int, ...] = (0, 0, 0, 0)
     """Number of faults of each of LATER_KINDS that the plan has beside the others."""
     waits: int = 0
-    """1: pulls wait on topics that come and go (`sim/waits.py`)."""
+    """1: pulls wait on topics that come and go (`sim/clients/waits.py`)."""
     seekers: int = 0
-    """1: what is acknowledged is looked for by its key through any node (`sim/seekers.py`)."""
+    """1: what is acknowledged is looked for by its key through any node (`sim/clients/seekers.py`)."""
     repeats: int = 0
-    """1: a producer says again what is stored (`sim/repeats.py`)."""
+    """1: a producer says again what is stored (`sim/clients/repeats.py`)."""
     tales: float = 0.0
     """Share of the rounds of `tides` that are a few steps in an exact order, and then silence."""
     ordered: int = 0
-    """1: orderly consumers lock queues, and locks are ended from outside (`sim/ordered.py`)."""
+    """1: orderly consumers lock queues, and locks are ended from outside (`sim/locks/ordered.py`)."""
     transactions: int = 0
-    """1: producers of transactions (`sim/transactors.py`)."""
+    """1: producers of transactions (`sim/clients/transactors.py`)."""
     delayed: int = 0
-    """1: messages are sent to be delivered later (`sim/delayed.py`)."""
+    """1: messages are sent to be delivered later (`sim/clients/delayed.py`)."""
     failures: int = 0
-    """1: consumers report messages that they cannot handle (`sim/failures.py`)."""
+    """1: consumers report messages that they cannot handle (`sim/clients/failures.py`)."""
     resets: int = 0
-    """1: the offsets of a group that consumes are reset (`sim/resets.py`)."""
+    """1: the offsets of a group that consumes are reset (`sim/clients/resets.py`)."""
     legacies: int = 0
-    """1: topics and groups are deleted while messages wait, and made again (`sim/legacies.py`)."""
+    """1: topics and groups are deleted while messages wait, and made again (`sim/clients/legacies.py`)."""
     carried: int = 0
-    """1: messages wait for longer than retention leaves the log (`sim/delayed.py`, `sim/pin_check.py`)."""
+    """1: messages wait for longer than retention leaves the log (`sim/clients/delayed.py`,
+    `sim/checks/pin_check.py`)."""
     unsent_bytes: int = 16 << 20
     """limits.connection_unsent_bytes_max; a node keeps four times as much."""
     socket_bytes: int = 256 << 10
@@ -175,8 +177,8 @@ class Options(NamedTuple):
     tier_bytes: int = 0
     """Bytes of objects that the tier keeps; 0: all."""
     tier: int = 0
-    """1: sealed segments go to an object store that fails as the rest does (`sim/tier_store.py`); 2: and what retention
-    takes from the nodes stays there."""
+    """1: sealed segments go to an object store that fails as the rest does (`sim/machines/tier_store.py`); 2: and what
+    retention takes from the nodes stays there."""
     tier_read: int = 0
     """Number of the one of `cluster.broker.reads.read_levels.LEVELS` that all pulls go by."""
     tier_page: int = 0
@@ -186,10 +188,10 @@ class Options(NamedTuple):
     config: int = 0
     """1: the configuration of the cluster becomes a part of its log (`cluster.node.cluster_config`)."""
     writes: int = 0
-    """1: writers stage and commit as Spark's sink does (`sim/writers.py`)."""
+    """1: writers stage and commit as Spark's sink does (`sim/clients/writers.py`)."""
     stalls: tuple[int, ...] = (0, 0, 0, 0)
     """Number of faults of each of STALL_KINDS that the plan has beside the others; with any, there are more after the
-    heal (`sim/stall_faults.py`).
+    heal (`sim/faults/stall_faults.py`).
     """
     plain: int = 0
     """1: half messages, and what waits while its topic goes, name no level: the native kernel may take the sends."""

@@ -56,10 +56,10 @@ class Puller(Protocol):
         wait_s: float,
         timeout_s: float,
     ) -> concurrent.futures.Future[PulledFrames]:
-        """Pulls as raftmq.Client.pull_frames_soon does."""
+        """Pulls as `raftmq.client.sync.Client.pull_frames_soon` does."""
 
     def entries_at(self, positions: bytes, *, node: str | None, timeout_s: float) -> bytes:
-        """Asks as raftmq.Client.entries_at does."""
+        """Asks as `raftmq.client.sync.Client.entries_at` does."""
 
 
 class RangeReader:

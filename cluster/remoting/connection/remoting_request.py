@@ -1,4 +1,4 @@
-"""A request that a handler answers: see `services.Request`."""
+"""A request that a handler answers: see `cluster.remoting.request.Request`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ LANGUAGE_MAX = 16
 
 
 class RemotingRequest(Untracked):
-    """One request, with its reply path. See `services.Request`. Its connection refers to it until it is closed."""
+    """One request, with its reply path: a `cluster.remoting.request.Request`.
+
+    Its connection refers to it until it is closed.
+    """
 
     _header: Header
     connection: ReplyPath

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from statemachine.delivery.half_messages import HalfMessage
 
 END_FIELD = "raftmqEnd"
-"""ext field of the answer: how the transaction ended (`broker.transactions.End`)."""
+"""ext field of the answer: how the transaction ended (`cluster.broker.transactions.half_messages.End`)."""
 _WISHES = {0x0: Wish.UNKNOWN, 0x8: Wish.COMMIT, 0xC: Wish.ROLLBACK}
 """RocketMQ: MessageSysFlag's TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE."""
 

@@ -70,7 +70,7 @@ class SimLane:
         self._dead = False
         self._worked = 0
         self.stepped = 0.0
-        """Share of the drains that are taken apart (see `sim/steps.py`)."""
+        """Share of the drains that are taken apart (see `sim/machines/steps.py`)."""
         self.holds_lock: Callable[[], bool] = lambda: False
         self._steps: Steps | None = None
 
