@@ -1,1 +1,1 @@
-"""Bugs planted in copies of the packages, to prove that the harness finds bugs: each is data, a file in `data/`."""
+"""Bugs planted in copies of the packages, to prove that the harness finds bugs: each is a file below `data`."""
