@@ -37,11 +37,11 @@ class ProposeResult(NamedTuple):
 Done = Callable[[ProposeResult], None]
 
 CommitSession = SessionRows
-"""Makes repeated commands recognisable: see `broker.named_commits`."""
+"""Makes repeated commands recognisable, as `cluster.broker.groups.group_offsets` uses it for commits."""
 
 
 class ReplyTo(Protocol):
-    """The path back to the client of a send: see `remoting.reply_path.ReplyPath`."""
+    """The path back to the client of a send: a `cluster.remoting.connection.reply_path.ReplyPath`."""
 
     closed: bool
     inflight_bytes: int

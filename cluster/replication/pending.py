@@ -37,7 +37,7 @@ def encode(commands: list[Command]) -> bytes:
 
 
 class SendReplies(Protocol):
-    """Turns the outcome of a send into bytes for the client (see `broker.send_fates`)."""
+    """Turns the outcome of a send into bytes for the client (see `cluster.broker.sends.send_fates`)."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """All of them are committed and applied; those at the `muted` positions were already answered (UNKNOWN)."""

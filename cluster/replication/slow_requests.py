@@ -58,7 +58,7 @@ _NAMES = {code.value: code.name for code in RequestCode}
 
 
 class Answered(Protocol):
-    """A request that was answered, as `remoting.remoting_request` keeps it."""
+    """A request that was answered, as `cluster.remoting.connection.remoting_request` keeps it."""
 
     code: int
 
