@@ -120,7 +120,8 @@ def test_each_name_has_a_date() -> None:
     lines = SURFACE.read_text().splitlines()
     dates = recorded(SURFACE.read_text())
     new, gone = sorted(surface().keys() - dates.keys()), sorted(dates.keys() - surface().keys())
-    assert (new, gone) == ([], []), f"change {SURFACE.name}: a line for each new name, with its date; none for others"
+    assert not new, f"add a line with a date to {SURFACE.name} for each: {', '.join(new)}"
+    assert not gone, f"remove the line from {SURFACE.name} of each: {', '.join(gone)}"
     assert [date for date in dates.values() if not DATE.fullmatch(date)] == []
     assert lines == sorted(lines, key=lambda line: line.partition(" ")[2])
     assert len(lines) == len(dates) > 300
@@ -140,7 +141,7 @@ def test_nothing_came_since_a_row_was_confirmed(row: str) -> None:
     known = [name for name, files in surface().items() if any(is_in(area, name, files) for area in confirmed.area)]
     assert known, "an area that has nothing says nothing"
     came = came_since(confirmed, surface(), recorded(SURFACE.read_text()))
-    assert came == [], f"is row {row} still true? Say what is built, or confirm it with a date"
+    assert not came, f"is row {row} still true? Say what is built, or confirm it with a date: {', '.join(came)}"
 
 
 def test_what_came_later_is_printed() -> None:
