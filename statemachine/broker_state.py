@@ -17,6 +17,7 @@ from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
 from statemachine import commands, payload, query
+from statemachine.access.users import Access
 from statemachine.commands import Command, CommandResult, InvalidCommandError
 from statemachine.consume_queue import ConsumeQueues
 from statemachine.consuming.consumer_offsets import ConsumerOffsets
@@ -107,6 +108,8 @@ class BrokerState:
         """Segments that are in object storage; for its members that any thread may use."""
         self.settings = Settings(kv)
         """The configuration of the cluster; for its members that any thread may use."""
+        self.access = Access(kv)
+        """Users and their rules; for its members that any thread may use."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
@@ -357,6 +360,8 @@ class BrokerState:
             self.tier.publish()
         if self.settings.changed:
             self.settings.publish()
+        if self.access.changed:
+            self.access.publish()
         self._members.publish()
         if self._trim.changed:
             self._trim.publish()
@@ -592,6 +597,15 @@ _COMMANDS: dict[str, tuple[Callable[..., CommandResult], int]] = {
     commands.FORGET_WRITE: (lambda state, *rest: state.writes.forget(*rest), 1),
     commands.SET_CONFIG: (lambda state, *rest: state.settings.set(*rest), 5),
     commands.SET_MAINTENANCE: (lambda state, *rest: state.settings.maintain(*rest), 4),
+    commands.CREATE_USER: (lambda state, *rest: state.access.create_user(*rest), 7),
+    commands.CHANGE_USER: (lambda state, *rest: state.access.change_user(*rest), 3),
+    commands.REMOVE_USER: (lambda state, *rest: state.access.remove_user(*rest), 2),
+    commands.SET_RULES: (lambda state, *rest: state.access.set_rules(*rest), 3),
+    commands.REMOVE_RULES: (lambda state, *rest: state.access.remove_rules(*rest), 4),
+    commands.PUT_TOKEN: (lambda state, *rest: state.access.put_token(*rest), 5),
+    commands.REMOVE_TOKEN: (lambda state, *rest: state.access.remove_token(*rest), 2),
+    commands.SET_AUTH_MODE: (lambda state, *rest: state.access.set_mode(*rest), 2),
+    commands.SET_AUTH_KEY: (lambda state, *rest: state.access.set_key(*rest), 2),
 }
 """Name -> (method, number of arguments)."""
 

@@ -49,6 +49,16 @@ with a result. Only a command that a client sent may be answered with an error; 
     delete_topic, delete_group, expire      begin a removal, which slices carry out (trim.py)
     commit_write    the same, if many attempts lose
     lock_queues     leaves locks of the group that have expired where they are: expire takes them
+  from level 8 on: users and their rules (access/users.py); an origin is [now_ms, user, address of the client]
+    create_user     origin, id, name, super: bool, enabled: bool, encrypted secret, key id      the id is the next one
+    change_user     origin, id, {super: bool, enabled: bool, secret: [encrypted, key id]}      any of them
+    remove_user     origin, id      with its rules and tokens
+    set_rules       origin, user id, [[policy, resource, [action, ...], [source, ...], allow: bool], ...]
+    remove_rules    origin, user id, policy or nil, resource or nil
+    put_token       origin, user id, SHA-256, ends_ms, label
+    remove_token    origin, SHA-256
+    set_auth_mode   origin, off | observe | enforce
+    set_auth_key    origin, key id      the key that secrets are encrypted with
 """
 
 from __future__ import annotations
@@ -88,8 +98,17 @@ DROP_STAGED = "drop_staged"
 FORGET_WRITE = "forget_write"
 SET_CONFIG = "set_config"
 SET_MAINTENANCE = "set_maintenance"
+CREATE_USER = "create_user"
+CHANGE_USER = "change_user"
+REMOVE_USER = "remove_user"
+SET_RULES = "set_rules"
+REMOVE_RULES = "remove_rules"
+PUT_TOKEN = "put_token"
+REMOVE_TOKEN = "remove_token"
+SET_AUTH_MODE = "set_auth_mode"
+SET_AUTH_KEY = "set_auth_key"
 
-LEVEL = 7
+LEVEL = 8
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 LOCKS_LEVEL = 2
@@ -111,6 +130,8 @@ SETTINGS_LEVEL = 7
 """`set_config`, `set_maintenance`."""
 BOUNDED_LEVEL = 7
 """No command removes more rows than its entry names. A TRIM of the format REMOVE."""
+ACCESS_LEVEL = 8
+"""`create_user` and what else is about users, their rules and tokens."""
 CARRY_LEVEL = 3
 """Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
 
@@ -124,8 +145,8 @@ class CommandResult(NamedTuple):
     """The answer of apply to one command; the same on every replica.
 
     `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that
-    were reset are left out), not_found, conflict (set_config), invalid (`value` says why); committed, incomplete, full
-    (staged_writes.py).
+    were reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py), invalid (`value`
+    says why); committed, incomplete, full (staged_writes.py).
     """
 
     ok: bool

@@ -24,6 +24,14 @@
              "setting_change" | 00 | version u64                           msgpack [time_ms, author, reason,
                                                                            {key: [before or nil, since]}]
              "maintenance" | 00 | node u32                                 msgpack [since_ms, author, reason]
+             "access"                                                      msgpack [mode, key id, next user id,
+                                                                           version, next audit number], access/users.py
+             "user" | 00 | user id u64                                     msgpack [name, super, enabled, secret,
+                                                                           key id, created_ms, version]
+             "rule" | 00 | user id u64 | policy u8 | resource, UTF-8       msgpack [policy, resource, actions, sources,
+                                                                           allow], access/rules.py
+             "token" | 00 | SHA-256 32                                     msgpack [user id, ends_ms, label]
+             "audit" | 00 | number u64                                     msgpack [time_ms, user, address, what, about]
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
@@ -108,6 +116,15 @@ TIMER_FRONT_KEY = b"timer_front"
 SETTING_PREFIX = b"setting\0"
 SETTING_CHANGE_PREFIX = b"setting_change\0"
 MAINTENANCE_PREFIX = b"maintenance\0"
+ACCESS_KEY = b"access"
+USER_PREFIX = b"user\0"
+RULE_PREFIX = b"rule\0"
+TOKEN_PREFIX = b"token\0"
+AUDIT_PREFIX = b"audit\0"
+USERS = USER_PREFIX, b"user\x01"
+RULES = RULE_PREFIX, b"rule\x01"
+TOKENS = TOKEN_PREFIX, b"token\x01"
+AUDIT = AUDIT_PREFIX, b"audit\x01"
 SETTINGS = SETTING_PREFIX, b"setting\x01"
 SETTING_CHANGES = SETTING_CHANGE_PREFIX, b"setting_change\x01"
 MAINTENANCES = MAINTENANCE_PREFIX, b"maintenance\x01"
@@ -175,6 +192,49 @@ def setting_version(key: bytes) -> int:
 def maintenance_key(node: int) -> bytes:
     """Key of a node that is in maintenance."""
     return MAINTENANCE_PREFIX + U32.pack(node)
+
+
+def user_key(user_id: int) -> bytes:
+    """Key of a user."""
+    return USER_PREFIX + U64.pack(user_id)
+
+
+def user_id(key: bytes) -> int:
+    """The id in such a key."""
+    found: int = U64.unpack_from(key, len(USER_PREFIX))[0]
+    return found
+
+
+def rule_key(user_id: int, policy: int, resource: str) -> bytes:
+    """Key of a rule."""
+    return b"%b%b%c%b" % (RULE_PREFIX, U64.pack(user_id), policy, resource.encode())
+
+
+def rule_user(key: bytes) -> int:
+    """The id of the user in such a key."""
+    found: int = U64.unpack_from(key, len(RULE_PREFIX))[0]
+    return found
+
+
+def token_key(digest: bytes) -> bytes:
+    """Key of a token."""
+    return TOKEN_PREFIX + digest
+
+
+def token_digest(key: bytes) -> bytes:
+    """The digest in such a key."""
+    return key[len(TOKEN_PREFIX) :]
+
+
+def audit_key(number: int) -> bytes:
+    """Key of a row of the audit."""
+    return AUDIT_PREFIX + U64.pack(number)
+
+
+def audit_number(key: bytes) -> int:
+    """The number in such a key."""
+    number: int = U64.unpack_from(key, len(AUDIT_PREFIX))[0]
+    return number
 
 
 def removal_key(number: int) -> bytes:

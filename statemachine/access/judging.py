@@ -1,0 +1,100 @@
+"""The judge: may this user, from this address, do what a request needs? A pure function of the user's row and rules.
+
+The most special rule that fits decides: a literal name, then the longest prefix, then all of a kind, then everything.
+Where an ALLOW and a DENY are equally special, DENY wins. (RocketMQ's code lets ALLOW win there, against its own
+comment.) No rule is a denial. Custom rules are asked first, default ones only where no custom one fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from raftlog.work import charge
+from statemachine.access.rules import Action, Need, Policy, Rule, comes_from
+
+if TYPE_CHECKING:
+    from statemachine.access.users import User
+
+_RULES_PER_UNIT = 4
+
+
+class Allowed(NamedTuple):
+    """The request may go on."""
+
+
+class Denied(NamedTuple):
+    """The request is refused."""
+
+    reason: str
+
+
+Verdict = Allowed | Denied
+ALLOWED: Final = Allowed()
+
+
+def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
+    """Judges a request that needs all of `needs`; one without any needs a user that is enabled. `source`: the address
+    of the client."""
+    if not user.enabled:
+        return Denied(f"user {user.name} is disabled")
+    if user.is_super:
+        return ALLOWED
+    for need in needs:
+        if not is_allowed(user.rules, source, need):
+            return Denied(f"user {user.name} has no right to {need} from {source}")
+    return ALLOWED
+
+
+def is_allowed(rules: Sequence[Rule], source: str, need: Need) -> bool:
+    """Returns True if the rules allow one of the actions."""
+    charge(1 + len(rules) // _RULES_PER_UNIT)
+    near = [rule for rule in rules if rule.resource.fits(need.kind, need.name)]
+    return any(_allows(near, source, action) for action in need.actions)
+
+
+def _allows(near: Sequence[Rule], source: str, action: Action) -> bool:
+    for policy in Policy:
+        best, allowed = None, False
+        for rule in near:
+            if rule.policy is not policy or not rule.actions & {action, Action.ALL}:
+                continue
+            if rule.sources and not comes_from(source, rule.sources):
+                continue
+            rank = rule.resource.rank
+            if best is None or rank > best:
+                best, allowed = rank, rule.allow
+            elif rank == best:
+                allowed = allowed and rule.allow
+        if best is not None:
+            return allowed
+    return False
+
+
+class Verdicts:
+    """The verdicts of one connection, kept while its user's rules stay as they are. Signatures are never kept."""
+
+    KEPT_MAX: Final = 1_024
+
+    def __init__(self, source: str) -> None:
+        """`source`: the address of the client."""
+        self._source = source
+        self._of = (0, 0)
+        """Id and version of the user that they are about."""
+        self._kept: dict[Need, bool] = {}
+
+    def judge(self, user: User, needs: Sequence[Need]) -> Verdict:
+        """Judges as `judge` does."""
+        if not user.enabled or user.is_super:
+            return judge(user, self._source, needs)
+        of, kept = (user.id, user.version), self._kept
+        if of != self._of or len(kept) > self.KEPT_MAX:
+            self._of = of
+            kept.clear()
+        for need in needs:
+            known = kept.get(need)
+            if known is None:
+                known = kept[need] = is_allowed(user.rules, self._source, need)
+            if not known:
+                return Denied(f"user {user.name} has no right to {need} from {self._source}")
+        return ALLOWED

@@ -1,0 +1,206 @@
+"""Rules in the model of RocketMQ's ACL 2.0: resources, actions, source addresses, and what a request needs.
+
+A resource is written as RocketMQ writes it: `Topic:orders` is one topic, `Topic:orders*` every topic whose name begins
+so, `Topic:*` every topic, and `*` everything.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from statemachine.commands import InvalidCommandError, checked_bool, checked_int, checked_str
+
+RESOURCE_LENGTH_MAX: Final = 300
+"""Characters of a resource: a topic's longest name, and its kind."""
+SOURCES_MAX: Final = 64
+"""Source addresses of one rule."""
+RULES_OF_USER_MAX: Final = 1_000
+"""Rules of one user: so many rows go with the user, in one entry."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Kind(IntEnum):
+    """The kinds of resources."""
+
+    ANY = 1
+    CLUSTER = 2
+    TOPIC = 4
+    GROUP = 5
+
+
+class Pattern(IntEnum):
+    """The names that a resource stands for. The larger, the more special."""
+
+    ALL = 1
+    PREFIX = 2
+    LITERAL = 3
+
+
+class Action(IntEnum):
+    """The things that are done to a resource."""
+
+    ALL = 1
+    PUB = 3
+    SUB = 4
+    CREATE = 5
+    UPDATE = 6
+    DELETE = 7
+    GET = 8
+    LIST = 9
+
+
+class Policy(IntEnum):
+    """The two lists of a user's rules. Default ones count only where no custom one fits."""
+
+    CUSTOM = 1
+    DEFAULT = 2
+
+
+KIND_NAMES: Final = {Kind.CLUSTER: "Cluster", Kind.TOPIC: "Topic", Kind.GROUP: "Group"}
+ACTION_NAMES: Final = {action: action.name.capitalize() for action in Action}
+_KINDS: Final = {name.lower(): kind for kind, name in KIND_NAMES.items()}
+_ACTIONS: Final = {name.lower(): action for action, name in ACTION_NAMES.items()}
+
+
+class Resource(NamedTuple):
+    """The resource that a rule is about."""
+
+    kind: Kind
+    pattern: Pattern
+    name: str
+    """The literal name or the prefix; "" for all."""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.ANY:
+            return "*"
+        star = "" if self.pattern is Pattern.LITERAL else "*"
+        return f"{KIND_NAMES[self.kind]}:{self.name}{star}"
+
+    def fits(self, kind: Kind, name: str) -> bool:
+        """Returns True if the resource stands for that one."""
+        if self.kind is Kind.ANY:
+            return True
+        if self.kind is not kind:
+            return False
+        if self.pattern is Pattern.LITERAL:
+            return self.name == name
+        return name.startswith(self.name)
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The larger, the more special: literal, then the longest prefix, then all of a kind, then everything."""
+        return (self.kind is not Kind.ANY, self.pattern, len(self.name))
+
+
+EVERYTHING: Final = Resource(Kind.ANY, Pattern.ALL, "")
+
+
+class Rule(NamedTuple):
+    """One rule of a user."""
+
+    policy: Policy
+    resource: Resource
+    actions: frozenset[Action]
+    sources: tuple[str, ...]
+    """Addresses and networks of the clients that it is for; empty: of all."""
+    allow: bool
+
+
+class Need(NamedTuple):
+    """One resource that a request touches. Any one of the actions suffices."""
+
+    kind: Kind
+    name: str
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        actions = " or ".join([ACTION_NAMES[action] for action in self.actions])
+        return f"{actions} on {KIND_NAMES[self.kind]}:{self.name}"
+
+
+def parse_resource(text: Any) -> Resource:
+    """The resource in RocketMQ's words. Raises InvalidCommandError."""
+    words = checked_str(text, "resource")
+    if len(words) > RESOURCE_LENGTH_MAX:
+        raise InvalidCommandError(f"a resource has at most {RESOURCE_LENGTH_MAX} characters, not {len(words)}")
+    if words == "*":
+        return EVERYTHING
+    kind, colon, name = words.partition(":")
+    if kind.lower() not in _KINDS or not colon:
+        raise InvalidCommandError(f"resource {words!r} must begin with Topic:, Group: or Cluster:, or be * alone")
+    if not name:
+        raise InvalidCommandError(f"resource {words!r} names nothing: write {words}* for all of them")
+    prefix = name.removesuffix("*")
+    if "*" in prefix or not prefix.isprintable():
+        raise InvalidCommandError(f"resource {words!r} may have a * only at its end")
+    if prefix == name:
+        return Resource(_KINDS[kind.lower()], Pattern.LITERAL, name)
+    return Resource(_KINDS[kind.lower()], Pattern.PREFIX if prefix else Pattern.ALL, prefix)
+
+
+def parse_actions(names: Any) -> frozenset[Action]:
+    """Actions by name, in any case. Raises InvalidCommandError."""
+    if type(names) is not list or not names or len(names) > len(Action):
+        raise InvalidCommandError(f"a rule has 1 to {len(Action)} actions, not {names!r:.200}")
+    found = [_ACTIONS.get(checked_str(name, "action").lower()) for name in names]
+    if None in found:
+        known = ", ".join(ACTION_NAMES.values())
+        raise InvalidCommandError(f"actions are {known}, not {names!r:.200}")
+    return frozenset([action for action in found if action is not None])
+
+
+def parse_rule(row: Any) -> Rule:
+    """The rule of a command: [policy, resource, [action, ...], [source, ...], allow]. Raises InvalidCommandError."""
+    if type(row) is not list or len(row) != 5:
+        raise InvalidCommandError(f"a rule is [policy, resource, actions, sources, allow], not {row!r:.200}")
+    policy, resource, actions, sources, allow = row
+    return Rule(
+        Policy(checked_int(policy, "policy", min(Policy), max(Policy))),
+        parse_resource(resource),
+        parse_actions(actions),
+        _parse_sources(sources),
+        checked_bool(allow, "allow"),
+    )
+
+
+def _parse_sources(sources: Any) -> tuple[str, ...]:
+    if type(sources) is not list or len(sources) > SOURCES_MAX:
+        raise InvalidCommandError(f"a rule has a list of at most {SOURCES_MAX} sources, not {sources!r:.200}")
+    for source in sources:
+        try:
+            network(checked_str(source, "source"))
+        except ValueError as error:
+            raise InvalidCommandError(f"source {source!r:.100} is no address and no network: {error}") from None
+    return tuple(sorted(set(sources)))
+
+
+@lru_cache(maxsize=4096)
+def network(text: str) -> Network:
+    """An address, or a network such as 10.0.0.0/8. Raises ValueError."""
+    return ipaddress.ip_network(text, strict=False)
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def comes_from(source: str, sources: Iterable[str]) -> bool:
+    """Returns True if the address is one of these, or in a network of them; False if it is no address."""
+    address = _address(source)
+    return address is not None and any(address in network(text) for text in sources)
+
+
+def rule_row(rule: Rule) -> list[Any]:
+    """The rule as `parse_rule` takes it."""
+    actions = [ACTION_NAMES[action] for action in sorted(rule.actions)]
+    return [int(rule.policy), str(rule.resource), actions, list(rule.sources), rule.allow]

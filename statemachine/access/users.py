@@ -1,0 +1,496 @@
+"""Users with their rules and tokens, the mode in which requests are judged, and the audit of all changes.
+
+A user has an id that is given once: one that is made again under an old name has another id, and inherits nothing.
+Secrets are stored as the proposer encrypted them, tokens as their SHA-256: nothing here can read either. Every change
+names who asked for it, and from which address; that is the newest row of the audit.
+
+The log decides when changes race: the last enabled Super stays, whoever asks for what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from statemachine.access.rules import (
+    RULES_OF_USER_MAX,
+    Policy,
+    Resource,
+    Rule,
+    parse_resource,
+    parse_rule,
+    rule_row,
+)
+from statemachine.commands import (
+    CommandResult,
+    InvalidCommandError,
+    checked_bool,
+    checked_int,
+    checked_str,
+    done,
+    not_found,
+)
+from statemachine.rows import keys
+from statemachine.rows.kv import KV, META
+from statemachine.rows.sorted_map import SortedMap
+from statemachine.rows.stage import Stage
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+USERS_MAX: Final = 10_000
+TOKENS_OF_USER_MAX: Final = 100
+SECRET_BYTES_MAX: Final = 512
+"""Bytes of an encrypted secret, with its nonce."""
+TEXT_LENGTH_MAX: Final = 256
+AUDIT_KEPT: Final = 100_000
+"""Rows of the audit; apply removes the oldest beyond them."""
+DIGEST_BYTES: Final = 32
+NOBODY: Final = 0
+"""The id of no user."""
+
+
+class Mode(StrEnum):
+    """The weight of a verdict."""
+
+    OFF = "off"
+    """Nothing is judged."""
+    OBSERVE = "observe"
+    """Every request passes; those that would be denied are counted."""
+    ENFORCE = "enforce"
+    """A request that is denied is answered with code 16."""
+
+
+MODES: Final = tuple([mode.value for mode in Mode])
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user as of one moment. A change makes another object with a higher version."""
+
+    id: int
+    name: str
+    is_super: bool
+    enabled: bool
+    secret: bytes
+    """Encrypted, behind its nonce; bound to the cluster, the user's id and the key."""
+    key_id: str
+    """The key that encrypted it."""
+    created_ms: int
+    """Log time."""
+    version: int
+    """The version of the last change of the user or its rules."""
+    rules: tuple[Rule, ...] = ()
+    tokens: tuple[bytes, ...] = ()
+    """The SHA-256 of each."""
+
+
+class Token(NamedTuple):
+    """What is known of one token."""
+
+    user_id: int
+    ends_ms: int
+    """Log time from which on it counts no more."""
+    label: str
+
+
+class AuditRow(NamedTuple):
+    """One change."""
+
+    number: int
+    time_ms: int
+    user: str
+    """The user who asked; "" for nobody."""
+    address: str
+    """The client's, not that of a node that forwarded."""
+    action: str
+    about: str
+
+
+class Origin(NamedTuple):
+    """Who asks for a change: log time of the proposal, user, address of the client."""
+
+    now_ms: int
+    user: str
+    address: str
+
+
+class _Common(NamedTuple):
+    """The row that all others have in common."""
+
+    mode: str = Mode.OFF.value
+    key: str = ""
+    next_id: int = 1
+    version: int = 0
+    next_audit: int = 1
+
+
+class Access:
+    """All users. Written by apply; `users`, `by_id`, `tokens` and the other public attributes are for any thread."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        row = kv.get(META, keys.ACCESS_KEY)
+        common = _Common() if row is None else _Common(*msgpack.unpackb(row))
+        self._mode, self._key, self._next_id = Mode(common.mode), common.key, common.next_id
+        self._version, self._next_audit = common.version, common.next_audit
+        found = {user.id: user for user in _load_users(kv)}
+        self._ids = found
+        """Users by id, as of the run."""
+        self._names = {user.name: user.id for user in found.values()}
+        self._supers = sum([user.is_super and user.enabled for user in found.values()])
+        self._tokens: dict[bytes, Token | None] = {}
+        """Those that the run has changed; None was removed."""
+        self._touched: dict[int, User | None] = {}
+        """Users that the run has changed; None was removed."""
+        self.changed = False
+        """True if the run has changed anything."""
+        self.users = SortedMap((user.name, user) for user in found.values())
+        """Users by name."""
+        self.by_id = SortedMap((user.id, user) for user in found.values())
+        self.tokens: dict[bytes, Token] = dict(_load_tokens(kv))
+        """Tokens by their SHA-256. Looked up, never walked."""
+        self.mode = self._mode
+        self.key_id = self._key
+        """The key that secrets are encrypted with; "" while there is none."""
+        self.version = self._version
+        """Rises by one with each change of anything here."""
+        self.next_id = self._next_id
+        """The id of the user that is created next."""
+        self.supers = self._supers
+        """The number of enabled Supers."""
+
+    def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
+        """Yields up to `limit` changes of numbers below `before`, the newest first."""
+        start, end = keys.AUDIT[0], keys.audit_key(before)
+        while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
+            yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1]))
+            end, limit = row[0], limit - 1
+
+    # -- commands, the lane of apply alone
+
+    def create_user(
+        self, stage: Stage, origin: Any, user_id: Any, name: Any, is_super: Any, enabled: Any, secret: Any, key: Any
+    ) -> CommandResult:
+        """Creates a user under the id that its secret is bound to; `conflict` if that is not the next one, or if the
+        name is taken. Value: the id."""
+        asked = _checked_origin(origin)
+        name = checked_user_name(name)
+        if name in self._names:
+            return CommandResult(False, "exists", f"user {name} exists already")
+        if checked_int(user_id, "id", 1, keys.U64_MAX) != self._next_id:
+            return CommandResult(False, "conflict", f"the next user has the id {self._next_id}, not {user_id}")
+        if len(self._ids) >= USERS_MAX:
+            raise InvalidCommandError(f"a cluster has at most {USERS_MAX} users")
+        user = User(
+            user_id,
+            name,
+            checked_bool(is_super, "super"),
+            checked_bool(enabled, "enabled"),
+            _checked_secret(secret),
+            self._checked_key(key),
+            asked.now_ms,
+            0,
+        )
+        self._next_id += 1
+        self._names[name] = user.id
+        says = f"created, {_kind(user)}{'' if user.enabled else ', disabled'}"
+        self._put(stage, asked, user, says)
+        return done(user.id)
+
+    def change_user(self, stage: Stage, origin: Any, user_id: Any, changes: Any) -> CommandResult:
+        """Changes `super`, `enabled` or `secret` ([bytes, key]) of a user; value: whether anything changed."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        if type(changes) is not dict or not changes or not changes.keys() <= {"super", "enabled", "secret"}:
+            raise InvalidCommandError(f"changes of a user are super, enabled and secret, not {changes!r:.200}")
+        is_super = checked_bool(changes.get("super", user.is_super), "super")
+        enabled = checked_bool(changes.get("enabled", user.enabled), "enabled")
+        after = replace(user, is_super=is_super, enabled=enabled)
+        if "secret" in changes:
+            if type(changes["secret"]) is not list or len(changes["secret"]) != 2:
+                raise InvalidCommandError("a secret is [bytes, key]")
+            secret, key = changes["secret"]
+            after = replace(after, secret=_checked_secret(secret), key_id=self._checked_key(key))
+        if after == user:
+            return done(False)
+        if self._is_last_super(user) and not (is_super and enabled):
+            return _last_super(user)
+        says = [] if is_super == user.is_super else [_kind(after)]
+        says += [] if enabled == user.enabled else ["enabled" if enabled else "disabled"]
+        says += ["another secret"] if "secret" in changes else []
+        self._put(stage, asked, after, ", ".join(says))
+        return done(True)
+
+    def remove_user(self, stage: Stage, origin: Any, user_id: Any) -> CommandResult:
+        """Removes a user, its rules and its tokens."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        if self._is_last_super(user):
+            return _last_super(user)
+        del self._ids[user.id], self._names[user.name]
+        self._supers -= user.is_super and user.enabled
+        self._touched[user.id] = None
+        stage.delete(META, keys.user_key(user.id))
+        for rule in user.rules:
+            stage.delete(META, _rule_key(user.id, rule))
+        for digest in user.tokens:
+            self._forget_token(stage, digest)
+        self._note(stage, asked, f"User:{user.name}", "removed")
+        return done()
+
+    def set_rules(self, stage: Stage, origin: Any, user_id: Any, rules: Any) -> CommandResult:
+        """Sets rules of a user: each takes the place of the one with its policy and resource."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        if type(rules) is not list or not rules or len(rules) > RULES_OF_USER_MAX:
+            raise InvalidCommandError(f"rules are a list of 1 to {RULES_OF_USER_MAX}")
+        known = {(rule.policy, rule.resource): rule for rule in user.rules}
+        wanted = {(rule.policy, rule.resource): rule for rule in map(parse_rule, rules)}
+        fresh = {place: rule for place, rule in wanted.items() if known.get(place) != rule}
+        if len(known | fresh) > RULES_OF_USER_MAX:
+            raise InvalidCommandError(f"a user has at most {RULES_OF_USER_MAX} rules: use prefixes")
+        if not fresh:
+            return done(False)
+        for rule in fresh.values():
+            stage.put(META, _rule_key(user.id, rule), msgpack.packb(rule_row(rule)))
+        says = f"rules set: {_listed([_told(rule) for rule in fresh.values()])}"
+        self._put(stage, asked, replace(user, rules=_in_order([*(known | fresh).values()])), says)
+        return done(True)
+
+    def remove_rules(self, stage: Stage, origin: Any, user_id: Any, policy: Any, resource: Any) -> CommandResult:
+        """Removes the rule of that policy and resource; all of the policy if `resource` is nil, and of both policies if
+        that is nil too. Value: their number."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        of = None if policy is None else Policy(checked_int(policy, "policy", min(Policy), max(Policy)))
+        what: Resource | None = None if resource is None else parse_resource(resource)
+        going = [rule for rule in user.rules if of in (None, rule.policy) and what in (None, rule.resource)]
+        if not going:
+            return not_found(f"user {user.name} has no such rule")
+        for rule in going:
+            stage.delete(META, _rule_key(user.id, rule))
+        says = f"rules removed: {_listed([str(rule.resource) for rule in going])}"
+        gone = set(going)
+        left = tuple([rule for rule in user.rules if rule not in gone])
+        self._put(stage, asked, replace(user, rules=left), says)
+        return done(len(going))
+
+    def put_token(
+        self, stage: Stage, origin: Any, user_id: Any, digest: Any, ends_ms: Any, label: Any
+    ) -> CommandResult:
+        """Gives a user a token, of which the log knows the SHA-256."""
+        asked = _checked_origin(origin)
+        user = self._user(user_id)
+        if user is None:
+            return not_found(f"no user with the id {user_id}")
+        token = Token(user.id, checked_int(ends_ms, "ends_ms", 0, keys.U64_MAX), _checked_text(label, "label"))
+        if self._token(_checked_digest(digest)) is not None:
+            return CommandResult(False, "exists", "there is such a token already")
+        if len(user.tokens) >= TOKENS_OF_USER_MAX:
+            raise InvalidCommandError(f"a user has at most {TOKENS_OF_USER_MAX} tokens: remove some")
+        self._tokens[digest] = token
+        stage.put(META, keys.token_key(digest), msgpack.packb(list(token)))
+        self._put(
+            stage, asked, replace(user, tokens=tuple(sorted((*user.tokens, digest)))), f"token {token.label!r} given"
+        )
+        return done()
+
+    def remove_token(self, stage: Stage, origin: Any, digest: Any) -> CommandResult:
+        """Takes a token away."""
+        asked = _checked_origin(origin)
+        token = self._token(_checked_digest(digest))
+        if token is None:
+            return not_found("no such token")
+        user = self._ids[token.user_id]
+        self._forget_token(stage, digest)
+        left = tuple([each for each in user.tokens if each != digest])
+        self._put(stage, asked, replace(user, tokens=left), f"token {token.label!r} taken away")
+        return done()
+
+    def set_mode(self, stage: Stage, origin: Any, mode: Any) -> CommandResult:
+        """Sets the weight of a verdict; value: whether that is another one. Enforcing needs an enabled Super."""
+        asked = _checked_origin(origin)
+        if mode not in MODES:
+            raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
+        if mode == self._mode:
+            return done(False)
+        if mode == Mode.ENFORCE and not self._supers:
+            return CommandResult(False, "refused", "no enabled Super exists: nobody could change anything any more")
+        before, self._mode = self._mode, Mode(mode)
+        self._note(stage, asked, "auth.mode", f"{before.value} -> {self._mode.value}")
+        return done(True)
+
+    def set_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
+        """Marks the key that secrets are encrypted with; refused while secrets of another one are left."""
+        asked = _checked_origin(origin)
+        key = _checked_text(key, "key")
+        if key == self._key:
+            return done(False)
+        if self._ids:
+            return CommandResult(False, "refused", "there are users whose secrets another key encrypted")
+        self._key = key
+        self._note(stage, asked, "auth.key", f"the key is {key}")
+        return done(True)
+
+    # -- the run
+
+    def publish(self) -> None:
+        """Publishes the run's changes; called when its batch is written. The version is last: who sees it sees them."""
+        self.changed = False
+        touched, self._touched = self._touched, {}
+        for user_id, user in touched.items():
+            self._publish_one(self.by_id.get(user_id), user)
+        tokens, self._tokens = self._tokens, {}
+        for digest, token in tokens.items():
+            if token is None:
+                self.tokens.pop(digest, None)
+            else:
+                self.tokens[digest] = token
+        self.mode, self.key_id, self.next_id, self.supers = self._mode, self._key, self._next_id, self._supers
+        self.version = self._version
+
+    def _publish_one(self, before: User | None, user: User | None) -> None:
+        if user is not None:
+            self.by_id.put(user.id, user)
+            self.users.put(user.name, user)
+        elif before is not None:
+            self.by_id.remove(before.id)
+            known = self.users.get(before.name)
+            if known is not None and known.id == before.id:  # else it was made again in the same run
+                self.users.remove(before.name)
+
+    def _user(self, user_id: Any) -> User | None:
+        return self._ids.get(checked_int(user_id, "id", 1, keys.U64_MAX))
+
+    def _token(self, digest: bytes) -> Token | None:
+        return self._tokens[digest] if digest in self._tokens else self.tokens.get(digest)
+
+    def _forget_token(self, stage: Stage, digest: bytes) -> None:
+        self._tokens[digest] = None
+        stage.delete(META, keys.token_key(digest))
+
+    def _is_last_super(self, user: User) -> bool:
+        return user.is_super and user.enabled and self._supers == 1
+
+    def _put(self, stage: Stage, asked: Origin, user: User, says: str) -> None:
+        before = self._ids.get(user.id)
+        self._supers += (user.is_super and user.enabled) - (before is not None and before.is_super and before.enabled)
+        self._note(stage, asked, f"User:{user.name}", says)
+        self._ids[user.id] = user = replace(user, version=self._version)
+        self._touched[user.id] = user
+        stage.put(META, keys.user_key(user.id), _pack_user(user))
+
+    def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
+        """Writes the change into the audit, and what all rows have in common."""
+        number = self._next_audit
+        row = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
+        stage.put(META, keys.audit_key(number), msgpack.packb(row))
+        if number > AUDIT_KEPT:
+            stage.delete(META, keys.audit_key(number - AUDIT_KEPT))
+        self._next_audit, self._version, self.changed = number + 1, self._version + 1, True
+        common = _Common(self._mode.value, self._key, self._next_id, self._version, self._next_audit)
+        stage.put(META, keys.ACCESS_KEY, msgpack.packb(list(common)))
+
+    def _checked_key(self, key: Any) -> str:
+        if key != self._key or not self._key:
+            known = self._key or "(none yet)"
+            raise InvalidCommandError(f"secrets are encrypted with the key {known}, not {key!r:.80}")
+        return self._key
+
+
+def checked_user_name(name: Any) -> str:
+    """`name` if a user may have it. Raises InvalidCommandError."""
+    if not NAME.fullmatch(checked_str(name, "user name")):
+        raise InvalidCommandError(
+            f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"
+        )
+    return str(name)
+
+
+def _kind(user: User) -> str:
+    return "Super" if user.is_super else "Normal"
+
+
+def _told(rule: Rule) -> str:
+    return f"{'ALLOW' if rule.allow else 'DENY'} {rule.resource}"
+
+
+def _listed(texts: list[str]) -> str:
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+
+
+def _last_super(user: User) -> CommandResult:
+    return CommandResult(False, "refused", f"user {user.name} is the last enabled Super: make another one first")
+
+
+def _in_order(rules: list[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=lambda rule: (rule.policy, str(rule.resource))))
+
+
+def _rule_key(user_id: int, rule: Rule) -> bytes:
+    return keys.rule_key(user_id, rule.policy, str(rule.resource))
+
+
+def _checked_origin(origin: Any) -> Origin:
+    if type(origin) is not list or len(origin) != 3:
+        raise InvalidCommandError(f"an origin is [now_ms, user, address], not {origin!r:.200}")
+    now_ms, user, address = origin
+    now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
+    return Origin(now_ms, _checked_text(user, "user"), _checked_text(address, "address"))
+
+
+def _checked_text(text: Any, what: str) -> str:
+    checked = checked_str(text, what)
+    if len(checked) > TEXT_LENGTH_MAX:
+        raise InvalidCommandError(f"{what} has {len(checked)} characters, {TEXT_LENGTH_MAX} are allowed")
+    return checked
+
+
+def _checked_secret(secret: Any) -> bytes:
+    if type(secret) is not bytes or not 0 < len(secret) <= SECRET_BYTES_MAX:
+        raise InvalidCommandError(f"an encrypted secret has 1 to {SECRET_BYTES_MAX} bytes")
+    return secret
+
+
+def _checked_digest(digest: Any) -> bytes:
+    if type(digest) is not bytes or len(digest) != DIGEST_BYTES:
+        raise InvalidCommandError(f"the digest of a token has {DIGEST_BYTES} bytes")
+    return digest
+
+
+def _pack_user(user: User) -> bytes:
+    row: bytes = msgpack.packb(
+        [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms, user.version]
+    )
+    return row
+
+
+def _load_users(kv: KV) -> Iterator[User]:
+    rules: dict[int, list[Rule]] = {}
+    for key, row in kv.scan(META, *keys.RULES):
+        rules.setdefault(keys.rule_user(key), []).append(parse_rule(msgpack.unpackb(row)))
+    tokens: dict[int, list[bytes]] = {}
+    for digest, token in _load_tokens(kv):
+        tokens.setdefault(token.user_id, []).append(digest)
+    for key, row in kv.scan(META, *keys.USERS):
+        user_id = keys.user_id(key)
+        of_user = _in_order(rules.get(user_id, []))
+        user = User(user_id, *msgpack.unpackb(row))
+        yield replace(user, rules=of_user, tokens=tuple(tokens.get(user_id, ())))
+
+
+def _load_tokens(kv: KV) -> Iterator[tuple[bytes, Token]]:
+    for key, row in kv.scan(META, *keys.TOKENS):
+        yield keys.token_digest(key), Token(*msgpack.unpackb(row))

@@ -1,0 +1,252 @@
+"""Users, rules, tokens and the mode in the state: what the log decides, what goes with a user, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statemachine.access.rules import Policy
+from statemachine.access.users import AUDIT_KEPT, Access, AuditRow, Mode, Token
+from statemachine.broker_state import BrokerState
+from statemachine.commands import ACCESS_LEVEL
+from statemachine.rows import keys
+from statemachine.rows.digest import digest
+from statemachine.rows.kv import META
+from tests.support.state_kit import FedState, applied_in_groups
+
+ORIGIN = [5_000, "ops", "10.0.0.9"]
+SEND = [1, "Topic:orders", ["Pub"], [], True]
+READ = [1, "Group:billing*", ["sub", "GET"], ["10.0.0.0/8"], False]
+TOKEN = b"t" * 32
+
+
+class Broker(FedState):
+    """A state, and the log that feeds it."""
+
+    @property
+    def access(self) -> Access:
+        return self.state.access
+
+    def do(self, name: str, *arguments: Any) -> Any:
+        return self.run([name, ORIGIN, *arguments])[0]
+
+    def create(self, name: str, is_super: bool = False, enabled: bool = True) -> Any:
+        return self.do("create_user", self.access.next_id, name, is_super, enabled, b"secret", "key-1")
+
+
+@pytest.fixture
+def broker(new_log: Callable[[], Any]) -> Broker:
+    broker = Broker(new_log())
+    broker.do("set_auth_key", "key-1")
+    return broker
+
+
+def test_a_user_is_there_with_its_rules_also_after_a_restart(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    assert broker.do("set_rules", user_id, [SEND, READ]).value is True
+    broker.do("put_token", user_id, TOKEN, 9_000, "laptop")
+    user = broker.access.users["shop"]
+    assert (user.id, user.is_super, user.enabled, user.secret, user.key_id) == (1, False, True, b"secret", "key-1")
+    assert [str(rule.resource) for rule in user.rules] == ["Group:billing*", "Topic:orders"]
+    assert user.tokens == (TOKEN,)
+    again = BrokerState(broker.kv).access
+    assert again.users["shop"] == again.by_id[1] == user
+    assert again.tokens == broker.access.tokens == {TOKEN: Token(1, 9_000, "laptop")}
+    assert (again.mode, again.key_id, again.version) == (broker.access.mode, "key-1", broker.access.version)
+
+
+def test_a_rule_takes_the_place_of_the_one_with_its_policy_and_resource(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    broker.do("set_rules", user_id, [SEND, [2, *SEND[1:]]])
+    version = broker.access.users["shop"].version
+    assert broker.do("set_rules", user_id, [SEND]).value is False
+    assert broker.access.users["shop"].version == version, "the same rule again is no change"
+    broker.do("set_rules", user_id, [[1, "topic:orders", ["All"], [], False]])
+    custom, default = broker.access.users["shop"].rules
+    assert (custom.policy, custom.allow, default.policy, default.allow) == (1, False, 2, True)
+    assert broker.access.users["shop"].version > version
+
+
+def test_rules_go_by_resource_by_policy_and_all_together(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    broker.do("set_rules", user_id, [SEND, READ, [2, *SEND[1:]]])
+    assert broker.do("remove_rules", user_id, 1, "Topic:orders").value == 1
+    assert [rule.policy for rule in broker.access.users["shop"].rules] == [Policy.CUSTOM, Policy.DEFAULT]
+    assert broker.do("remove_rules", user_id, 1, "Topic:orders").code == "not_found"
+    assert broker.do("remove_rules", user_id, None, None).value == 2
+    assert not list(broker.kv.scan(META, *keys.RULES))
+
+
+def test_a_user_made_again_under_an_old_name_inherits_nothing(broker: Broker) -> None:
+    first = broker.create("shop").value
+    broker.do("set_rules", first, [SEND])
+    broker.do("put_token", first, TOKEN, 9_000, "laptop")
+    create = ["create_user", ORIGIN, 2, "shop", False, True, b"other", "key-1"]
+    results = broker.run(["remove_user", ORIGIN, first], create)
+    assert [result.ok for result in results] == [True, True]
+    user = broker.access.users["shop"]
+    assert (user.id, user.rules, user.tokens) == (2, (), ())
+    assert first not in broker.access.by_id
+    assert not broker.access.tokens
+    assert broker.do("set_rules", first, [SEND]).code == "not_found", "an old id is nobody's"
+    assert not list(broker.kv.scan(META, *keys.RULES)) + list(broker.kv.scan(META, *keys.TOKENS))
+
+
+def test_a_name_is_taken_once_and_an_id_is_the_next_one(broker: Broker) -> None:
+    broker.create("shop")
+    assert broker.create("shop").code == "exists"
+    late = broker.do("create_user", 1, "other", False, True, b"s", "key-1")
+    assert (late.ok, late.code) == (False, "conflict")
+    assert "id 2, not 1" in late.value
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["remove_user"], ["change_user", {"enabled": False}], ["change_user", {"super": False}]],
+)
+def test_the_last_enabled_super_stays(broker: Broker, command: list[Any]) -> None:
+    name, *rest = command
+    ann = broker.create("ann", is_super=True).value
+    assert broker.do(name, ann, *rest).code == "refused"
+    bob = broker.create("bob", is_super=True).value
+    both = broker.run([name, ORIGIN, ann, *rest], [name, ORIGIN, bob, *rest])
+    assert [(result.ok, result.code) for result in both] == [(True, ""), (False, "refused")], "they race: one stays"
+    assert broker.access.supers == BrokerState(broker.kv).access.supers == 1
+    assert broker.access.users["bob"].enabled
+
+
+def test_enforcing_needs_an_enabled_super(broker: Broker) -> None:
+    broker.create("ann", is_super=True, enabled=False)
+    assert broker.do("set_auth_mode", "observe").value is True
+    assert broker.do("set_auth_mode", "enforce").code == "refused"
+    assert broker.access.mode is Mode.OBSERVE
+    broker.do("change_user", 1, {"enabled": True})
+    assert broker.do("set_auth_mode", "enforce").value is True
+    assert broker.do("set_auth_mode", "enforce").value is False
+    assert BrokerState(broker.kv).access.mode is Mode.ENFORCE
+
+
+def test_secrets_are_those_of_the_marked_key(broker: Broker) -> None:
+    assert broker.do("create_user", 1, "shop", False, True, b"s", "key-2").code == "invalid"
+    broker.create("shop")
+    assert broker.do("set_auth_key", "key-2").code == "refused"
+    assert broker.do("change_user", 1, {"secret": [b"new", "key-1"]}).value is True
+    assert broker.access.users["shop"].secret == b"new"
+    assert broker.do("change_user", 1, {"secret": [b"new", "key-2"]}).code == "invalid"
+
+
+def test_a_token_is_taken_away(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    broker.do("put_token", user_id, TOKEN, 9_000, "laptop")
+    assert broker.do("put_token", user_id, TOKEN, 9_000, "again").code == "exists"
+    assert broker.do("remove_token", TOKEN).ok
+    assert not broker.access.tokens
+    assert not broker.access.users["shop"].tokens
+    assert broker.do("remove_token", TOKEN).code == "not_found"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["create_user", 1, "no spaces", False, True, b"s", "key-1"],
+        ["create_user", 1, "", False, True, b"s", "key-1"],
+        ["create_user", 1, "shop", 1, True, b"s", "key-1"],
+        ["create_user", 1, "shop", False, True, "s", "key-1"],
+        ["create_user", 1, "shop", False, True, b"s" * 513, "key-1"],
+        ["set_rules", 7, []],
+        ["set_rules", 7, [[3, "Topic:a", ["Pub"], [], True]]],
+        ["set_rules", 7, [[1, "Topic:", ["Pub"], [], True]]],
+        ["set_rules", 7, [[1, "Topic:a*b", ["Pub"], [], True]]],
+        ["set_rules", 7, [[1, "Queue:a", ["Pub"], [], True]]],
+        ["set_rules", 7, [[1, "Topic:a", [], [], True]]],
+        ["set_rules", 7, [[1, "Topic:a", ["Write"], [], True]]],
+        ["set_rules", 7, [[1, "Topic:a", ["Pub"], ["10.0.0.300"], True]]],
+        ["set_rules", 7, [[1, "Topic:a", ["Pub"], [], "ALLOW"]]],
+        ["change_user", 7, {"name": "x"}],
+        ["change_user", 7, {"secret": b"s"}],
+        ["put_token", 7, b"short", 1, ""],
+        ["set_auth_mode", "on"],
+        ["set_auth_mode", 3],
+    ],
+)
+def test_what_is_no_user_and_no_rule_changes_nothing(broker: Broker, command: list[Any]) -> None:
+    while broker.access.next_id <= 7 and command[1] == 7:
+        broker.create(f"user{broker.access.next_id}")
+    before = dict(broker.kv.scan(META, *keys.AUDIT))
+    assert broker.do(command[0], *command[1:]).code == "invalid"
+    assert dict(broker.kv.scan(META, *keys.AUDIT)) == before
+
+
+def test_every_change_is_a_row_of_the_audit(broker: Broker) -> None:
+    user_id = broker.create("shop").value
+    broker.do("set_rules", user_id, [SEND])
+    broker.do("set_rules", user_id, [SEND])
+    newest, before, *_ = broker.access.audit(before=99, limit=9)
+    assert newest == AuditRow(3, 5_000, "ops", "10.0.0.9", "rules set: ALLOW Topic:orders", "User:shop")
+    assert (before.number, before.action) == (2, "created, Normal")
+    assert [row.number for row in broker.access.audit(before=3, limit=1)] == [2]
+
+
+def test_the_oldest_rows_of_the_audit_go_by_count(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AUDIT_KEPT == 100_000
+    monkeypatch.setattr("statemachine.access.users.AUDIT_KEPT", 3)
+    for number in range(5):
+        broker.create(f"user{number}")
+    assert [row.number for row in broker.access.audit(before=99, limit=99)] == [6, 5, 4]
+    assert len(list(broker.kv.scan(META, *keys.AUDIT))) == 3
+
+
+def test_rules_have_a_limit_for_one_user(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statemachine.access.users.RULES_OF_USER_MAX", 3)
+    user_id = broker.create("shop").value
+    rules = [[1, f"Topic:t{number}", ["Pub"], [], True] for number in range(4)]
+    assert broker.do("set_rules", user_id, rules[:3]).ok
+    assert broker.do("set_rules", user_id, rules[3:]).code == "invalid"
+    assert len(broker.access.users["shop"].rules) == 3
+
+
+_NAMES = st.sampled_from(["ann", "bob", "cy"])
+_IDS = st.integers(1, 5)
+_COMMANDS = st.one_of(
+    st.tuples(st.just("create_user"), _IDS, _NAMES, st.booleans(), st.booleans(), st.just(b"s"), st.just("key-1")),
+    st.tuples(st.just("change_user"), _IDS, st.fixed_dictionaries({"enabled": st.booleans(), "super": st.booleans()})),
+    st.tuples(st.just("remove_user"), _IDS),
+    st.tuples(st.just("set_rules"), _IDS, st.lists(st.sampled_from([SEND, READ]), min_size=1, max_size=2)),
+    st.tuples(st.just("remove_rules"), _IDS, st.none(), st.none()),
+    st.tuples(st.just("put_token"), _IDS, st.sampled_from([TOKEN, b"u" * 32]), st.just(9), st.just("l")),
+    st.tuples(st.just("remove_token"), st.sampled_from([TOKEN, b"u" * 32])),
+    st.tuples(st.just("set_auth_mode"), st.sampled_from(list(Mode))),
+)
+
+
+@given(st.lists(_COMMANDS, max_size=20), st.integers(0, 99))
+def test_any_grouping_of_entries_leaves_the_same_rows_and_a_super(
+    new_log: Callable[[], Any], run: list[Any], grouping: int
+) -> None:
+    log = new_log()
+    entries = [log.command(["set_auth_key", ORIGIN, "key-1"])]
+    entries += [log.command([str(name), ORIGIN, *arguments]) for name, *arguments in run]
+    (alone, kv), (grouped, pieces) = applied_in_groups(entries[:0], 0), applied_in_groups(entries, grouping)
+    alone.apply(entries)
+    assert list(kv.scan(META, keys.FIRST, keys.LAST)) == list(pieces.scan(META, keys.FIRST, keys.LAST))
+    for access in (alone.access, grouped.access, BrokerState(kv).access):
+        assert dict(access.by_id) == dict(alone.access.by_id)
+        assert access.tokens == alone.access.tokens
+        assert {user.name: user for user in access.by_id.values()} == dict(access.users)
+        assert access.supers == sum(user.is_super and user.enabled for user in access.by_id.values())
+        assert access.supers or access.mode is not Mode.ENFORCE
+        assert {token.user_id for token in access.tokens.values()} <= set(access.by_id)
+
+
+def test_users_have_a_level_of_commands(broker: Broker) -> None:
+    assert broker.run(["raise_level", ACCESS_LEVEL])[0].ok
+
+
+def test_rows_are_in_the_digest(broker: Broker) -> None:
+    before = digest(broker.kv)
+    broker.create("shop")
+    assert digest(broker.kv)[META] != before[META]
