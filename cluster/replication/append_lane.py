@@ -50,7 +50,7 @@ class Persisted(NamedTuple):
     taken: int = 0
     """Jobs that were handed to this drain, RETRY and MARK as well."""
     sync_seconds: float = 0.0
-    """Of `seconds`, what fdatasync took."""
+    """The part of `seconds` that fdatasync took."""
 
 
 class Log(Protocol):
@@ -217,7 +217,7 @@ class PreparesNext(Protocol):
 
     @property
     def tail(self) -> LogTail:
-        """Where the log ends."""
+        """The end of the log."""
 
     def needs_next(self) -> bool:
         """True if the next segment file is not prepared."""

@@ -37,11 +37,11 @@ class AppendMetrics:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many writes each bucket has, fdatasync included."""
+        """Returns the writes in each bucket by their time, fdatasync included."""
         return tuple(self._whole)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the metrics for the registry."""
         for (name, text), counts, total_s in (WHOLE, self._whole, self._whole_s), (SYNC, self._sync, self._sync_s):
             family = HistogramMetricFamily(name, text)
             family.add_metric([], buckets(self.bounds, counts), total_s)

@@ -34,7 +34,7 @@ SCORE_COST = 2
 
 
 class DiskPace:
-    """Whether the disk is quick enough to wait for it on the event loop.
+    """Judges if the disk is quick enough to wait for it on the event loop.
 
     Two rules. Most drains of late were quick, wherever they ran; nothing is known at first, so the first ones run on
     the lane. (Not the average: on a busy machine a few drains wait long for a core, on either thread.) And what drains
@@ -48,7 +48,7 @@ class DiskPace:
         self._stalls = StallBudget(SLOW_S)
 
     def quick(self, now_s: float) -> bool:
-        """Whether the next drain may run on the loop."""
+        """Returns True if the next drain may run on the loop."""
         return self._score >= SCORE_INLINE and not self._stalls.overdrawn(now_s)
 
     def note(self, seconds: float) -> None:
@@ -68,7 +68,7 @@ class Pace(Protocol):
     """Decides when the loop may drain; see DiskPace."""
 
     def quick(self, now_s: float) -> bool:
-        """Whether the next drain may run on the loop."""
+        """Returns True if the next drain may run on the loop."""
 
     def note(self, seconds: float) -> None:
         """A drain with a sync took so long."""
@@ -109,7 +109,7 @@ class AppendRunner:
         """The lane has put jobs aside: what follows waits behind them, on the thread."""
         self._failed = False
         self._next_index = -1
-        """Of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
+        """Index of the entry that follows those submitted. A job that begins elsewhere replaces a conflicting end."""
         self._mark_after_s = lane.idle_after_s
         self._mark_timer: asyncio.TimerHandle | None = None
         self._worked_s = 0.0
@@ -196,13 +196,13 @@ class _NeverIdle:
 
 
 STALL_SHARE = 0.02
-"""Of the time, what stalls may take from the loop beyond the time that is not yet one."""
+"""The share of the time that stalls may take from the loop; the first SLOW_S of each do not count."""
 STALL_BURST_S = 0.010
-"""And at once, before the thread has all the work."""
+"""Seconds that stalls may take at once, before the thread has all the work."""
 
 
 class StallBudget:
-    """What stalls take is paid from a budget of STALL_SHARE of the time and at most STALL_BURST_S.
+    """A budget from which stalls are paid: STALL_SHARE of the time, and at most STALL_BURST_S.
 
     While it is overdrawn, the work belongs on a thread. So a disk that hangs for a second holds the loop once, and then
     not again for 50 s; no rule could cut that one short. Work that waited some milliseconds for a core, as all does on
@@ -219,7 +219,7 @@ class StallBudget:
         """When the budget was brought up to date last."""
 
     def overdrawn(self, now_s: float) -> bool:
-        """Whether the next piece of work belongs on the thread."""
+        """Returns True if the next piece of work belongs on the thread."""
         return self._left_s < 0 and self._saved(now_s) < 0
 
     def pay(self, seconds: float, now_s: float) -> bool:

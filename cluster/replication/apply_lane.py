@@ -32,7 +32,7 @@ class Applied(NamedTuple):
 
 
 def size_of(run: Sequence[Entry]) -> int:
-    """How much work it is to apply the run, in bytes of messages."""
+    """Returns the work of applying the run, in bytes of messages."""
     size = run[-1].position - run[0].position + len(run[-1].payload)
     for entry in run:
         if entry.type == EntryType.COMMAND:
@@ -48,10 +48,9 @@ class ApplyLane:
     def __init__(self, state: BrokerState, drain_bytes: int = APPLY_BYTES) -> None:
         self._state = state
         self.weight_max = drain_bytes
-        """See `lanes.room_of`."""
+        """The weight that a drain takes (`cluster.runtime.lanes.room_of`)."""
 
     def weigh(self, run: list[Entry]) -> int:
-        """See `lanes.room_of`."""
         return max(size_of(run), self.weight_max * len(run) // ENTRIES_MAX)
 
     def drain(self, batch: Sequence[list[Entry]]) -> Applied:
@@ -94,7 +93,7 @@ SLOW_S = 0.010
 
 
 def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
-    """Whether a run may be applied on the loop.
+    """Returns True if a run may be applied on the loop.
 
     A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
     """
@@ -117,7 +116,6 @@ class ApplyRunner:
         on_done: Callable[[Applied], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """See `lanes.ThreadLaneRunner`."""
         self._lane = lane
         self._loop = loop
         self._on_done = on_done

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 LEADER = "0"
 SAMPLES_MAX = 1200
-"""How many commit indexes that are not applied yet are remembered: one minute of them."""
+"""Commit indexes that are not applied yet and are remembered: one minute of them."""
 LAG_MAX = 1000
-"""How many entries a follower may be behind for consumers to be sent to it."""
+"""Entries that a follower may be behind for consumers to be sent to it."""
 
 
 class Staleness:

@@ -58,8 +58,8 @@ class HaMetrics:
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
-        """Where this node's log ends, and where the followers' copies do if it leads; `sent_bytes`: of entries, since
-        the start; `storage`: the values of STORAGE. All in bytes."""
+        """Shows where this node's log ends, and where the followers' copies do if it leads; `sent_bytes`: of entries,
+        since the start; `storage`: the values of STORAGE. All in bytes."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position
@@ -67,7 +67,7 @@ class HaMetrics:
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the metrics for the registry."""
         transfer = CounterMetricFamily(
             TRANSFER, "Bytes of the log sent to followers (master) or received from leaders (slave)", labels=["role"]
         )

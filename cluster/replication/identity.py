@@ -76,7 +76,7 @@ class RetryMemory:
         return None
 
     def holds(self, topic: str, unique_key: bytes) -> bool:
-        """Whether `claim` has anything to compare a send with this key with."""
+        """Returns True if `claim` has anything to compare a send of this key with."""
         return (topic, _short(unique_key.decode("utf-8", "replace"))) in self._by_key
 
     def expire(self, now_ms: int) -> None:
@@ -112,7 +112,7 @@ class ConnectionSession:
 
     @property
     def pending(self) -> int:
-        """How many sends are not answered yet."""
+        """The number of sends that are not answered yet."""
         return self.next_sequence - self.low - len(self._settled)
 
     def issue(self) -> tuple[bytes, int, int]:

@@ -120,7 +120,7 @@ class BatchMessage(msgspec.Struct, gc=False):
     key_hash: int
     unique_key: bytes = b""
     head: MessageHead | None = None
-    """Of a copy that the broker makes, in place of the send's fields of the same names."""
+    """The head of a copy that the broker makes, in place of the send's fields of the same names; None otherwise."""
 
 
 Effect = tuple[str, object]
@@ -161,19 +161,19 @@ class Send(msgspec.Struct, gc=False):
     ack: int = 0
     """When it is answered (`cluster.replication.acks.ack_levels.Ack`)."""
     prepared_position: int = 0
-    """Of a committed message: the position of its half message."""
+    """The position of the half message, if this is a committed message."""
     schedule: Schedule | None = None
-    """Of kind SCHEDULED: it is in no queue until it is due."""
+    """When it is due, if its kind is SCHEDULED: it is in no queue until then."""
     failure: tuple[int, int] | None = None
     """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
     is recognised. Its kind is DELIVERED or above."""
     effect: Effect | None = None
-    """What takes effect in the entry that holds this copy, made by the broker. Its kind is DELIVERED or above."""
+    """The command that takes effect in the entry of this copy, made by the broker. Its kind is DELIVERED or above."""
     due_ms: int = 0
     """When a message of a time of its own is due, log time; known when its entry is built."""
     carried: int | None = None
-    """Of kind CARRIED_TIMERS or CARRIED_HALF: the name of the row. The bodies of `batch` are its messages as they are
-    stored; nothing of them changes but their position."""
+    """The name of the row, if its kind is CARRIED_TIMERS or CARRIED_HALF. The bodies of `batch` are its messages as
+    they are stored; nothing of them changes but their position."""
     done: Callable[[Outcome], None] | None = None
     """Told the fate of a copy that the broker makes for itself: no client waits, and no other leader is to have it."""
 

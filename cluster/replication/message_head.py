@@ -1,4 +1,4 @@
-"""How a message is stored if not as its Send says, and what is read from its raw properties: keys and the tag's hash.
+"""The head of a message that is not stored as its Send says, and what raw properties say: keys and the tag's hash.
 
 Copies that the broker makes, and messages that wait in no queue, are stored otherwise. The keys by which a message can
 be found are UNIQ_KEY and the words of KEYS.
@@ -25,7 +25,7 @@ class TopicField(msgspec.Struct, gc=False, frozen=True):
     field: bytes
     """Length, and the name."""
     v2: bool
-    """Whether the length takes two bytes: the message then has the second magic number."""
+    """True if the length takes two bytes: the message then has the second magic number."""
 
 
 def topic_field(name: str) -> TopicField:
@@ -36,15 +36,15 @@ def topic_field(name: str) -> TopicField:
 
 
 class NamedAs(Protocol):
-    """What knows a topic's name in this form."""
+    """Knows a topic's name in this form."""
 
     @property
     def field(self) -> bytes:
-        """See TopicField."""
+        """Length, and the name (`TopicField.field`)."""
 
     @property
     def v2(self) -> bool:
-        """See TopicField."""
+        """True if the length takes two bytes (`TopicField.v2`)."""
 
 
 @twin
@@ -57,7 +57,7 @@ class MessageHead(msgspec.Struct, gc=False):
     """ip (4 or 16 bytes) and int32 port."""
     reconsume_times: int
     prepared_position: int = 0
-    """Of a committed message: the position of its half message."""
+    """The position of the half message, if this is a committed message."""
 
 
 class Schedule(msgspec.Struct, gc=False, frozen=True):
@@ -70,7 +70,7 @@ class Schedule(msgspec.Struct, gc=False, frozen=True):
     due_ms: int = 0
     """Log time."""
     names_due: bool = False
-    """Whether its property TIMER_OUT_MS is to say when it is due."""
+    """True if its property TIMER_OUT_MS is to say when it is due."""
 
 
 UNIQUE_MARK = b"UNIQ_KEY\x01"
@@ -97,12 +97,12 @@ def key_words(properties: bytes) -> list[bytes]:
 CACHED_TAG_MAX = 64
 """Bytes of a tag whose hash is remembered; longer ones are rare, and 65,536 of them would be gigabytes."""
 LETTERS_PER_UNIT = 16
-"""Of a long tag, for the meter."""
+"""Letters of a long tag that cost the meter one unit."""
 
 
 @lru_cache(maxsize=65536)
 def cached_tag_hash(tag: bytes) -> int:
-    """Of a tag of at most CACHED_TAG_MAX bytes that is not empty."""
+    """Returns the hash of a tag of at most CACHED_TAG_MAX bytes that is not empty."""
     return java_hash(tag.decode("utf-8", "replace"))
 
 

@@ -36,7 +36,7 @@ class ModeMetrics:
         self._window.set(window)
 
     def window(self, messages: int) -> None:
-        """As of now."""
+        """Sets the acknowledged messages that may be lost now."""
         self._window.set(messages)
 
     def lost_early(self, messages: int) -> None:
@@ -44,13 +44,13 @@ class ModeMetrics:
         self._lost.inc(messages)
 
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
-        """As of the last look."""
+        """Sets the figures of the disk as the last look found them."""
         self._disk_used.set(used)
         self._disk_refusing.set(refusing)
         self._log_waits.set(parked)
 
     def outlook(self, full_in_ms: int | None) -> None:
-        """As of the last look; None: it does not fill up."""
+        """Sets when the disk will be full, by the last look; None: it does not fill up."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
 
     def slow_append(self) -> None:

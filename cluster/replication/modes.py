@@ -32,10 +32,10 @@ SURVIVES = {
 
 
 class ModesView(msgspec.Struct, frozen=True, kw_only=True):
-    """How sends are acknowledged when this node leads, and how many messages may be lost."""
+    """The acknowledgement of sends when this node leads, and the number of messages that may be lost."""
 
     level: str
-    """For messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
+    """The level of messages whose topic and properties specify none: leader, quorum or quorum+fsync."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
@@ -89,7 +89,7 @@ class Modes:
         self._metrics.window(self._early.window_messages)
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the modes to the node."""
         return Part(
             name="modes",
             close=self.close,
@@ -113,7 +113,7 @@ class Modes:
         self._ledger.close()
 
     def view(self) -> ModesView:
-        """For the status."""
+        """Returns the modes and the loss window for the status."""
         modes, limits = self._config.modes, self._config.limits
         level = name_of(default_level(modes))
         return ModesView(

@@ -33,7 +33,7 @@ class NameLimits:
         self._state = state
         self._coming: New = set()
         self._coming_of = Counter[str]()
-        """How many of them each command makes."""
+        """Command -> how many of them it makes."""
         self._coming_queues = 0
 
     def reload(self, limits: LimitsSection) -> None:
@@ -74,7 +74,7 @@ class NameLimits:
         return {(kind, name) for kind, name in made if name not in tables[kind]} - self._coming
 
     def _new_queues(self, commands: list[Command]) -> int:
-        """How many queues these add, at most: what is no number is refused elsewhere."""
+        """Returns how many queues these add, at most: what is no number is refused elsewhere."""
         added = 0
         for name, *arguments in commands:
             if name != CREATE_TOPIC:

@@ -36,7 +36,7 @@ _MOVES_OFFSETS = frozenset({COMMIT_OFFSETS, DELETE_GROUP, DELETE_TOPIC, RESET_OF
 
 
 def moves_offsets(commands: list[Command]) -> bool:
-    """Whether one of them changes or removes consumer offsets."""
+    """Returns True if one of them changes or removes consumer offsets."""
     return any(command[0] in _MOVES_OFFSETS for command in commands)
 
 
@@ -109,7 +109,7 @@ class OffsetOrder:
     # --- what handlers ask -------------------------------------------------------------------------------------------
 
     def knows_group(self, group: str) -> bool:
-        """Whether the group exists and no deletion of it is pending."""
+        """Returns True if the group exists and no deletion of it is pending."""
         return group in self._state.groups and group not in self._leaving
 
     def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
@@ -191,7 +191,7 @@ class OffsetOrder:
 logger = logging.getLogger(__name__)
 
 TAKEN_MAX = 2_000
-"""How many of each kind one entry carries: some 20 ms of work to apply. The others are in the next one."""
+"""Effects of each kind that one entry carries: some 20 ms of work to apply. The others are in the next one."""
 
 
 class Effects:
@@ -242,7 +242,7 @@ class Effects:
         return []
 
     def has_offset(self, group: str, topic_id: int, queue_id: int) -> bool:
-        """Whether a commit of this queue waits here."""
+        """Returns True if a commit of this queue waits here."""
         return (group, topic_id, queue_id) in self._offsets
 
     def session_ended(self, producer_id: bytes, now_ms: int) -> None:
@@ -251,7 +251,7 @@ class Effects:
         self._ended_sessions.append(producer_id)
 
     def due(self, now_ms: int) -> bool:
-        """Whether they have waited long enough for another entry."""
+        """Returns True if they have waited long enough for another entry."""
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:

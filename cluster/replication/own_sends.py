@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NoClient:
-    """In place of the connection of a send: it takes no answers."""
+    """Stands in place of the connection of a send, and takes no answers."""
 
     def __init__(self) -> None:
         self.closed = False

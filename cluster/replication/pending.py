@@ -80,8 +80,8 @@ class PendingCommands:
 
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
-    """As many as one entry should hold, by size: a frame has a limit, and many large requests may arrive together.
-    Either all of them have a session, or none."""
+    """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
+    may arrive together. Either all of them have a session, or none."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)

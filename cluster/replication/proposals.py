@@ -131,7 +131,7 @@ class Proposals:
         """Highest sequence queued or proposed per producer, in this term of leadership."""
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the proposals to the node."""
         return Part(
             name="proposals",
             tick=lambda _: self.expire(),
@@ -178,7 +178,7 @@ class Proposals:
         return topic in self._barriers
 
     def refuse(self, why: str) -> None:
-        """See `refusing`."""
+        """Refuses sends from now on, with this reason; "" accepts them again."""
         self.refusing = why
 
     def submit_send(self, send: Send) -> None:
@@ -193,7 +193,7 @@ class Proposals:
 
     @property
     def queue(self) -> SendQueue:
-        """Where the kernel puts plain sends; `queued` is told of them."""
+        """The queue into which the kernel puts plain sends; `queued` is told of them."""
         return self._sends
 
     def queued(self, size: int) -> None:

@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 APPLY_GATHER_MS = 10
 APPLY_GATHER_MAX = 256
-"""As many entries are applied without waiting for more, also on a follower."""
+"""Gathered entries: at this number they are applied without waiting for more, also on a follower."""
 ROUNDS_MAX = 4
-"""How often one turn goes on with what its own lanes reported before others get the loop: each round may be a sync."""
+"""Rounds in which one turn goes on with what its own lanes reported before others get the loop: each may be a sync."""
 LATE_TICKS = 1
 """A tick that is late by more shows that the loop stood still."""
 
@@ -65,7 +65,7 @@ class Proposer(Protocol):
 
 
 class DriverInbox:
-    """What has come for the driver since its last turn, and the call for the next turn. It is made before the driver:
+    """Collects what comes for the driver until its next turn, and calls for that turn. It is made before the driver:
     lanes, transport and services, which the driver needs, fill it. Event loop only."""
 
     __slots__ = (
@@ -88,7 +88,7 @@ class DriverInbox:
         self.applied: list[Applied] = []
         self.closed_peers: list[NodeId] = []
         self.reads: list[Callable[[bool], None]] = []
-        """Who waits for a ReadIndex round that has not begun."""
+        """Callbacks of those that wait for a ReadIndex round that has not begun."""
         self.turn: Callable[[], object] = lambda: None
         """Called when a turn is due: nobody's until there is a driver, which makes it its own."""
         self.turn_queued = False
@@ -266,7 +266,7 @@ class RaftDriver:
             raw.tick()
 
     def _take_reports(self) -> None:
-        """What the lanes have done since the last look."""
+        """Takes what the lanes have done since the last look."""
         raw, inbox = self.raw, self._inbox
         if inbox.persisted:
             drains, inbox.persisted = inbox.persisted, []

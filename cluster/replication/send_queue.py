@@ -42,9 +42,9 @@ class SendQueue:
         self.waiting: deque[Send] = deque()
         """Oldest first; always the same object."""
         self._alone = 0
-        """How many of the first get an entry each, because one of them made a batch fail."""
+        """The number of first sends that get an entry each, because one of them made a batch fail."""
         self.bytes = 0
-        """Of the requests that wait."""
+        """Bytes of the requests that wait."""
 
     def reload(self, limits: LimitsSection) -> None:
         """Other limits from now on."""

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 LINE_EVERY_MS = 1000
 ENTRY_STAGES = ("queue", "sync", "majority", "apply")
-"""Of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk. majority: until
-it is committed. apply: until it is applied and answered."""
+"""Stages of a write on the leader. queue: received until proposed. sync: until it is on the leader's own disk.
+majority: until it is committed. apply: until it is applied and answered."""
 READ, CONFIRM, LEADER, CLIENT = "read", "confirm", "leader", "client"
 """Stages of what is no entry. read: until the rows or messages were read. confirm: the same, of a read for which a
 majority has to confirm the leader first. leader: on a node that passed it on, until a leader had answered or was
@@ -201,7 +201,7 @@ class SlowRequests:
 
 
 def _stage_of(code: int) -> str:
-    """Of a request that is no entry."""
+    """Returns the stage of a request that is no entry."""
     if code in CONFIRMED:
         return CONFIRM
     return CLIENT if code in ASKS_A_CLIENT else READ

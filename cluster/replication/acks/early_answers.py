@@ -307,14 +307,15 @@ class EarlyAnswers:
 
 
 class Twins:
-    """By identity. They are never proposed; their bytes are counted like those of any send."""
+    """Repeated sends that wait for the outcome of the first, by identity. They are never proposed; their bytes are
+    counted like those of any send."""
 
     def __init__(self, early: EarlyAnswers, give_back: Callable[[int], None]) -> None:
         """`give_back`: called with the number of bytes no longer in flight."""
         self._early = early
         self._give_back = give_back
         self.waiting: dict[tuple[bytes, int], list[Send]] = {}
-        """By identity. Usually empty: check before a call."""
+        """(producer id, sequence) -> the sends that wait. Usually empty: check before a call."""
 
     def add(self, send: Send) -> None:
         """It waits for the outcome of the send with its identity."""
