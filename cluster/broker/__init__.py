@@ -1,4 +1,4 @@
-"""What this broker offers through any protocol: group members, offsets, pulls and long polls, sends, lookups,
+"""The broker, for any protocol: group members, offsets, pulls and long polls, sends, lookups,
 queue locks.
 
 May import `cluster.replication`, `cluster.members` and below, and the stored message of `cluster.wire`; no frame, code

@@ -1,4 +1,4 @@
-"""What RocketMQ 5 shows of a broker under its own names, and the digest: read from the node when somebody scrapes.
+"""Metrics of a broker under RocketMQ 5's names, and the digest: read from the node when somebody scrapes.
 
 docs/metrics.md has the table of RocketMQ's names: which exist here, and what stands for the others.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.runtime.work import Turns
 
 SERIES_MAX: Final = 1000
-"""Of the metric of consumers' connections; the rest is in its last series, of no group."""
+"""Series of the metric of consumers' connections; the rest is in its last series, of no group."""
 CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 IO_TICKS: Final = 9
 """Field of /sys/dev/block/*/stat: milliseconds in which the device had requests."""
@@ -53,7 +53,7 @@ class BrokerMetrics:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the metrics for the registry."""
         seen = self._look()
         yield GaugeMetricFamily(
             "rocketmq_broker_permission", "RocketMQ's bits: 4 reads, 2 sends that this node would take", seen.permission
@@ -91,8 +91,8 @@ class BrokerMetrics:
 
 
 class ConnectionCounts:
-    """Who is connected, counted in steps when somebody scrapes: the figures are those of the last count that ended, at
-    once if there are few. Event loop only."""
+    """Counts the connected clients, in steps, when somebody scrapes: the figures are those of the last count that
+    ended, at once if there are few. Event loop only."""
 
     def __init__(self, members: Members, turns: Turns) -> None:
         self._members = members
@@ -161,7 +161,8 @@ def _to_end(steps: Generator[None, None, Counts]) -> Counts:
 
 
 def disk_busy_s(path: Path) -> float | None:
-    """Of the device that holds `path`; None where the kernel shows none, as for a file system without a device."""
+    """Returns the busy seconds of the device that holds `path`; None where the kernel shows none, as for a file system
+    without a device."""
     try:
         device = path.stat().st_dev
         stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()

@@ -19,7 +19,7 @@ class DeadLetterMetrics:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yields the counter for the registry."""
         family = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Dead letters stored", labels=("consumer_group", "topic")
         )

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 DELAY = b"DELAY\x01"
 REAL_TOPIC, REAL_QID = b"REAL_TOPIC\x01", b"REAL_QID\x01"
-"""Where a message goes that is stored in another topic until then."""
+"""Properties that name the topic and the queue of a message that is stored in another topic until then."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """RocketMQ's topic of messages with a time of their own: queue 0."""
 _DELIVER_MS, _DELAY_SEC, _DELAY_MS = b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01"
 TIMERS = (_DELIVER_MS, _DELAY_SEC, _DELAY_MS)
 _DONE = b"TIMER_OUT_MS\x01"
-"""Of a message that was timed before: RocketMQ does not time it again."""
+"""Property of a message that was timed before: RocketMQ does not time it again."""
 _ADDED_BYTES = len(b"TIMER_OUT_MS\x01\x02") + 20
 _TIMER_FIELD = topic_field(TIMER_TOPIC)
 _SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
@@ -46,7 +46,7 @@ class Delays:
         self._max_ms = config.max_delay_ms
 
     def of(self, properties: bytes, now_ms: int) -> Delayed | None:
-        """What the properties ask for at `now_ms` of log time; None: to be delivered at once. Raises Refused."""
+        """Returns what the properties ask for at `now_ms` of log time; None: delivery at once. Raises Refused."""
         text = property_of(properties, DELAY)
         level = _number(DELAY, text) if text else 0
         if level > 0:
@@ -107,7 +107,7 @@ def _number(name: bytes, text: bytes) -> int:
 # Source: RocketMQ's SendMessageProcessor and TransactionalMessageBridge.parseHalfMessageInner.
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""What a half message says its topic is, its queue being 0, until its transaction ends."""
+"""The topic that a half message names, with queue 0, until its transaction ends."""
 IMMUNITY_S_MAX = 86_400
 """CHECK_IMMUNITY_TIME_IN_SECONDS: no longer. What is open holds back the retention of the log."""
 
@@ -119,7 +119,8 @@ _FIELD = topic_field(HALF_TOPIC)
 
 
 def is_half(topic: str, properties: bytes) -> bool:
-    """Whether a send is a half message. One that a consumer sends back was committed before, whatever it says."""
+    """Returns True if a send is a half message. One that a consumer sends back was committed before, whatever it
+    says."""
     return topic[:1] != "%" and property_of(properties, _TRANSACTION_MARK).lower() == b"true"
 
 
@@ -141,7 +142,8 @@ def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes
 
 
 def _schedule(properties: bytes, timeout_ms: int) -> Schedule:
-    """Where it waits, and for how long. A time of its own that is no number of seconds is ignored, as in RocketMQ."""
+    """Returns where it waits, and for how long. A time of its own that is no number of seconds is ignored, as in
+    RocketMQ."""
     said = property_of(properties, _IMMUNITY_MARK)
     if 0 < len(said) <= len(str(IMMUNITY_S_MAX)) and said.isdigit():
         timeout_ms = min(int(said), IMMUNITY_S_MAX) * 1000

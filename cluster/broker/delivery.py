@@ -1,4 +1,4 @@
-"""What delivers messages that wait, with its lanes."""
+"""Makes the services that deliver messages that wait, with their lanes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def timers_of(context: NodeContext, services: Services, proposals: Proposals) -> TimerDelivery:
-    """What delivers scheduled messages."""
+    """Makes the service that delivers scheduled messages."""
 
     def lane(reads: DueReads, answered: Callable[[list[DueFound]], None]) -> LaneRunner[DueAsk]:
         return context.environment.runner("timers", reads, context.loop, answered, context.fail)
@@ -32,7 +32,7 @@ def timers_of(context: NodeContext, services: Services, proposals: Proposals) ->
 def staged_of(
     context: NodeContext, services: Services, proposals: Proposals, sends: Sends[Any]
 ) -> tuple[StagedDelivery, StagedWriteRequests]:
-    """What ends attempts at staged writes, and what takes their requests."""
+    """Makes the service that ends attempts at staged writes, and the one that takes their requests."""
 
     def lane(reads: StagedReads, answered: Callable[[list[StagedFound]], None]) -> LaneRunner[StagedAsk]:
         return context.environment.runner("staged", reads, context.loop, answered, context.fail)

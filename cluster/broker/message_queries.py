@@ -97,7 +97,7 @@ class MessageQueries:
 def _while_there(
     client: Client, search: Generator[None, None, QueryResult]
 ) -> Generator[None, None, QueryResult | None]:
-    """What the search finds; None if the client is gone by then."""
+    """Returns what the search finds; None if the client is gone by then."""
     while not client.closed:
         try:
             next(search)

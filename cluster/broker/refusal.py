@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """What a client can make of a refusal. Each front has one table from these to its own codes."""
+    """The kind of a refusal, by what a client can make of it. Each front has one table from these to its own codes."""
 
     INVALID = auto()
     """The request itself is wrong: the same again ends the same way."""
@@ -31,7 +31,7 @@ class Reason(Enum):
     """The subscription known here is older than the client's."""
     BAD_SUBSCRIPTION = auto()
     ILLEGAL = auto()
-    """What it is about does not allow it (any more): the same again ends the same way."""
+    """The state of its object does not allow it (any more): the same again ends the same way."""
     NOT_FOUND = auto()
     """There is no such message or offset."""
     BUSY = auto()

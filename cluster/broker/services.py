@@ -1,4 +1,4 @@
-"""What the broker's services may ask of the node they run in, and what they know of a client. No logic here: the seam.
+"""The seam between the broker's services, the node that they run in, and their clients. No logic here.
 
 Everything below runs on the node's event loop; callbacks are called on it, exactly once.
 """
@@ -28,8 +28,8 @@ class Client(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """Whose work its requests are (`cluster.runtime.work.Turns`): the same for all requests of one client, also
-        for those that a forwarding node passes on."""
+        """The owner of the work of its requests (`cluster.runtime.work.Turns`): the same for all requests of one
+        client, also for those that a forwarding node passes on."""
 
     def work_waits(self, count: int) -> None:
         """So many pieces of its work more wait for their turn, or less: with many, no more is taken from it."""
@@ -52,13 +52,13 @@ class Services(Protocol):
     state: BrokerState
     node_id: NodeId
     turns: Turns
-    """Where work that grows with input or data is cut."""
+    """Cuts work that grows with input or data."""
 
     def writes_open(self) -> bool:
         """True if this node leads and has applied the no-op of its term: its counters are exact."""
 
     def leader_id(self) -> NodeId:
-        """Who leads as far as this node knows; 0 if nobody."""
+        """Returns the leader as far as this node knows; 0 if there is none."""
 
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided.
@@ -83,7 +83,8 @@ class Services(Protocol):
         """Calls `done` when every commit of the group so far is applied, or lost. Leader only."""
 
     def knows_group(self, group: str) -> bool:
-        """Whether the group exists and no deletion of it is under way: may its offsets be committed? Leader only."""
+        """Returns True if the group exists and no deletion of it is under way: its offsets may be committed. Leader
+        only."""
 
     def read_log(self, position: int, size: int) -> bytes:
         """Bytes of the commit log at a logical position (applied messages only). Raises raftlog.errors.StorageError."""
@@ -114,7 +115,7 @@ class Services(Protocol):
 
 
 class ClientRequest(NamedTuple):
-    """What a client is to be sent. The broker hands it on; its front has filled it in."""
+    """A request to a client. The broker hands it on; its front has filled it in."""
 
     code: int
     ext: dict[str, str]
@@ -124,7 +125,7 @@ class ClientRequest(NamedTuple):
 
 
 class ClientAnswer(NamedTuple):
-    """What the client answered: code 0 is success."""
+    """The answer of a client: code 0 is success."""
 
     code: int
     remark: str = ""

@@ -1,4 +1,4 @@
-"""How many bytes of messages each topic holds on this node's disk.
+"""Counts the bytes of messages that each topic holds on this node's disk.
 
 All topics share one log, and files go as wholes, so no file belongs to a topic. What is counted is the stored size of
 the messages in the topic's queues that are in this node's log: not the log's own headers (some 100 bytes per entry),
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BLOCKS_MAX = 1000
 """Blocks of rows, of BLOCK messages each, that are read for all topics: less than 0.1 s of a thread."""
 TOPIC_BLOCKS_MAX = 256
-"""For one topic."""
+"""Blocks that are read for one topic."""
 LARGEST_MAX = 200
 """Topics that the metrics show."""
 ALL_MAX = 2_000
@@ -41,7 +41,7 @@ Python's lock as often as the event loop does."""
 
 
 class TopicSize(NamedTuple):
-    """What a topic's messages take."""
+    """The bytes that a topic's messages take."""
 
     bytes: int
     exact: bool
@@ -115,7 +115,7 @@ class Measured(NamedTuple):
 
     applied_index: int
     sizes: Mapping[int, TopicSize]
-    """By topic id."""
+    """Topic id -> its size."""
     largest: Mapping[int, int] = {}
     """Topic id -> bytes of those that take most, when all were measured: picked beside the event loop."""
 
@@ -142,7 +142,7 @@ class TopicSizes:
         return await asyncio.shield(self._running)
 
     async def among(self, topics: Sequence[TopicConfig]) -> Measured:
-        """Of some, in no more time than it takes to look at ALL_MAX."""
+        """Returns the sizes of some topics, in no more time than it takes to look at ALL_MAX."""
         if len(self._state.topics) <= ALL_MAX:
             return await self.all()
         applied = self._state.applied.index
@@ -150,7 +150,7 @@ class TopicSizes:
         return Measured(applied, await look)
 
     async def of(self, topic: TopicConfig) -> TopicSize | None:
-        """Of one topic, now."""
+        """Returns the size of one topic, as of now."""
         look = asyncio.get_running_loop().run_in_executor(None, measure, self._state, [topic], TOPIC_BLOCKS_MAX)
         return (await look).get(topic.id)
 

@@ -26,7 +26,7 @@ ATTRIBUTE_VALUES = {
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
 }
-"""What a topic attribute may say; others are refused, because they would promise what nobody keeps."""
+"""Topic attribute -> its allowed values; others are refused, because they would promise what nobody keeps."""
 
 
 class Topics:

@@ -1,1 +1,1 @@
-"""What the broker asks of the tier for messages that this node has evicted: pulls, bounds, keys and pages."""
+"""Asks the tier for messages that this node has evicted: pulls, bounds, keys and pages."""

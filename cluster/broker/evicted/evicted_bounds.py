@@ -40,7 +40,7 @@ def offset_by_time(
     *,
     upper: bool,
 ) -> None:
-    """As `BrokerState.offset_by_time`, over all messages that are kept. Refused: UNAVAILABLE."""
+    """Answers as `BrokerState.offset_by_time`, over all messages that are kept. Refused: UNAVAILABLE."""
     here, low, first = (
         state.offset_by_time(*queue, time_ms, upper),
         state.min_offset(*queue),

@@ -63,12 +63,12 @@ def complete(
 
 
 def is_evicted(state: BrokerState, position: int) -> bool:
-    """Whether the log's byte there is only in the tier."""
+    """Returns True if the log's byte there is only in the tier."""
     return state.kept.position <= position < evicted_position(state)
 
 
 def told(found: Stored | Exception | None) -> Stored | Refused | None:
-    """What the tier says of one message, as an answer."""
+    """Returns what the tier says of one message, as an answer."""
     return _unknown(str(found)) if isinstance(found, Exception) else found
 
 
@@ -80,9 +80,9 @@ class EvictedPage(NamedTuple):
     """Messages of a queue, in the order of their offsets."""
 
     messages: list[bytes]
-    """As they are stored, each intact."""
+    """The messages as they are stored, each intact."""
     next_offset: int
-    """Where to go on."""
+    """The offset at which to go on."""
     unreadable: list[int]
     """Offsets of messages that cannot be had intact."""
 

@@ -22,11 +22,11 @@ class Gone(NamedTuple):
     """No message is kept at the pull's offset any more: a TRIM took it while the pull waited."""
 
     next_offset: int
-    """Where the queue goes on."""
+    """The offset at which the queue goes on."""
 
 
 class EvictedMessages(Protocol):
-    """Where messages are that have left this node's log and are still kept (`cluster.tier.fetch.evicted_messages`)."""
+    """Finds messages that have left this node's log and are still kept (`cluster.tier.fetch.evicted_messages`)."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done`, later, unless the node stops: with messages at offsets from the pull's up to `stop`, or with
@@ -49,7 +49,7 @@ def first_offset(state: BrokerState, topic_id: int, queue_id: int, low: int | No
 
 
 class EvictedPulls:
-    """What `Pulls` does about a queue whose beginning may lie in the tier."""
+    """Answers pulls of a queue whose beginning may lie in the tier, for `Pulls`."""
 
     def __init__(
         self, services: Services, messages: EvictedMessages | None = None, levels: ReadLevels | None = None
@@ -60,7 +60,8 @@ class EvictedPulls:
         self._levels = levels
 
     def first_offset(self, pull: Pull, low: int | None = None) -> int:
-        """Of the pull's queue, in the tier too. `low`: where its rows here begin, if that has just been looked up."""
+        """Returns the first offset of the pull's queue, in the tier too. `low`: where its rows here begin, if that has
+        just been looked up."""
         return first_offset(self._services.state, pull.topic_id, pull.queue_id, low)
 
     def answer(self, pull: Pull, low: int, found: Reply, moved: Moved, failed: Fail) -> bool:

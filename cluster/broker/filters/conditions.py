@@ -19,17 +19,17 @@ from cluster.broker.filters.java_values import NUMBERS, FilterError, Kind, compa
 from cluster.broker.filters.judging import COMPARES, FREE, READS_NUMBERS, Cost, Resume, searches, term
 
 DEPTH_MAX = 100
-"""Of operators within operators: evaluation takes one frame of the stack for each."""
+"""Depth of operators within operators: evaluation takes one frame of the stack for each."""
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Any], Any]
-"""Of properties, or of a `judging.Judging` of them; None: missing, or unknown. Raises IncomparableError."""
+"""Evaluates properties, or a `judging.Judging` of them; None: missing, or unknown. Raises IncomparableError."""
 Make = Callable[..., Evaluate]
 """Makes an operator's closure of those of its operands."""
 
 
 class Role(Enum):
-    """What kind of expression an operand is: the grammar allows more than the operators do."""
+    """The kind of expression that an operand is: the grammar allows more than the operators do."""
 
     PROPERTY = auto()
     LITERAL = auto()
@@ -47,7 +47,7 @@ class Operand(NamedTuple):
     """Its first character, counted from 1."""
     depth: int
     evaluate: Evaluate
-    """Of properties."""
+    """Evaluates properties."""
     resume: Resume
     """The same of a Judging, which remembers the terms. Operands without a term are read from its properties."""
     literal: Any = None
@@ -57,7 +57,7 @@ class Operand(NamedTuple):
     names: tuple[str, ...] = ()
     """The properties that it reads, if there is no term in it."""
     cost: Cost = FREE
-    """Of all its terms; FREE: there is none."""
+    """The cost of all its terms; FREE: there is none."""
 
 
 def property_(name: str, at: int) -> Operand:
@@ -205,22 +205,22 @@ def whole(of: Operand) -> Operand:
 
 
 def above(outcome: int) -> bool:
-    """For `ordered`: >."""
+    """The test of `ordered` for >."""
     return outcome > 0
 
 
 def at_least(outcome: int) -> bool:
-    """For `ordered`: >=."""
+    """The test of `ordered` for >=."""
     return outcome >= 0
 
 
 def below(outcome: int) -> bool:
-    """For `ordered`: <."""
+    """The test of `ordered` for <."""
     return outcome < 0
 
 
 def at_most(outcome: int) -> bool:
-    """For `ordered`: <=."""
+    """The test of `ordered` for <=."""
     return outcome <= 0
 
 

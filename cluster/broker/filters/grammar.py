@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lark import Lark, Token
 
 LONG_DIGITS_MAX = 20
-"""Of a whole number, with its L."""
+"""Characters of a whole number, with its L."""
 TOKENS_MAX = 2048
 TOKEN_UNITS = 15
 """Parsing takes some 10 us for each (`raftlog.work`)."""

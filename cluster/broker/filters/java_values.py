@@ -17,20 +17,20 @@ NUMBER_LENGTH_MAX = 1024
 """Characters of a property that is read as a number. Java has no limit; but a filter may read a property of 32 KiB
 hundreds of times."""
 _INTEGER = re.compile(r"[+-]?\d+")
-"""Of any script in the Basic Multilingual Plane, as Java's Character.digit."""
+"""Digits of any script in the Basic Multilingual Plane, as in Java's Character.digit."""
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
 # Each pattern can match a text in one way only: trying several would take time by the square of its length.
 _TRIMMED = "".join(map(chr, range(33)))
-"""What Java's String.trim takes off."""
+"""Characters that Java's String.trim takes off."""
 
 Compare = Callable[[Any, Any], int]
-"""Of two values that are not missing: below 0, 0 or above 0. Raises IncomparableError."""
+"""Compares two values that are not missing: below 0, 0 or above 0. Raises IncomparableError."""
 
 
 class Kind(Enum):
-    """What an operand evaluates to, if it is not missing. Known when the filter is parsed."""
+    """The kind of value that an operand has, if it is not missing. Known when the filter is parsed."""
 
     TEXT = auto()
     INTEGER = auto()
@@ -106,7 +106,7 @@ _READ: dict[Kind, Callable[[str], Any]] = {
 
 
 def comparison(left: Kind, right: Kind) -> Compare:
-    """How RocketMQ compares values of these kinds for `=`."""
+    """Returns RocketMQ's comparison of values of these kinds for `=`."""
     if left is Kind.TEXT and right in _READ:
         read, compare = _READ[right], _plain(right)
         return lambda a, b: compare(read(a), b)
@@ -169,7 +169,7 @@ SHORT_TEXT = 6
 FILLED = 1 << 15
 """No property is longer."""
 SEARCH_UNITS_MAX = 140
-"""Of one search, at most."""
+"""Units that one search costs at most."""
 
 
 def contains(value: str, text: str) -> bool:

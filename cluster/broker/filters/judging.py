@@ -13,7 +13,7 @@ from cluster.broker.filters.java_values import NUMBER_LENGTH_MAX, SEARCH_UNITS_M
 from raftlog.work import charge
 
 Resume = Callable[[Any], Any]
-"""Of a Judging. Raises IncomparableError, and PausedError where the share of this step ends."""
+"""Evaluates a Judging. Raises IncomparableError, and PausedError where the share of this step ends."""
 
 
 class PausedError(Exception):
@@ -28,16 +28,16 @@ class Judging:
     def __init__(self, resume: Resume, properties: Mapping[str, str]) -> None:
         self._resume = resume
         self._known: dict[object, Any] = {}
-        """What each term found."""
+        """Term -> its value."""
         self._units = 0
-        """What is left of this step."""
+        """Units that are left of this step."""
         self.get = properties.get
         """Operands outside of terms read properties as if this were these."""
         self.verdict: bool | None = None
-        """Whether the filter wants the message; None until that is known."""
+        """True if the filter wants the message; None until that is known."""
 
     def step(self, units: int) -> bool:
-        """Evaluates terms until `units` are used up, at least one. Whether the verdict is known."""
+        """Evaluates terms until `units` are used up, at least one. Returns True if the verdict is known."""
         self._units = units
         charge(1 + (len(self._known) >> 2))
         try:
@@ -49,7 +49,8 @@ class Judging:
         return True
 
     def value(self, term: Callable[[Any], Any], cost: Cost, names: tuple[str, ...]) -> Any:
-        """What the term finds, which is evaluated if it was not yet. Raises PausedError, IncomparableError."""
+        """Returns the value of the term, which is evaluated if it was not yet. Raises PausedError,
+        IncomparableError."""
         known = self._known
         if term in known:
             return known[term]
@@ -105,5 +106,5 @@ READS_NUMBERS = Cost(1, 1, 0, 0)
 
 
 def searches(text: str) -> Cost:
-    """Of a term that looks for the text."""
+    """Returns the cost of a term that looks for the text."""
     return Cost(1, 0, 1, len(text))

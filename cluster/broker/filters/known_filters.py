@@ -115,7 +115,7 @@ class _Making:
         self._steps = self._make(expression)
 
     def step(self) -> bool:
-        """Whether it is done."""
+        """Makes a further step; returns True if the filter is made."""
         if not self._done:
             next(self._steps, None)
         return self._done
@@ -138,7 +138,7 @@ class _Making:
 
 
 def _expression(kind: str | None, text: str | None) -> Expression:
-    """As a key. Raises Refused: of what is too long, nothing is kept."""
+    """Returns the expression as a key. Raises Refused: of what is too long, nothing is kept."""
     if not kind or kind == "TAG":
         check_text(text or "*")
         return Expression("TAG", text or "*")

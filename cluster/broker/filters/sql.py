@@ -13,7 +13,7 @@ from cluster.broker.filters.judging import Judging
 TEXT_MAX = 16 << 10
 """Characters of a filter."""
 BYTES_PER_CHARACTER, BYTES_OF_ANY = 240, 1024
-"""Of a parsed filter, at most."""
+"""Bytes of a parsed filter at most: for each character, and for any filter."""
 
 
 _numbers = itertools.count()
@@ -45,7 +45,8 @@ class SqlFilter:
         self._evaluate, self._resume, self._cost = whole.evaluate, whole.resume, whole.cost
 
     def matches(self, properties: Properties) -> bool:
-        """Whether the condition is true: neither false, nor unknown, nor a comparison of what cannot be compared."""
+        """Returns True if the condition is true: not false, not unknown, and no comparison of what cannot be
+        compared."""
         try:
             return self._evaluate(properties) is True
         except IncomparableError:
@@ -56,7 +57,7 @@ class SqlFilter:
         return Judging(self._resume, properties)
 
     def units(self, letters: int) -> int:
-        """What `matches` costs at most (`raftlog.work`) if no property has more than so many letters."""
+        """Returns the most that `matches` costs (`raftlog.work`) if no property has more than so many letters."""
         return self._cost.units(letters)
 
     @property

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and the filter that follows from it: tags by their hashes, or SQL92."""
+"""The messages that a consumer wants of a topic, and the filter that follows: tags by their hashes, or SQL92."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXT_MAX = 32 << 10
 CACHED_TEXT_MAX, CACHED_MAX = 256, 1024
 """Characters of a text that is remembered with its hashes, and how many are: some 10 MB at most."""
 TAG_UNITS, LETTERS_PER_UNIT = 3, 16
-"""What hashing a tag costs (`raftlog.work`)."""
+"""Units of hashing a tag, and letters of it that cost one more (`raftlog.work`)."""
 STEP_UNITS = 200
 
 

@@ -40,5 +40,5 @@ class Closings:
                 told(closed)
 
     def hears(self, path: ReplyTo) -> bool:
-        """Whether what becomes of a send through `path` is yet to be told or remembered: else the look did that."""
+        """Returns True if the fate of a send through `path` is yet to be told or remembered: else the look did that."""
         return not path.closed or path in self.waiting

@@ -1,5 +1,5 @@
-"""What a consumer could not handle: the leader stores a copy for the group, to be delivered again later, or makes it a
-dead letter.
+"""Takes what a consumer could not handle: the leader stores a copy for the group, to be delivered again later, or makes
+it a dead letter.
 
 The copy waits as a scheduled message of `%RETRY%group`, longer with each attempt, and goes to `%DLQ%group` once
 `reconsumeTimes` has reached the maximum. A failure is named by the group and the position of the message that failed.
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 TIMES_MAX = (1 << 31) - 1
 TRIES, RETRY_MS = 10, 200
-"""How long a message is waited for that is being repaired, and a topic that is being changed."""
+"""Tries, and milliseconds between them, while a message is being repaired or a topic changed."""
 FIRST_LEVEL = 3
 """The delay level of the first failure; each further one is a level more."""
 REPEATED_MS = 60_000
 """A second report of a failure within this log time is the first one again. Later, and if the copy was delivered, the
 group has consumed the message anew: its offsets were reset."""
 FAILURE_MARK = 0x36
-"""In place of the body's CRC in the unique row of a failure."""
+"""Stands in place of the body's CRC in the unique row of a failure."""
 
 Done = Callable[[Refused | None], None]
 """Told None when a majority has the copy on disk."""
 
 
 class SentBack(NamedTuple):
-    """What a consumer reports. `maximum`: None if it leaves that to the group."""
+    """The report of a consumer. `maximum`: None if it leaves that to the group."""
 
     group: str
     position: int
@@ -77,9 +77,9 @@ class SendBacks:
         self._proposals = proposals
         self.reload(services.config)
         self._waiting: dict[tuple[str, int], list[_Report]] = {}
-        """By (group, position): reports of a failure whose copy is in flight, in this term as leader."""
+        """(group, position) -> reports of a failure whose copy is in flight, in this term as leader."""
         self._undecided: set[tuple[str, int]] = set()
-        """Of copies in flight that nobody waits for any more: their reports were answered with UNKNOWN."""
+        """Names of copies in flight that nobody waits for any more: their reports were answered with UNKNOWN."""
 
     def reload(self, config: Config) -> None:
         """Other delays from now on."""
@@ -141,7 +141,7 @@ class SendBacks:
         self._propose(report, slot, stored, dead)
 
     def _repeated(self, wanted: SentBack) -> bool:
-        """Whether the log holds a copy for this very failure."""
+        """Returns True if the log holds a copy for this very failure."""
         state = self._services.state
         for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
             topic = state.topics.get(prefix + wanted.group)
@@ -270,7 +270,7 @@ class SendBacks:
 
 
 def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
-    """Whether the message has failed as often as it may."""
+    """Returns True if the message has failed as often as it may."""
     maximum = group.retry_max_times if wanted.maximum is None else wanted.maximum
     return wanted.delay_level < 0 or message.reconsume_times >= maximum
 

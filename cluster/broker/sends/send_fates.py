@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SendAnswers(Protocol):
-    """What clients are told of their sends."""
+    """Tells clients the fate of their sends."""
 
     def acknowledge(self, send: Send, queue_id: int, offset: int, positions: tuple[int, ...] | int) -> None:
         """It is stored: queue, queue offset, and the position, or those of a batch."""

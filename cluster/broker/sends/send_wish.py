@@ -1,4 +1,4 @@
-"""What a front hands to `Sends`: the wish of a producer, and the request that it came in."""
+"""The wish of a producer, and the request that it came in: values that a front hands to `Sends`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Origin(Protocol):
 
     @property
     def path(self) -> SendPath:
-        """Where it came from, and its answer goes."""
+        """The connection that it came through; its answer goes back through it."""
 
     @property
     def version(self) -> int:
-        """Of the client's protocol."""
+        """The version of the client's protocol."""
 
     @property
     def size(self) -> int:
@@ -50,7 +50,7 @@ class Origin(Protocol):
 
 
 class SendWish(Protocol):
-    """What a producer asks for."""
+    """The wish of a producer."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class SendWish(Protocol):
     reconsume_times: int | None
     max_reconsume_times: int | None
     default_queues: int
-    """Of a topic that the send makes."""
+    """Queues of a topic that the send makes."""
     is_batch: bool | None
     producer_id: str
     """The producer's own identity, 32 hex digits; "" if it has none."""
@@ -103,7 +103,7 @@ _DELAYS = ("DELAY\x01", "TIMER_DELIVER_MS\x01", "TIMER_DELAY_SEC\x01", "TIMER_DE
 
 
 class Target(NamedTuple):
-    """Where a send goes, and with which properties."""
+    """The topic and queue that a send goes to, and its properties there."""
 
     topic: str
     queue_id: int
@@ -130,6 +130,6 @@ def redirected(wish: SendWish, groups: Mapping[str, GroupConfig], version: int) 
 
 
 def _is_given_up(properties: str, tries: int) -> bool:
-    """Whether nobody who has a try left sends this."""
+    """Returns True if nobody who has a try left sends this."""
     asked = _DELAY.search(properties)
     return asked is None or int(asked[1]) >= _FIRST_LEVEL + tries

@@ -1,4 +1,4 @@
-"""What is due, read off the event loop: rows of the state, and out of the log the messages that they name.
+"""Reads what is due off the event loop: rows of the state, and out of the log the messages that they name.
 
 These messages were stored long ago, so their bytes come from the disk rather than from the page cache. The seek to the
 first row and each step to the next are short wherever they run: see `statemachine.delivery.timers`.
@@ -26,7 +26,7 @@ class DueAsk(NamedTuple):
     """Which rows are wanted."""
 
     term: object
-    """Who asks: comes back with the answer."""
+    """The term that asks: it comes back with the answer."""
     now_ms: int
     """Log time."""
     after: TimerName | None
@@ -60,7 +60,7 @@ class DueFound(NamedTuple):
 
 
 class RowReads:
-    """What lanes share that read rows of the family `timer`, and the messages that they name."""
+    """The common part of lanes that read rows of the family `timer`, and the messages that they name."""
 
     idle_after_s: float | None = None
 
@@ -136,14 +136,14 @@ def is_gone(state: BrokerState, row: TimerRow) -> bool:
 
 
 class RowsInFlight:
-    """Of one term of leadership."""
+    """The rows in flight in one term of leadership."""
 
     def __init__(self) -> None:
         self.inflight: dict[TimerName, int] = {}
         """Row -> bytes of its copies."""
         self.bytes = 0
         self.unknown: set[TimerName] = set()
-        """Of those, the ones whose outcome was not known in time: they end when the row is gone."""
+        """Rows in flight whose outcome was not known in time: they end when the row is gone."""
 
     def begin(self, name: TimerName, size: int) -> None:
         """The row is in flight with copies of `size` bytes."""

@@ -88,7 +88,7 @@ class Recalls:
         services.propose([*before, command], partial(self._proposed, handle.position, release, done))
 
     def _waited(self, topic: str, handle: RecallHandle) -> bool:
-        """Whether the log holds, where the handle says, a message that was to wait for that time."""
+        """Returns True if the log holds, at the handle's position, a message that was to wait for that time."""
         size = int.from_bytes(self._read(handle.position, 4), "big")
         data = self._read(handle.position, size)
         try:
@@ -102,7 +102,7 @@ class Recalls:
         )
 
     def _read(self, position: int, size: int) -> bytes:
-        """What the log has there; b"" for more than a message can be."""
+        """Returns what the log has there; b"" for more than a message can be."""
         services = self._services
         limits = services.config.limits
         if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
@@ -115,7 +115,8 @@ class Recalls:
             raise Refused(Reason.ERROR, "recall failed, the message cannot be read now; try again") from None
 
     def _unique_key(self, item: QueueItem) -> str:
-        """Of a message that waits. An early acknowledged send may have lost its place to another message."""
+        """Returns the unique key of a message that waits. An early acknowledged send may have lost its place to another
+        message."""
         pieces = read_intact(self._services, [item])
         if not pieces:
             self._services.report_damage(item.position, item.size)

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_MAX = 256
 BYTES_MAX = 2 << 20
-"""In flight at once; one more row may pass it."""
+"""Rows, and bytes of copies, in flight at once; one more row may pass it."""
 TURN_MESSAGES = 128
 """Copied in one turn of the event loop; a row is not cut."""
 AGAIN_MS = 1_000
@@ -58,7 +58,7 @@ MakeLane = Callable[[DueReads, Callable[[list[DueFound]], None]], "LaneRunner[Du
 
 
 class _Term(RowsInFlight):
-    """What this node has in flight in one term as leader, and how far it has looked."""
+    """The rows that this node has in flight in one term as leader, and how far it has looked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ class _Term(RowsInFlight):
         self.after: TimerName | None = None
         """Every row up to this one was looked at."""
         self.left: set[TimerName] = set()
-        """Of those, some that could not be read."""
+        """Rows up to there that could not be read; not all of them."""
         self.paused_until_ms = 0
         self.swept: TimerName | None = None
-        """How far the present sweep has come."""
+        """The last row that the present sweep has looked at."""
         self.sweep_ms = 0
 
     def back_to(self, name: TimerName) -> None:
@@ -80,7 +80,7 @@ class _Term(RowsInFlight):
             self.after = (due_ms, position - 1) if position else (due_ms - 1, 1 << 63)
 
     def awaits(self, name: TimerName) -> bool:
-        """Whether the row was looked at and there is a reason why it is still there."""
+        """Returns True if the row was looked at and there is a reason why it is still there."""
         return name in self.inflight or name in self.held or name in self.left or len(self.left) >= LEFT_MAX
 
 
@@ -98,7 +98,7 @@ class TimerDelivery:
         self._term = _Term()
         self._planned = False
         self._asked = False
-        """What was asked for is not read yet, or not handled to the end."""
+        """True while rows that were asked for are not read yet, or not handled to the end."""
         self._rows: deque[DueRow] = deque()
 
     def close(self) -> None:
@@ -292,7 +292,8 @@ class TimerMetrics:
         self._seen: TimerCounts | None = None
 
     def update(self, timers: Timers, applied_ms: int) -> None:
-        """As the state is now; `applied_ms`: log time of the last applied entry. Counters begin with the first call."""
+        """Takes the figures of the state as it is now; `applied_ms`: log time of the last applied entry. Counters begin
+        with the first call."""
         counts, seen = timers.counts, self._seen
         self._waiting.set(counts.pending)
         self._bytes.set(counts.pending_bytes)

@@ -90,11 +90,11 @@ PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SYS_FLAG_COMMITTED = 0x8
 """RocketMQ: TRANSACTION_COMMIT_TYPE."""
 TRIES, RETRY_MS = 10, 200
-"""How long a message is waited for that is being repaired, a topic that is being changed, and room for a copy."""
+"""Tries, and milliseconds between them, while a message is being repaired, a topic changed, or a copy has no room."""
 
 
 class Wish(Enum):
-    """What a producer says of its transaction."""
+    """The decision of a producer about its transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -107,15 +107,15 @@ class Ending(NamedTuple):
 
     position: int
     half_offset: int
-    """As the answer to the send gave it, and a check after it: equal to the position."""
+    """The offset that the answer to the send gave, and a check after it: equal to the position."""
     group: str
-    """Of the producer."""
+    """The group of the producer."""
     unique_key: str
     wish: Wish
 
 
 class End(StrEnum):
-    """How a request to end a half message was settled. Values are on the wire (`raftmqEnd`)."""
+    """The outcome of a request to end a half message. Values are on the wire (`raftmqEnd`)."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolledBack"
@@ -133,7 +133,7 @@ Settled = Callable[[End | Refused], None]
 
 
 class _Copy(NamedTuple):
-    """What a half message becomes."""
+    """The copy that a half message becomes."""
 
     half: HalfMessage
     message: Message
@@ -167,7 +167,7 @@ class Transactions:
         return self._proposals.refusing
 
     def is_ending(self, position: int) -> bool:
-        """Whether a copy or a command that ends it is on its way."""
+        """Returns True if a copy or a command that ends it is on its way."""
         return position in self._ending
 
     def end(self, asked: Ending, settled: Settled) -> None:

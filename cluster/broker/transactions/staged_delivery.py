@@ -48,7 +48,7 @@ class StagedAsk(NamedTuple):
     """Which rows are wanted."""
 
     term: object
-    """Who asks: comes back with the answer."""
+    """The term that asks: it comes back with the answer."""
     attempt: int
     due_ms: int
     after: int | None
@@ -116,7 +116,7 @@ MakeLane = Callable[[StagedReads, Callable[[list[StagedFound]], None]], "LaneRun
 
 
 class _Term(RowsInFlight):
-    """What this node has in flight in one term as leader, and how far it has come."""
+    """The rows that this node has in flight in one term as leader, and how far it has come."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
-"""What a staged message says its topic is, its queue being 0, until it is copied."""
+"""The topic that a staged message names, with queue 0, until it is copied."""
 _FIELD = topic_field(STAGED_TOPIC)
 _WHAT = "staged writes"
 _PRODUCER = b"raftmq-w"
@@ -46,7 +46,7 @@ class StagedSlice(NamedTuple):
 
     attempt: int
     sequence: int
-    """From 1 on; each attempt stages one after the other."""
+    """The number of the slice, beginning with 1; each attempt stages one after the other."""
     topic: str
     queue_id: int
     """-1: the broker chooses."""
@@ -232,7 +232,7 @@ class StagedWriteRequests:
         return slot
 
     def _is_stored(self, producer_id: bytes, sequence: int) -> bool:
-        """Whether the log has the slice. Raises Refused while that is not decided."""
+        """Returns True if the log has the slice. Raises Refused while that is not decided."""
         session = self._services.state.session(producer_id)
         highest = self._proposals.session_max.get(producer_id, 0 if session is None else session.max_sequence)
         if sequence > highest:
