@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 ANSWER_MS = 10_000
-"""How long a client's answer is waited for (RocketMQ: Broker2Client's callClient)."""
+"""Milliseconds for which a client's answer is waited for (RocketMQ: Broker2Client's callClient)."""
 SILENCE_MS = 1_000
-"""How long a peer may take to say whether it has the client."""
+"""Milliseconds that a peer may take to say whether it has the client."""
 IN_HAND_MAX = 1_000
 """Requests that this node has asked, and those that it has in hand for others: each at most so many."""
 RELAY_LEVEL = 2
@@ -61,7 +61,7 @@ class Transport(Protocol):
         """Connected members that have announced this level, ascending."""
 
     def request_ids(self) -> Iterator[int]:
-        """See PeerTransport."""
+        """Yields numbers for requests (`PeerTransport.request_ids`)."""
 
 
 class _Asked:
@@ -83,7 +83,7 @@ class _Asked:
         self.stop_silence: Callable[[], None] = _nothing
 
     def hand_over(self, peer: NodeId) -> None:
-        """That peer has found the client."""
+        """Notes that this peer has found the client."""
         self.handed_over = True
         self.peer = peer
 
@@ -186,7 +186,7 @@ class ClientRelay:
             asked.done(outcome)
 
     def part(self) -> Part:
-        """See `cluster.runtime.parts`."""
+        """Describes the relay to the node."""
         return Part(
             name="relay",
             peer_closed=self.peer_closed,
@@ -285,7 +285,7 @@ class ClientRelay:
 
 
 def _nothing(*_: object) -> None:
-    """Where there is nothing to stop, or nobody to tell."""
+    """Does nothing: there is nothing to stop, or nobody to tell."""
 
 
 def _outcome(answer: ClientAnswer | Refused | None, timeout_ms: int) -> ClientAnswer | Refused:
@@ -343,6 +343,6 @@ class RelayMetrics:
         self._relayed.inc()
 
     def taken(self, status: RelayStatus) -> None:
-        """What this node said when it was asked; the answer that follows later does not count again."""
+        """Counts what this node said when it was asked; the answer that follows later does not count again."""
         if status in _TAKEN:
             self._taken.labels(_TAKEN[status]).inc()

@@ -27,7 +27,7 @@ CALLS_MS = (0, 1_500, 4_000, 8_000)
 """When consumers are told, after the change was seen here: more than once, because they may ask a node that has not
 seen it yet. Java divides queues at most once a second."""
 FRESH_MS = 12_000
-"""For so long after a change every route is whole."""
+"""Milliseconds after a change in which every route is whole."""
 ASKS_MAX, ASKS_MS = 6, 10_000
 """A consumer that is given a route without brokers more often than that asks because it got none: it is given whole
 ones for PAUSE_MS. Those that have the broker divide their queues (400) would ask every second."""
@@ -37,7 +37,7 @@ V4_0_0 = 212
 
 
 class _Asks:
-    """How often a connection was given the route of one retry topic without brokers."""
+    """Counts how often a connection was given the route of one retry topic without brokers."""
 
     __slots__ = ("began_ms", "count", "topic_id")
 
@@ -56,7 +56,7 @@ class EarlyRoutes:
         self._members = members
         self._unreached = unreached
         self._shown: tuple[NodeId, frozenset[NodeId]] | None = None
-        """What readers' routes were made of at the last turn."""
+        """The leader and the unreached nodes that readers' routes were made of at the last turn."""
         self._changed_ms: int | None = None
         self._calls: list[int] = []
         """Times of the calls that are still due."""
@@ -68,7 +68,7 @@ class EarlyRoutes:
 
     @property
     def connections(self) -> int:
-        """Of how many it remembers something."""
+        """Returns the number of connections of which it remembers something."""
         return len({*self._asks, *(client for each in self._unaware.values() for client in each)})
 
     def tick(self, now_ms: int) -> None:
@@ -87,7 +87,8 @@ class EarlyRoutes:
             self._services.turns.begin(self, self._call())
 
     def withholds(self, client: Client, group: str, retry_topic: TopicConfig) -> bool:
-        """Whether the client is to get the route of the group's retry topic without brokers, to ask for it again.
+        """Returns True if the client is to get the route of the group's retry topic without brokers, to ask for it
+        again.
 
         Never with messages to read there: whoever has not yet got a queue of the topic needs the brokers to divide it.
         Nor for orderly consumers, which send there themselves.
@@ -104,7 +105,7 @@ class EarlyRoutes:
         return self._services.monotonic_ms() - self._changed_ms < FRESH_MS
 
     def _asks_early(self, client: Client, group: str) -> bool:
-        """Whether heartbeats over this connection named a consumer of the group that is known to ask."""
+        """Returns True if heartbeats over this connection named a consumer of the group that is known to ask."""
         found = self._members.consumers.get(group)
         if found is None or not _pushes(found):
             return False
@@ -177,8 +178,8 @@ def _tell(clients: Mapping[Client, str]) -> Generator[None]:
 
 
 def _pushes(group: ConsumerGroup) -> bool:
-    """Whether its members divide the queues and subscribe to the retry topic. Pull consumers do not; one whose request
-    36 is refused sends the message there by itself, and that takes a broker."""
+    """Returns True if its members divide the queues and subscribe to the retry topic. Pull consumers do not; one whose
+    request 36 is refused sends the message there by itself, and that takes a broker."""
     return group.message_model == CLUSTERING and group.consume_type == PUSH
 
 

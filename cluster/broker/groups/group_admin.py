@@ -26,7 +26,7 @@ ROWS_MAX = 10_000
 
 
 class Progress(NamedTuple):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     topic: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""How far consumer groups are behind: one way of counting for HTTP, the command line and the metrics."""
+"""The lag of consumer groups: one way of counting for HTTP, the command line and the metrics."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LagMetrics:
         )
 
     def update(self, state: BrokerState, now_ms: int, *, leads: bool) -> Generator[None, None, None]:
-        """In steps: groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads.
+        """Counts in steps: groups by name, up to SERIES_MAX pairs and QUEUES_MAX queues; none unless this node leads.
         `now_ms`: the wall clock."""
         counted: dict[tuple[str, str], int] = {}
         behind: list[tuple[str, QueueLag]] = []

@@ -1,4 +1,5 @@
-"""Who produces and consumes through this node: told by heartbeats, forgotten on disconnect or after 120 s of silence.
+"""The clients that produce and consume through this node: told by heartbeats, forgotten on disconnect or after 120 s of
+silence.
 
 Local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and a new leader
 answers for the group at once. Producers are known to the node they called. The time in which this node stood still is
@@ -23,10 +24,10 @@ SCAN_MS = 10_000
 CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
 PUSH = "CONSUME_PASSIVELY"
-"""What push consumers say of themselves."""
+"""The type that push consumers say they are."""
 CLIENT_ID_MAX = 1024
 CONNECTION_GROUPS_MAX, MEMBERSHIPS_MAX = 1_000, 100_000
-"""In so many groups may the clients of one connection be, and those of all connections together."""
+"""Groups that the clients of one connection may be in, and those of all connections together."""
 FIRST_HEARTBEAT_MS = 35_000
 """So long after a client connected, or this node started, its heartbeat may not have come yet: clients send one every
 30 s, whenever they connected."""
@@ -41,7 +42,7 @@ LOOKS = 16
 
 
 class Role(StrEnum):
-    """What a client is in a group. Values are on the wire between nodes."""
+    """The role of a client in a group. Values are on the wire between nodes."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -59,7 +60,7 @@ class Member:
         self.version = version
         self.last_seen_ms = 0
         self.fingerprint = 0
-        """Of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
+        """The fingerprint of the last heartbeat that carried subscriptions; 0 if the client does not send one."""
 
 
 class ConsumerGroup:
@@ -81,23 +82,23 @@ class ConsumerGroup:
 
     def __init__(self) -> None:
         self.members: SortedMap[str, Member] = SortedMap()
-        """By client id: every node has the same order."""
+        """Client id -> member, sorted: every node has the same order."""
         self.version = 0
-        """Of the list of ids: it is another one after each change."""
+        """The version of the list of ids: it is another one after each change."""
         self.ids_bytes = 0
         """The ids together, as characters."""
         self.budget = Budget()
         self.subscriptions: dict[str, Subscription] = {}
         self.subscribed = False
-        """Whether any member has told `subscriptions`; after a restart the first heartbeats may come without."""
+        """True if any member has told `subscriptions`; after a restart the first heartbeats may come without."""
         self.text: Share | None = None
-        """What its subscriptions hold of the node."""
+        """The share of the node's room that its subscriptions hold."""
         self.message_model = CLUSTERING
         self.consume_type = PUSH
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
 
     def clients(self) -> Iterator[Client]:
-        """See `cluster.broker.groups.group_notices.Told`."""
+        """Yields the connections of all members (`cluster.broker.groups.group_notices.Told`)."""
         return (member.connection for member in self.members.values())
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
@@ -127,9 +128,9 @@ class Members:
         self._groups_of: dict[Client, _Memberships] = {}
         """So that the end of a connection touches nobody else's groups."""
         self._count = 0
-        """Of all of these."""
+        """The number of all memberships."""
         self._text = Room(TEXT_BYTES_MAX, lambda callback: services.call_later(0, callback))
-        """What groups subscribe to."""
+        """The room for what groups subscribe to."""
         self._scanning = False
         self._began_ms = services.awake_ms()
 
@@ -139,7 +140,7 @@ class Members:
         return list(found.members) if found is not None else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What the group's members on this node said of the topic."""
+        """Returns what the group's members on this node said of the topic."""
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
@@ -149,13 +150,13 @@ class Members:
         return frozenset(mine.ids.get((Role.CONSUMER, group), ())) if mine is not None else frozenset()
 
     def has(self, connection: Client) -> bool:
-        """Whether a heartbeat of this connection is fresh: it named a member that is not forgotten."""
+        """Returns True if a heartbeat of this connection is fresh: it named a member that is not forgotten."""
         mine = self._groups_of.get(connection)
         return mine is not None and bool(mine.ids)
 
     def is_consumer(self, group: str, client_id: str) -> bool:
-        """Whether heartbeats say that this client is in the group now, or this node has just started, and cannot know:
-        it is taken to be there."""
+        """Returns True if heartbeats say that this client is in the group now, or this node has just started, and
+        cannot know: it is taken to be there."""
         found = self.consumers.get(group)
         if found is not None and client_id in found.members:
             return True
@@ -366,7 +367,7 @@ class Members:
 
 
 class _Memberships:
-    """What one connection's heartbeats named."""
+    """The groups and clients that one connection's heartbeats named."""
 
     __slots__ = ("count", "ids")
 
@@ -374,7 +375,7 @@ class _Memberships:
         self.ids: dict[tuple[Role, str], dict[str, None]] = {}
         """(role, group) -> client ids, in the order in which they came."""
         self.count = 0
-        """Of all of them."""
+        """The number of all of them."""
 
     def add(self, role: Role, group: str, client_id: str) -> int:
         """1 if it is new, else 0."""
@@ -411,5 +412,5 @@ def _check_ids(name: str, group: ConsumerGroup, client_id: str) -> None:
 
 
 def _text_bytes(subscriptions: Iterable[Subscription]) -> int:
-    """What they take in memory, about."""
+    """Returns the bytes that they take in memory, about."""
     return sum(4 * (len(one.topic) + len(one.sub_string) + len(one.expression_type)) + 200 for one in subscriptions)

@@ -1,4 +1,4 @@
-"""What the log does not know yet of a consumer group (the group, its %RETRY% topic, its subscriptions): proposed once.
+"""Proposes once what the log does not know yet of a consumer group: the group, its %RETRY% topic, its subscriptions.
 
 The members of a group tell every node what they subscribe to; the leader brings the applied state up to it.
 """
@@ -103,7 +103,7 @@ class _Telling:
 
 
 def _wanted_subscriptions(found: ConsumerGroup, stored: Subscribed) -> Subscribed:
-    """What the log should say of the group: the members' list, never with an older version than is stored."""
+    """Returns what the log should say of the group: the members' list, never with an older version than is stored."""
     if not found.subscribed:
         return stored
     wanted: dict[str, tuple[str, str, int]] = {}

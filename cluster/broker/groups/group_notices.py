@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Client, Services
 
 PER_SECOND = 1_000
-"""Of one group: one with 2,000 members is told of changes every 2 s."""
+"""Notices to the members of one group in a second: a group of 2,000 is told of changes every 2 s."""
 DEBT_MS_MAX = 20_000
 """So long a group waits at most, however large it is: consumers divide queues by themselves as often."""
 NOTICE_UNITS = FRAME_UNITS + 2 * CALL_UNITS
@@ -51,7 +51,7 @@ class Told(Protocol):
 
 
 class GroupNotices:
-    """Of all groups of this node. Event loop only."""
+    """Tells the members of all groups of this node. Event loop only."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -77,7 +77,8 @@ class GroupNotices:
         self._go_on(name, group)
 
     def _tell(self, name: str, group: Told) -> Generator[None]:
-        """Who joins meanwhile may be passed over: that is a change, and is told afterwards."""
+        """Tells each member once. A client that joins meanwhile may be passed over: that is a change, and is told
+        afterwards."""
         told: set[Client] = set()
         for client in group.clients():
             if client not in told:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 RETRY_MS = 100
 RETRIES = 30
-"""How long a query is held while no leader confirms: longer than a failover, shorter than the client's patience."""
+"""Milliseconds between tries, and tries, while no leader confirms a query: longer than a failover, shorter than the
+client's patience."""
 YOUNG_MS = 1_800_000
 """A queue whose first message is younger is read whole by a new group: who sends to a new topic and then starts the
 consumer misses nothing. Older ones it reads from where it asks for."""
@@ -84,7 +85,7 @@ class Offsets:
         return offset
 
     def _is_young(self, topic_id: int, queue_id: int) -> bool:
-        """Whether the queue has its first message, which was stored not long ago."""
+        """Returns True if the queue has its first message, which was stored not long ago."""
         state = self._services.state
         if first_offset(state, topic_id, queue_id) != 0:
             return False
@@ -171,11 +172,11 @@ class _Sender:
     def __init__(self) -> None:
         self.low = 0
         self.proposed: set[int] = set()
-        """From `low` on, by this node."""
+        """Sequences from `low` on that this node has proposed."""
 
 
 class NamedCommits:
-    """What this node, while it leads, knows of them besides the log."""
+    """Knows of named commits what the log does not say, while this node leads."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ResetTo(Enum):
-    """What a reset goes to."""
+    """The kind of place that a reset goes to."""
 
     EARLIEST = auto()
     """The first message that is kept."""
@@ -39,7 +39,7 @@ class ResetTo(Enum):
     TIME = auto()
     """The first message stored at that time or later, milliseconds of log time."""
     OFFSET = auto()
-    """That queue offset, within the bounds of the queue."""
+    """The given queue offset, within the bounds of the queue."""
 
 
 class ResetWish(NamedTuple):
@@ -55,7 +55,7 @@ class ResetWish(NamedTuple):
 
 
 class QueueOffset(NamedTuple):
-    """Where a queue was reset to."""
+    """The offset that a queue was reset to."""
 
     queue_id: int
     offset: int
@@ -175,8 +175,8 @@ class OffsetResets:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def pending(self, group: str, queue: Queue) -> OffsetReset | None:
-        """What the consumer of the queue has to be told, as far as this node has applied. It is not told again what it
-        knows, and only the log has yet to say so: it would begin anew what it has read since."""
+        """Returns what the consumer of the queue has to be told, as far as this node has applied. It is not told again
+        what it knows, and only the log has yet to say so: it would begin anew what it has read since."""
         state = self._services.state
         reset = state.resets_of_group(group).get(queue) if state.has_resets else None
         return None if reset is None or (group, queue, reset.number) in self._ending else reset

@@ -30,7 +30,7 @@ Granted = frozenset[Queue]
 
 
 class Standing(StrEnum):
-    """What is known of a client on the connection over which it asks. Values are on the wire between nodes."""
+    """The standing of a client on the connection over which it asks. Values are on the wire between nodes."""
 
     MEMBER = "member"
     """Heartbeats over it named the client for the group."""
@@ -42,8 +42,8 @@ class Standing(StrEnum):
 def other_holder(
     services: Services, members: Members, group: str, queue: Queue, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Who holds the queue now, if that is a member and none of these clients: what they commit of it would undo the
-    holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader only."""
+    """Returns the holder of the queue now, if that is a member and none of these clients: what they commit of it would
+    undo the holder's work. None if there are no such clients, the queue is free, or its holder is gone. Leader only."""
     lock = services.state.locks_of_group(group).get(queue)
     if lock is None or lock.expires_ms <= services.log_time_ms() or not members.is_consumer(group, lock.client_id):
         return None
@@ -174,8 +174,8 @@ class Unheard:
     def renewed(
         self, group: str, mine: Mapping[Queue, QueueLock], now_ms: int
     ) -> tuple[Collection[Queue], Collection[Queue], int]:
-        """Of the locks that the client holds: those that last long enough as they are, those to be renewed, and until
-        when."""
+        """Returns of the locks that the client holds: those that last long enough as they are, those to be renewed, and
+        until when."""
         enough_ms = now_ms + self._ttl_ms // 2
         fresh = {queue for queue, lock in mine.items() if lock.expires_ms >= enough_ms}
         ends_ms = {queue: self._end(group, queue, lock, now_ms) for queue, lock in mine.items() if queue not in fresh}

@@ -22,7 +22,7 @@ CODE_MAX = (1 << 31) - 1
 
 
 class RelayStatus(IntEnum):
-    """What became of a relayed request. Values are on the wire."""
+    """The outcome of a relayed request. Values are on the wire."""
 
     ABSENT = 0
     """No such client is connected to this node; nothing was sent."""
@@ -54,7 +54,7 @@ class Relayed(NamedTuple):
 
 
 def names_fit(group: str | None, client_id: str | None) -> bool:
-    """Whether a client can have them; no RELAY has longer ones."""
+    """Returns True if a client can have them; no RELAY has longer ones."""
     return len(group or "") <= GROUP_MAX and len(client_id or "") <= CLIENT_ID_MAX
 
 

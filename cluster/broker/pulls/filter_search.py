@@ -29,13 +29,13 @@ SEARCH_WINDOW_BYTES = 64 << 10
 """Messages, and bytes of them, per fetch and read."""
 SEARCH_BYTES_MAX = 8 << 20
 SEARCH_UNITS_MAX = 20_000
-"""What one pull may cost (`raftlog.work`): beyond, it ends behind the message that it looks at."""
+"""Units that one pull may cost (`raftlog.work`): beyond, it ends behind the message that it looks at."""
 STEP_UNITS = 250
 """A step ends above it, at the next term."""
 KEPT_BYTES = 8 << 10
-"""Of properties that wait between two steps; what is more is read again."""
+"""Bytes of properties that wait between two steps; what is more is read again."""
 MESSAGE_UNITS, PROPERTY_BYTES_PER_UNIT = 4, 32
-"""Of looking at a message, and of reading its properties."""
+"""Units of looking at a message, and bytes of its properties that cost one more to read."""
 VERDICTS_MAX = 16_384
 
 
@@ -44,14 +44,14 @@ class ClientGoneError(Exception):
 
 
 class Searched(NamedTuple):
-    """What a pull is to get."""
+    """The messages that a pull is to get."""
 
     items: bytes
     """Packed."""
     offsets: Sequence[int]
-    """Of the items."""
+    """The offsets of the items."""
     next_offset: int
-    """Where to go on."""
+    """The offset at which to go on."""
     unread: QueueItem | None = None
     """The message at `next_offset`, if the search ends there because it cannot be read intact."""
     pieces: list[bytes] | None = None
@@ -59,20 +59,20 @@ class Searched(NamedTuple):
 
 
 class Verdicts:
-    """What filters said of messages lately. One table for each node; event loop only."""
+    """Remembers what filters said of messages lately. One table for each node; event loop only."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], bool] = OrderedDict()
-        """By number of the filter and position of the message: the filter itself is not kept by it."""
+        """(number of the filter, position of the message) -> verdict: the filter itself is not kept by it."""
         self._judging: WeakValueDictionary[tuple[int, int], Judging] = WeakValueDictionary()
-        """As long as a search is at it."""
+        """The same pair -> the judging, as long as a search is at it."""
 
     def of(self, wanted: SqlFilter, position: int) -> bool | None:
-        """Whether the filter wants the message; None if that is not known."""
+        """Returns True if the filter wants the message; None if that is not known."""
         return self._known.get((wanted.number, position))
 
     def judge(self, wanted: SqlFilter, position: int, properties: bytes) -> bool | Judging:
-        """Whether the filter wants the message, or what finds it out step by step and is told to `note`."""
+        """Returns the verdict, or a judging that finds it out step by step; `note` is to be told."""
         name = wanted.number, position
         judging = self._judging.get(name)
         if judging is not None:
@@ -110,15 +110,15 @@ class Search:
         self._unread: QueueItem | None = None
         """The message behind them, if it cannot be read intact."""
         self._items: list[QueueItem] = []
-        """What was found."""
+        """The items that were found."""
         self._pieces: list[bytes] | None = []
         """The same, whole; None once a step has ended."""
         self._bytes = 0
-        """Of what was found."""
+        """Bytes of what was found."""
         self._read = 0
         """Bytes of messages that were read."""
         self._units = 0
-        """Of the steps before this one."""
+        """Units of the steps before this one."""
         self._began = METER.units
         """When this step began."""
 
@@ -183,7 +183,7 @@ class Search:
         return items
 
     def _are_unwanted(self, window: list[QueueItem]) -> bool:
-        """Whether that is known of all of them: they need not be read."""
+        """Returns True if the filter is known to want none of them: they need not be read."""
         charge(len(window))
         return all(self._verdicts.of(self._wanted, item.position) is False for item in window)
 

@@ -84,7 +84,7 @@ class FilteredPulls:
         return state.min_offset(pull.topic_id, pull.queue_id), state.max_offset(pull.topic_id, pull.queue_id)
 
     def _is_as_it_was(self, pull: Pull) -> bool:
-        """Whether this node serves the topic still, and has messages at the pull's offset."""
+        """Returns True if this node serves the topic still, and has messages at the pull's offset."""
         if self._services.fenced() or pull.topic_id not in self._services.state.topics_by_id:
             return False
         low, high = self._bounds(pull)

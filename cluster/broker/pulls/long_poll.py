@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 TICK_MS = 100
 RECHECK_MS = 5_000
 USUAL_BYTES = 1024
-"""Of a pull that waits; what is larger is counted."""
+"""Bytes of a usual pull that waits; what is larger is counted."""
 TAG_BYTES = 64
 FEW = 8
 """Pulls of a queue that are woken at once, as far as the turn has room."""
 WAKE_UNITS, FORGET_UNITS = 15, 2
-"""What attempting a pull costs, and taking it out of the tables (`raftlog.work`)."""
+"""Units of attempting a pull, and of taking it out of the tables (`raftlog.work`)."""
 STEP_UNITS = 250
 
 Queue = tuple[int, int]
@@ -40,7 +40,7 @@ Line = dict["Pull", None]
 """One client's pulls of one queue, the longest wait first."""
 Lines = dict[Client, Line]
 Wish = tuple[int, int, int, str, int, int]
-"""What a pull of all messages wants: topic id, queue id, offset, group, and how many messages and bytes at most."""
+"""The wish of a pull of all messages: topic id, queue id, offset, group, and how many messages and bytes at most."""
 Answers = dict[Wish, "PullAnswer"]
 
 
@@ -67,9 +67,9 @@ class LongPolls:
         what they hold is on its way to clients anyway."""
         self._leaving = False
         self.count = 0
-        """How many pulls are parked."""
+        """The number of parked pulls."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
-        """What large ones of them hold, and their filters; usual ones are bounded by their number."""
+        """The room that large ones of them hold, and their filters; usual ones are bounded by their number."""
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
@@ -78,7 +78,7 @@ class LongPolls:
         self._bytes.resize(bytes_max)
 
     def has(self, connection: Client) -> bool:
-        """Whether pulls of the connection wait."""
+        """Returns True if pulls of the connection wait."""
         return bool(self._by_client.get(connection))
 
     def park(self, pull: Pull) -> str | None:
@@ -285,7 +285,7 @@ class _Woken:
         self.served = False
         """Somebody takes one after the other."""
         self.waves = 0
-        """How often pulls were taken from the tables."""
+        """The number of times that pulls were taken from the tables."""
         self._taken: deque[tuple[Lines, int]] = deque()
         """Not divided among the clients yet, and the wave they are part of."""
         self._waiting: dict[Client, deque[Iterator[Pull]]] = {}
@@ -331,7 +331,7 @@ class _Woken:
 
 
 def wish_of(pull: Pull) -> Wish:
-    """What a pull without a filter wants."""
+    """Returns the wish of a pull without a filter."""
     return pull.topic_id, pull.queue_id, pull.offset, pull.group, pull.messages_max, pull.bytes_max
 
 
@@ -355,7 +355,7 @@ class _Filters:
         self._shares: dict[SqlFilter, Share] = {}
 
     def bytes_of_new(self, wanted: MessageFilter) -> int:
-        """What `add` would take."""
+        """Returns the bytes that `add` would take."""
         return wanted.kept_bytes if isinstance(wanted, SqlFilter) and wanted not in self._pulls else 0
 
     def add(self, wanted: MessageFilter) -> None:
@@ -375,6 +375,6 @@ class _Filters:
 
 
 def _size(pull: Pull) -> int:
-    """What a pull keeps of its request, and the tags that it wants, bytes."""
+    """Returns the bytes that a pull keeps of its request, with the tags that it wants."""
     tags = 0 if isinstance(pull.wanted, SqlFilter) else len(pull.wanted or ())
     return pull.puller.kept_bytes + TAG_BYTES * tags

@@ -38,15 +38,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULL_UNITS = 20
-"""Of answering a pull (`raftlog.work`), besides what it reads."""
+"""Units of answering a pull (`raftlog.work`), besides what it reads."""
 ANSWER_UNITS = 15
-"""Of making the answer to a pull that was woken, besides what it reads; one that an equal pull gets, too, is there."""
+"""Units of making the answer to a pull that was woken, besides what it reads; one that an equal pull gets, too, is
+there."""
 TOPIC_TRIES, TOPIC_RETRY_MS = 20, 50
-"""How long a node that does not lead waits for a topic that it has not seen."""
+"""Tries, and milliseconds between them, while a node that does not lead waits for a topic that it has not seen."""
 TRIM_RETRY_MS = 20
-"""How long a pull waits for the bounds of a queue whose rows have just been trimmed."""
+"""Milliseconds that a pull waits for the bounds of a queue whose rows have just been trimmed."""
 REPAIR_TRIES, REPAIR_RETRY_MS = 10, 200
-"""How long a pull waits for the repair of its first message before the client must try again."""
+"""Tries, and milliseconds between them, for the repair of a pull's first message; then the client must try again."""
 
 
 class Pulls:
@@ -146,7 +147,7 @@ class Pulls:
             self.pull(puller, wish, tries, waited=True)
 
     def _expression(self, wish: PullWish, config: GroupConfig | None) -> Expression | None:
-        """What the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.
+        """Returns what the wish itself wants, else the group's newest subscription; None: everything. Raises Refused.
 
         None where that is older than the consumer's and the client compares the tags itself: it would be told that it
         is stale until its next heartbeat, half a minute later.

@@ -1,4 +1,4 @@
-"""Where messages stand in the Raft log, read off the event loop: 1,024 positions may lie in as many segment files, and
+"""Reads off the event loop where messages stand in the Raft log: 1,024 positions may lie in as many segment files, and
 each of these has its entries' positions in a file of its own, or, where that is damaged, in its 64 MiB."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EntryReads:
         self._runner: LaneRunner[_Ask] | None = None
 
     def ask(self, positions: Sequence[int], told: Told) -> None:
-        """See ReadEntries."""
+        """Has the entries of these positions read (`ReadEntries`)."""
         if self._waiting >= WAITING_MAX:
             raise Refused(Reason.BUSY, f"{WAITING_MAX} requests for places of messages wait already")
         if self._runner is None:

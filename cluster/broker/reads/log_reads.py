@@ -23,10 +23,10 @@ small messages, which would pay for reading it."""
 
 
 class Log(Protocol):
-    """What bytes are read from: the services of a node, or what reads for them on another thread."""
+    """Gives the bytes of the log: the services of a node, or a reader for them on another thread."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """See `Services`."""
+        """Returns bytes of the log at a position (`Services.read_log`)."""
 
 
 def read_body(

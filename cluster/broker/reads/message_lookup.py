@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CANDIDATES_MAX = 1024
 """Messages read by one lookup. Only keys that were made to collide meet so many that are not wanted."""
 BYTES_MAX = 8 << 20
-"""Of a lookup's messages; half of the frame that clients accept."""
+"""Bytes of a lookup's messages; half of the frame that clients accept."""
 
 _SYS_FLAG_AT = 36
 _I64 = struct.Struct(">q")
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
 
 
 class KeyQuery(NamedTuple):
-    """What a search for a key wants; both times are inclusive, milliseconds of log time."""
+    """The wish of a search for a key; both times are inclusive, milliseconds of log time."""
 
     key: str
     unique: bool
@@ -58,7 +58,7 @@ class KeyQuery(NamedTuple):
 
 
 class QueryResult(NamedTuple):
-    """What a lookup came to; `messages` newest first."""
+    """The result of a lookup; `messages` newest first."""
 
     messages: list[Stored]
     unreadable: int | None
@@ -117,7 +117,7 @@ def _waiting_at(node: Services, position: int) -> Stored | None:
 
 
 def _stored_at(node: Services, position: int) -> Stored:
-    """What is stored there, not checked yet. Raises UnreadableError."""
+    """Returns what is stored there, not checked yet. Raises UnreadableError."""
     data = _bytes_at(node, position)
     try:
         return Stored(decode_message(data)[0], data)
@@ -133,7 +133,7 @@ def _intact(stored: Stored, item: QueueItem) -> Stored:
 
 
 def _bytes_at(node: Services, position: int) -> bytes:
-    """What may be a message. Raises UnreadableError."""
+    """Returns what may be a message. Raises UnreadableError."""
     state = node.state
     end = state.applied_mark.end_position
     if 0 <= position < state.trim_position:
@@ -227,7 +227,7 @@ class KeyLookup:
 
 
 def is_wanted(message: Message, topic: str, query: KeyQuery) -> bool:
-    """Whether the message is of the topic, has the key, and was stored within the times."""
+    """Returns True if the message is of the topic, has the key, and was stored within the times."""
     if message.topic != topic or not query.begin_ms <= message.store_ms <= query.end_ms:
         return False
     key = query.key.encode("utf-8", "replace")

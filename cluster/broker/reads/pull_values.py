@@ -16,12 +16,12 @@ from statemachine.topics import TopicConfig
 MESSAGES_MAX = 1024
 BYTES_DEFAULT = 256 << 10
 BYTES_MAX = 8 << 20
-"""Of an answer's messages; half of the frame that clients accept."""
+"""Bytes of an answer's messages; half of the frame that clients accept."""
 SUSPEND_MS_MAX = 60_000
 
 
 class PullWish(NamedTuple):
-    """What a consumer asks for, as it says it: checked against topics and groups by `Pulls`."""
+    """The wish of a consumer in its own words: checked against topics and groups by `Pulls`."""
 
     group: str
     topic: str
@@ -29,9 +29,9 @@ class PullWish(NamedTuple):
     offset: int
     messages_max: int
     bytes_max: int
-    """Of messages; 0 or less: BYTES_DEFAULT."""
+    """Bytes of messages; 0 or less: BYTES_DEFAULT."""
     suspend_ms: int
-    """How long it may wait for messages; 0: it is answered at once."""
+    """Milliseconds that it may wait for messages; 0: it is answered at once."""
     commit_offset: int
     """Committed along the way; -1: none."""
     expression: Expression | None
@@ -43,7 +43,7 @@ class PullWish(NamedTuple):
 
 
 class PullOutcome(IntEnum):
-    """What became of a pull that was not refused."""
+    """The outcome of a pull that was not refused."""
 
     FOUND = auto()
     NOT_MATCHED = auto()
@@ -57,7 +57,7 @@ class PullOutcome(IntEnum):
 
 
 class ForMany:
-    """Of an answer that several pulls get: what a protocol has made of it for the first of them."""
+    """Keeps what a protocol has made of an answer for the first of the pulls that get it."""
 
     __slots__ = ("made",)
 
@@ -66,7 +66,7 @@ class ForMany:
         """None: nothing yet."""
 
     def keep(self, made: object) -> None:
-        """For the others."""
+        """Keeps it for the others."""
         self.made = made
 
 
@@ -82,11 +82,11 @@ class PullAnswer(NamedTuple):
     suggested: str
     """Broker id that the consumer should ask next."""
     labels: dict[str, str]
-    """What a follower says of its staleness (`cluster.replication.follower_reads`)."""
+    """The words of a follower about its staleness (`cluster.replication.follower_reads`)."""
     body: bytes = b""
     """Stored messages, one behind the other."""
     messages: int = 0
-    """How many these are; 0 also if damage has cut them short."""
+    """The number of these; 0 also if damage has cut them short."""
     for_many: ForMany | None = None
     """None: one pull gets it."""
 
@@ -97,18 +97,18 @@ class Puller(Protocol):
 
     @property
     def client(self) -> Client:
-        """Whose connection the pull came over."""
+        """The client whose connection the pull came over."""
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of the request until it is answered."""
+        """Bytes that are kept of the request until it is answered."""
 
     def hold(self) -> None:
         """It is parked for the first time."""
 
     def room_for(self, size: int, again: Callable[[], None]) -> bool:
-        """Whether an answer of `size` bytes may be made now. If not, `again` is called once when it may, unless the
-        client is gone by then."""
+        """Returns True if an answer of `size` bytes may be made now. If not, `again` is called once when it may, unless
+        the client is gone by then."""
 
     def elsewhere(self, position: int) -> bool:
         """Has another node answer if this one lacks the log at `position`. False: this node has it."""
@@ -134,7 +134,7 @@ class Pull(Untracked):
     wanted: MessageFilter
     """None: all messages."""
     offset: int
-    """Where to go on; a held pull with a filter moves past what did not match."""
+    """The offset at which to go on; a held pull with a filter moves past what did not match."""
     messages_max: int
     bytes_max: int
     suspend_ms: int
@@ -154,7 +154,7 @@ class Pull(Untracked):
 
 
 def pull_of(puller: Puller, wish: PullWish, topic: TopicConfig, wanted: MessageFilter) -> Pull:
-    """What a consumer asks for, within bounds."""
+    """Returns the pull that a consumer asks for, within bounds."""
     return Pull(
         puller,
         wish.group,

@@ -1,5 +1,5 @@
-"""Which pulls are answered from the tier although this node still has their messages: `tier.read`, for the cluster and
-for each topic (docs/adr/0071).
+"""Decides which pulls are answered from the tier although this node still has their messages: `tier.read`, for the
+cluster and for each topic (docs/adr/0071).
 
 The levels have the names of RocketMQ's `tieredStorageLevel`. They say where messages are read, never which: what the
 tier cannot give is read from this node's log.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 ATTRIBUTE: Final = "tier.read"
-"""Of a topic. A value that is none of LEVELS does not count: an older release took any."""
+"""The attribute of a topic. A value that is none of LEVELS does not count: an older release took any."""
 NOT_IN_DISK: Final = "NOT_IN_DISK"
 """The tier gives what this node has no more, and nothing else."""
 NOT_IN_MEM: Final = "NOT_IN_MEM"
@@ -53,7 +53,7 @@ class ReadLevels:
         self._hot_bytes = self._memory_bytes * config.modes.access_message_in_memory_max_ratio // 100
 
     def prefers_tier(self, topic_id: int, queue_id: int, offset: int) -> bool:
-        """Whether the message at the offset, which this node has, is to be read from the tier."""
+        """Returns True if the message at the offset, which this node has, is to be read from the tier."""
         topic = self._state.topics_by_id.get(topic_id)
         level = self._level if topic is None else topic.attributes.get(ATTRIBUTE, self._level)
         if level not in LEVELS:

@@ -30,43 +30,43 @@ SCAN_MAX = 4096
 SCAN_WINDOW = 256
 """Items per fetch: an aligned chunk of the consume queue."""
 WINDOW_UNITS, STEP_UNITS = 40, 250
-"""What looking at one costs (`raftlog.work`), and above which costs a step ends."""
+"""Units of looking at one (`raftlog.work`), and those above which a step ends."""
 
 _SIZE = struct.Struct(">8xI20x")
 _TAG = struct.Struct(">16xq8x")
-"""Of a packed item."""
+"""The tag hash of a packed item."""
 
 
 class Found(NamedTuple):
-    """What a pull gets."""
+    """The messages that a pull gets."""
 
     messages: int
-    """How many."""
+    """The number of messages."""
     body: bytes
     """The stored messages, one behind the other."""
     next_offset: int
-    """Where to go on."""
+    """The offset at which to go on."""
     last_position: int = -1
-    """Of the last of them."""
+    """The position of the last of them."""
     unread: QueueItem | None = None
     """The message at `next_offset`, if the pull ends there because it cannot be read intact."""
 
 
 NOTHING = Found(0, b"", 0)
-"""Of a pull that gets no message."""
+"""The result of a pull that gets no message."""
 
 
 class Chosen(NamedTuple):
-    """What a pull is to get, by the rows of the queue."""
+    """The messages that a pull is to get, by the rows of the queue."""
 
     items: bytes
     """Packed."""
     next_offset: int
-    """Where to go on."""
+    """The offset at which to go on."""
     offsets: Sequence[int]
-    """Of the items."""
+    """The offsets of the items."""
     extent: tuple[int, int, int]
-    """Of the items (`stored_bodies.extent_of`)."""
+    """The extent of the items (`stored_bodies.extent_of`)."""
 
 
 def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
@@ -83,7 +83,7 @@ def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
 
 
 def _fitting(items: bytes, bytes_max: int) -> int:
-    """How many of the packed items have no more than `bytes_max` bytes of messages together; at least one."""
+    """Returns how many of the packed items have no more than `bytes_max` bytes of messages together; at least one."""
     ends = list(accumulate([size for (size,) in _SIZE.iter_unpack(items)]))
     return max(1, bisect_right(ends, bytes_max))
 
@@ -122,7 +122,7 @@ def _chosen(parts: list[bytes], next_offset: int, offsets: list[int]) -> Chosen:
 
 
 def read(services: Services, chosen: Chosen) -> Found:
-    """What was chosen, up to the first that cannot be read intact."""
+    """Reads what was chosen, up to the first that cannot be read intact."""
     items = chosen.items
     body, count = read_body(services, items, chosen.extent)
     if count * ITEM.size == len(items):
@@ -142,7 +142,7 @@ BLOCKS_MAX = 512
 
 
 class RecentBlocks:
-    """By topic, queue and first offset. Event loop only."""
+    """Remembers recent blocks of rows by topic, queue and first offset. Event loop only."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""What a pull does for each message, and nothing else: rows of the queue and bytes of the log become the answer's body.
+"""Makes the body of an answer out of rows of the queue and bytes of the log: all that a pull does for each message.
 
 Pure, and without a call of ours per message.
 """
@@ -15,11 +15,11 @@ from raftlog.checksums import crc32c
 _POSITION = struct.Struct(">Q24x")
 POSITION_SIZE = struct.Struct(">QI20x")
 _SIZE_CRC = struct.Struct(">8xII16x")
-"""Of a packed item (`statemachine.payload.ITEM`)."""
+"""The size and the CRC of a packed item (`statemachine.payload.ITEM`)."""
 
 
 def position_of(items: bytes, number: int = 0) -> int:
-    """Where the message of one of packed items lies."""
+    """Returns the position of the message of one of the packed items."""
     position: int = _POSITION.unpack_from(items, number * _POSITION.size)[0]
     return position
 
@@ -65,5 +65,5 @@ def body_of(items: bytes, block: bytes, first: int) -> tuple[bytes, int]:
 
 
 def _first_difference(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Of two of the same length: this length if they are equal."""
+    """Returns the first index at which two of the same length differ: this length if they are equal."""
     return next(compress(range(len(left)), map(ne, left, right)), len(left))
