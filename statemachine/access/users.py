@@ -89,7 +89,7 @@ class User:
 
 
 class Token(NamedTuple):
-    """What is known of one token."""
+    """The user, the end and the label of one token."""
 
     user_id: int
     ends_ms: int
@@ -111,7 +111,7 @@ class AuditRow(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who asks for a change: log time of the proposal, user, address of the client."""
+    """The author of a change: log time of the proposal, user, address of the client."""
 
     now_ms: int
     user: str
