@@ -75,7 +75,7 @@ def test_names_in_docstrings_and_comments_exist() -> None:
         for line, text in texts
         for name in wrong_names(text, path)
     ]
-    assert found == []
+    assert not found, "\n".join(["", *found])
 
 
 @pytest.mark.parametrize(
