@@ -31,7 +31,7 @@ class Reason(Enum):
     """The subscription known here is older than the client's."""
     BAD_SUBSCRIPTION = auto()
     ILLEGAL = auto()
-    """The state of its object does not allow it (any more): the same again ends the same way."""
+    """The object of the request does not allow it (any more): the same again ends the same way."""
     NOT_FOUND = auto()
     """There is no such message or offset."""
     BUSY = auto()

@@ -79,10 +79,10 @@ class Request(Protocol):
         unless the client is gone by then; until then no more is taken from its connection."""
 
     def hold(self) -> None:
-        """It waits for something to happen, as a long poll does: nobody wonders how long that takes."""
+        """Notes that the request waits for something to happen, as a long poll does: it does not count as slow."""
 
     def drop(self) -> None:
-        """Its ext fields and body are needed no more: only its answer is kept."""
+        """Drops its ext fields and body: only its answer is needed."""
 
     def promise(self, size: int) -> None:
         """Holds room for an answer that is made later, until it is given; 0 gives the room back."""
@@ -199,7 +199,7 @@ def code_name(code: int) -> str:
 
 
 class RequestFigures(Protocol):
-    """Once per request that is refused, or per pull or query that is answered."""
+    """Counts requests: called once for each that is refused, and for each pull or query that is answered."""
 
     def refused(self, reason: str) -> None:
         """A request was refused before anything was proposed; `reason` is one of a few short words."""

@@ -56,27 +56,27 @@ LEADER_ONLY = WRITES | {
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
-"""Answered only by the leader: writes, and reads that must be linearizable."""
+"""Requests that only the leader answers: writes, and reads that must be linearizable."""
 
 ABOUT_A_TOPIC = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_TOPIC_CONFIG})
-"""Answered by any node, but "no such topic" only by the leader."""
+"""Requests that any node answers; but only the leader says "no such topic"."""
 
 
 REMARK_MAX = 1000
 """Characters of a remark that repeats what a client sent."""
 
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-"""Answered by any node that has the messages."""
+"""Requests that any node answers that has the messages."""
 
 LOCKS = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
-"""Forwarded with what is known of the client that they name."""
+"""Requests that are forwarded with what is known of the client that they name."""
 
 FROM_ROWS = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
-"""Answered from this node's own rows, besides pulls, which read them whenever they are woken."""
+"""Requests that are answered from this node's own rows; so are pulls, which read them whenever they are woken."""
 
 
 COME_BACK = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
-"""Their handlers may have to pass the request on as it came."""
+"""Requests that their handlers may have to pass on as they came."""
 
 
 class Router(Dispatch):
@@ -148,7 +148,7 @@ class Router(Dispatch):
         self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Other limits from now on."""
+        """Takes other limits."""
         self._limits = limits
         self.rooms.reload(limits)
         self._sends.reload(limits)
@@ -320,7 +320,7 @@ class Router(Dispatch):
 
 
 class Listeners:
-    """All of a node's."""
+    """The open ports of a node for clients."""
 
     def __init__(self, config: Config, router: Router) -> None:
         self._config = config
@@ -349,7 +349,7 @@ class Listeners:
                 self._servers.append(await loop.create_server(connection, listener.bind, listener.port))
 
     def reload(self, config: Config) -> None:
-        """Another `limits.frame_bytes_max` for connections that are opened from now on."""
+        """Takes another `limits.frame_bytes_max`, for connections that are opened from now on."""
         self._config = config
 
     def _connection(self, listener: str, loop: asyncio.AbstractEventLoop) -> RemotingConnection:

@@ -20,7 +20,7 @@ PER_TURN = 64
 PAUSE_S = 0.1
 """Without free descriptors, accept pauses for this long: an immediate retry would only burn the processor."""
 QUIET_S = 10.0
-"""Between two lines in the log about it."""
+"""Seconds between two lines in the log about it."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -30,7 +30,7 @@ def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class Acceptor:
-    """One port, at every address that its name has."""
+    """Accepts connections at one port, at every address that its name has."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One request frame as it came from a client: what is handed along until the request is answered."""
+"""A request frame as it came from a client. It is handed along until the request is answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cluster.wire.codec import Header
 
 
 class Frame(msgspec.Struct, gc=False):
-    """Made once for each request. A Struct: that is no call of Python's on the way of every message."""
+    """A frame, made once for each request. It is a Struct: making one calls no Python code on the way of every
+    message."""
 
     path: ReplyPath
     """The connection that the frame came through; the answer goes back through it."""
@@ -23,7 +24,7 @@ class Frame(msgspec.Struct, gc=False):
     size: int
     """Bytes of header and body: they count against the limits until it is answered."""
     identity: Identity | None = None
-    """Given to a send by the node that holds the client's connection."""
+    """The identity that the node with the client's connection gave to a send; None otherwise."""
 
     @property
     def version(self) -> int:

@@ -35,7 +35,7 @@ class _Progress:
         self.taken, self.taken_ms = connection.handed - connection.unsent_bytes, now_ms
 
     def pardon(self, ms: int) -> None:
-        """So much of the time was this node's own."""
+        """Does not count `ms` of the time against the client: this node stood still."""
         self.since_ms += ms
         self.taken_ms += ms
 
@@ -56,7 +56,7 @@ class Patience:
         self._watched.setdefault(connection, None)
 
     def forget(self, connection: RemotingConnection) -> None:
-        """It is closed."""
+        """Forgets a connection that is closed."""
         self._watched.pop(connection, None)
 
     def tick(self, now_ms: int) -> None:
@@ -144,7 +144,7 @@ class IdleClients:
         self._places.add(connection.peer_address[0], connection)
 
     def closed(self, connection: RemotingConnection) -> None:
-        """It is gone."""
+        """Forgets a connection that is gone."""
         self._seen.pop(connection, None)
         self._places.remove(connection.peer_address[0], connection)
 

@@ -63,7 +63,7 @@ class RemotingRequest(Untracked):
         )
 
     def may_come_back(self, frame: Frame) -> None:
-        """Another node may have to answer, and gets the request as it was received."""
+        """Keeps the request as it was received: another node may have to answer it."""
         self.received = frame
 
     @property

@@ -190,11 +190,11 @@ class OrderLine:
 
     @property
     def waits(self) -> bool:
-        """Returns True if no leader has one of them in hand."""
+        """Returns True if a request waits that no leader has in hand."""
         return bool(self._waiting)
 
     def join(self, number: int) -> None:
-        """It came, or comes back from a leader that did nothing with it."""
+        """Takes in a request that came, or that comes back from a leader that did nothing with it."""
         self._waiting[number] = None
         self._newest = max(self._newest, number)
         if len(self._waiting) > 1:
@@ -205,7 +205,7 @@ class OrderLine:
         return next(iter(self._waiting), number) >= number
 
     def sent(self, number: int, code: int) -> None:
-        """A leader, which may be this node, has it in hand."""
+        """Notes that a leader, which may be this node, has the request in hand."""
         self._waiting.pop(number, None)
         if code in ONE_TRY:
             self._newest_sent = max(self._newest_sent, number)
@@ -216,7 +216,7 @@ class OrderLine:
             self._newest_sent = self._newest + 1
 
     def leave(self, number: int) -> None:
-        """It is answered or given up."""
+        """Forgets a request that is answered or given up."""
         self._waiting.pop(number, None)
 
     def overtaken(self, number: int, code: int) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SMALL_FRAME_BYTES = 256 << 10
 """Frames up to here are read whatever others hold: there is one per connection at most."""
 EARLY_BYTES = 64 << 10
-"""So much of a larger frame has come before its room is asked for: saying a length costs its sender nothing."""
+"""Bytes of a larger frame that must come before its room is asked for: saying a length costs its sender nothing."""
 FIRST_ANSWER_BYTES = 256 << 10
 """An answer up to here is made whatever others hold, for a client that has taken all others."""
 COUNTED_BYTES = 16 << 10
@@ -55,7 +55,7 @@ class Rooms:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Other limits from now on; what a connection that is open may have unsent stays as it was."""
+        """Takes other limits; what a connection that is open may have unsent stays as it was."""
         self.connection_unsent_max = limits.connection_unsent_bytes_max
         self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES

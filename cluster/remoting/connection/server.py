@@ -56,7 +56,7 @@ WRITE_BUFFER_MAX = 64 << 20
 """A connection with more unsent bytes than this is closed although reading is paused: answers to earlier requests, and
 notifications."""
 FAREWELL_S = 2.0
-"""So long a client may take to read why its oversized frame was refused. What it sends meanwhile is dropped."""
+"""Seconds that a client may take to read why its oversized frame was refused. What it sends meanwhile is dropped."""
 
 
 def raw_frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
@@ -73,21 +73,20 @@ class Dispatch:
     """The shares of the loop's turns."""
 
     def on_request(self, frame: Frame) -> None:
-        """Called for every request frame, oneway ones included."""
+        """Takes a request frame; it is called for each, oneway ones included."""
         raise NotImplementedError
 
     def take_sends(self, connection: RemotingConnection, data: bytes, frames: list[tuple[int, int]], at: int) -> int:
-        """Called before `on_request` for the frames of a read from `at` on, where there may be sends: returns the first
-        that is to go there."""
+        """Takes sends among the frames of a read from `at` on; called before `on_request` where there may be sends.
+        Returns the first frame that is to go there."""
         return at
 
     def on_too_long(self, frame: Frame, remark: str) -> None:
-        """Called for a request whose body is longer than its code allows, without the body: it has not arrived."""
+        """Takes a request whose body is longer than its code allows, without the body: it has not arrived."""
         raise NotImplementedError
 
     def on_oversized(self, frame: Frame, remark: str) -> None:
-        """Called for a request that is longer than any may be, without the body; its connection ends after the
-        answer."""
+        """Takes a request that is longer than any may be, without the body; its connection ends after the answer."""
         raise NotImplementedError
 
     def on_open(self, connection: RemotingConnection) -> bool:
@@ -134,7 +133,7 @@ class Leaving(Dispatch):
 
 
 class RemotingConnection(ReplyPath, asyncio.Protocol):
-    """One client connection."""
+    """The connection of one client."""
 
     __slots__ = (
         "_backlog",
@@ -178,7 +177,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._unfinished: Share | None = None
         """The memory reserved for the arriving frame, if it is a large one."""
         self._wanted: Waiter | None = None
-        """It waits for that memory."""
+        """The place in the line for that memory; None if nothing waits."""
         self._waits = 0
         """Answers that wait for memory, one more while too much work waits for its turn, one while frames do."""
         self._works = 0

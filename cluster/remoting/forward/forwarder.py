@@ -53,14 +53,14 @@ WRITES = (
 """A second copy of what a consumer sends back does less harm than none; a transaction ends once, and a message that was
 recalled stays so. The log recognises what is asked of staged writes again."""
 CONFIRMED = frozenset({RequestCode.END_TRANSACTION})
-"""Kept until the leader has confirmed them, also if their client waits for no answer."""
+"""Requests that are kept until the leader has confirmed them, also if their client waits for no answer."""
 SILENT = frozenset({RequestCode.QUERY_CONSUMER_OFFSET})
 LEADERS_MAX = 2
 """Leaders that may take a request, one after the other, and disconnect without an answer; then it is given up."""
 
 WORKS_MAX = 256
-"""So many pieces of work of one client behind another node wait for their turns; what comes above is refused. That node
-cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
+"""Pieces of work of one client behind another node that may wait for their turns; what comes above is refused. That
+node cannot stop reading from the client for what happens here, and must not stop passing on what others ask for."""
 _HELD_PER_UNIT = 8
 """Requests whose connection is looked at in a microsecond."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
@@ -105,7 +105,7 @@ class Held:
         self.tries = 0
         """Leaders that it was handed to and that have not handed it back: each may have done it."""
         self.line: OrderLine | None = None
-        """Set if the order of its connection is to be kept."""
+        """The line of its connection, if its order is to be kept; None otherwise."""
 
     @property
     def one_try(self) -> bool:
@@ -114,22 +114,22 @@ class Held:
 
     @property
     def oneway(self) -> bool:
-        """Its client waits for no answer."""
+        """True if its client waits for no answer."""
         return bool(self.frame.header.flag & FLAG_ONEWAY)
 
     @property
     def waits_for_leader(self) -> bool:
-        """It is kept up to its deadline while there is no leader: nobody waits for an answer meanwhile."""
+        """True if it is kept up to its deadline while there is no leader: nobody waits for an answer meanwhile."""
         return self.oneway and self.frame.header.code in CONFIRMED
 
     @property
     def spent(self) -> bool:
-        """Nobody else may be asked to do it, this node included."""
+        """True if nobody else may be asked to do it, this node included."""
         return self.tries >= (1 if self.one_try else LEADERS_MAX)
 
 
 class ForwardedPath(ReplyPath):
-    """On the leader: stands for a client whose connection another node holds."""
+    """Stands, on the leader, for a client whose connection another node holds."""
 
     __slots__ = ("_id", "_peer", "_transport", "_works")
 
@@ -174,7 +174,7 @@ class ForwardedPath(ReplyPath):
 
 
 class Forwarder:
-    """Both ends of forwarding."""
+    """Forwards requests: both ends, on the node with the connection and on the leader."""
 
     def __init__(
         self,
@@ -210,12 +210,12 @@ class Forwarder:
         """Client behind another node -> how much cut work of its requests waits here."""
         self._early: list[tuple[NodeId, list[Any], bytes]] = []
         self._early_bytes = 0
-        """Forwarded to this node, which leads and whose writes are not open yet: milliseconds after an election. Or
-        whose sender it has no connection to yet: an answer would be lost, and the client's patience with it."""
+        """Bytes of requests that were forwarded to this node and wait: it leads and its writes are not open yet, for
+        milliseconds after an election; or it has no connection to the sender yet, and an answer would be lost."""
         self._admitting = False
         self._soon = soon
         self._slow = slow
-        """Told of what was held for long."""
+        """Hears of requests that were held for long."""
         self._ids = transport.request_ids()
         self.bytes_held = 0
         """Bytes of requests held here; bounded by limits.node_inflight_bytes_max."""
@@ -233,7 +233,7 @@ class Forwarder:
         )
 
     def reload(self, config: Config) -> None:
-        """Another configuration from now on."""
+        """Takes another configuration."""
         self._limits = config.limits
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
@@ -273,7 +273,7 @@ class Forwarder:
             self._pass_on(forward_id, held)
 
     def _admit_early(self) -> None:
-        """Once writes are open, or another leads, and there is a way for the answer."""
+        """Takes the early requests once writes are open, or another node leads, and there is a way for the answer."""
         if not self._early or self._admitting or not (self._leads() or self._leader() != self._own_id):
             return
         ready = [waiting for waiting in self._early if self._transport.connected(waiting[0])]
@@ -321,7 +321,7 @@ class Forwarder:
             self.pump()
 
     def expire(self) -> None:
-        """Called on a timer: answers what is past its deadline, and passes on what waits."""
+        """Answers what is past its deadline, and passes on what waits; called on a timer."""
         self._admit_early()
         now = self._clock.monotonic_ms()
         for forward_id, held in list(self._held.items()):
@@ -373,7 +373,7 @@ class Forwarder:
         return held
 
     def _look_at(self, held: Held) -> None:
-        """It leaves this node's hands: was that late?"""
+        """Reports a request that leaves this node's hands late."""
         slow = self._slow
         if slow is None or held.waits_for_leader:
             return
@@ -385,13 +385,13 @@ class Forwarder:
             slow.passed_on(header.code, held.frame.path.peer_address, ext, took_ms, now_ms)
 
     def _wait_again(self, forward_id: int, held: Held) -> None:
-        """Nobody has it in hand any more; tried again on the next timer or leader change."""
+        """Notes that nobody has the request in hand: it is tried again on the next timer or change of leader."""
         held.sent_to = NOBODY
         if held.line is not None:
             held.line.join(forward_id)
 
     def _on_handed_back(self, forward_id: int, held: Held) -> None:
-        """The leader has done nothing with it."""
+        """Takes back a request with which the leader has done nothing."""
         if held.line is not None and held.line.overtaken(forward_id, held.frame.header.code):
             self._drop(forward_id)
             remark = "nothing was done: the leader changed, and a later request overtook it; try again"
@@ -494,7 +494,8 @@ class Forwarder:
     # --- identities --------------------------------------------------------------------------------------------------
 
     def _settle(self, held: Held, *, stored: bool) -> None:
-        """Answered for good. A refused retry says nothing about the first attempt: its identity stays to be claimed."""
+        """Settles the identity of a send that is answered for good. A refused retry says nothing about the first
+        attempt: its identity stays to be claimed."""
         frame = held.frame
         if frame.identity is None or settle(frame.path, frame.identity.producer_id, frame.identity.sequence):
             return
@@ -502,7 +503,7 @@ class Forwarder:
             self._remember(held)
 
     def _remember(self, held: Held) -> None:
-        """Its retry is recognised."""
+        """Remembers its identity, so that its retry is recognised."""
         if held.frame.identity is None:
             return
         self._names.remember_held(held.frame, held.frame.identity)
@@ -520,7 +521,7 @@ def _answer(frame: Frame, code: int, remark: str) -> None:
 
 
 class PullForwards:
-    """Has another node answer a pull that this one cannot answer."""
+    """Hands a pull that this node cannot answer to another one."""
 
     def __init__(self, forwarder: Forwarder, leads: Callable[[], bool], log_begins: Callable[[], int]) -> None:
         """`leads`: this node leads and its writes are open; `log_begins`: see `cluster.remoting.router.Router`."""

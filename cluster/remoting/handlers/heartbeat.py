@@ -201,7 +201,7 @@ def handlers(services: Services, members: Members, locks: QueueLocks) -> dict[in
 
 
 def _parse(body: bytes) -> HeartbeatData:
-    """All of it is checked before any of it counts. Raises Refused (29)."""
+    """Reads a heartbeat: all of it is checked before any of it counts. Raises Refused (29)."""
     if remark := too_long(RequestCode.HEART_BEAT, len(body)):
         raise Refused(Reason.INVALID, remark)
     try:

@@ -96,7 +96,7 @@ class OffsetRequests:
         return self._offsets.min_offset(topic, queue_id)
 
     def _told(self, field: str, ask: Callable[[Request, str, int, Told], None]) -> Handler:
-        """One that may have to read the tier first."""
+        """Returns a handler that may have to read the tier first."""
 
         def answered(request: Request) -> None:
             def told(number: int | Refused | None) -> None:

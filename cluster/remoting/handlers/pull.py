@@ -50,11 +50,12 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_MAX)]
 Signed64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 
 Elsewhere = Callable[[Request, int], bool]
-"""Has another node answer where this one lacks the log at a position
+"""Hands a request to another node where this one lacks the log at a position
 (`cluster.remoting.forward.forwarder.PullForwards.elsewhere`)."""
 
 ToLeader = Callable[[Request], bool]
-"""Has the leader answer, if another node leads (`cluster.remoting.forward.forwarder.PullForwards.to_leader`)."""
+"""Hands a request to the leader, if another node leads
+(`cluster.remoting.forward.forwarder.PullForwards.to_leader`)."""
 
 
 class PullRequests:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FREE = 5
-"""So many refusals of one code are answered at once: tools that try what a broker can do are not slowed down."""
+"""Refusals of one code that are answered at once: tools that try what a broker can do are not slowed down."""
 DELAY_MAX_MS = 1_000
 """Below every client's patience (3 s and more)."""
 QUIET_MS = 10_000
-"""After this long without a refusal, the count of a code starts again."""
+"""Milliseconds without a refusal after which the count of a code starts again."""
 WAITING_MAX, CONNECTION_WAITING_MAX = 4_096, 32
 """Answers that wait, per node and per connection; one more is given at once."""
 LOGGED_MAX = 1_024

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_NAMES = (AUTO_CREATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
-"""Its names at clients; the second is the name that RocketMQ 4.3 gave it."""
+"""The names by which clients know it; the second is the name that RocketMQ 4.3 gave it."""
 
 SYSTEM_TOPICS = frozenset(
     {

@@ -48,7 +48,7 @@ class SendHandler:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Other limits from now on; `Sends` has them from the node."""
+        """Takes other limits; `Sends` has them from the node."""
         self.intake = self._make_intake(limits)
         """Takes plain ones before their headers are decoded."""
 
