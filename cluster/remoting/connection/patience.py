@@ -35,7 +35,7 @@ class _Progress:
         self.taken, self.taken_ms = connection.handed - connection.unsent_bytes, now_ms
 
     def pardon(self, ms: int) -> None:
-        """Does not count `ms` of the time against the client: this node stood still."""
+        """Does not count `ms` of the time against the client: it was this node's own."""
         self.since_ms += ms
         self.taken_ms += ms
 
