@@ -26,12 +26,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from raftlog.baseline import remark
 from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType, LogTail
 
 MAGIC = 0x524D5131
-VERSION = 1
+VERSION = 10
 HEADER_SIZE = 64
 FRAME_LENGTH_MAX = 32 * 1024 * 1024
 """A longer frame is never written, and counts as damage when read (bytes)."""
@@ -161,7 +162,7 @@ class FrameHeader:
         if crc32c(raw[8:]) != self.header_crc:
             raise FrameError(f"header CRC mismatch (stored {self.header_crc:08x})")
         if version != VERSION:
-            raise FrameError(f"frame format {version} is not {VERSION}: written by a newer RaftMQ?")
+            raise FrameError(remark("a frame", version, VERSION))
         if not HEADER_SIZE <= self.frame_length <= FRAME_LENGTH_MAX:
             raise FrameError(f"frame length {self.frame_length} is out of range")
         if group_id is not None and self.group_id != group_id:

@@ -13,10 +13,11 @@ from uuid import UUID
 
 import msgpack
 
+from raftlog.baseline import is_known, remark
 from raftlog.errors import FrameError, MembershipError
 from raftlog.types import Entry, EntryType, NodeId, Voter
 
-FORMAT = 1
+FORMAT = 10
 GENESIS = "genesis"
 RESTORE = "restore"
 UNSAFE_RECOVER = "unsafe-recover"
@@ -241,11 +242,8 @@ def decode_payload(payload: bytes, index: int) -> Membership:
     """Reads the payload of the MEMBERSHIP entry at `index`. Raises FrameError."""
     try:
         fields = msgpack.unpackb(payload)
-        if fields["format"] > FORMAT:
-            raise FrameError(
-                f"MEMBERSHIP at index {index} has format {fields['format']}, this RaftMQ reads {FORMAT}: use a newer "
-                "RaftMQ"
-            )
+        if not is_known(fields["format"], FORMAT):
+            raise FrameError(remark(f"MEMBERSHIP at index {index}", fields["format"], FORMAT))
         return Membership(
             UUID(bytes=fields["cluster_uuid"]),
             _unpack_members(fields["voters"]),
@@ -253,9 +251,9 @@ def decode_payload(payload: bytes, index: int) -> Membership:
             str(fields["reason"]),
             str(fields["detail"]),
             index,
-            _unpack_addresses(fields.get("addresses", ())),
-            _unpack_members(fields.get("removed", ())),
-            tuple(NodeId(int(node)) for node in fields.get("manual", ())),
+            _unpack_addresses(fields["addresses"]),
+            _unpack_members(fields["removed"]),
+            tuple(NodeId(int(node)) for node in fields["manual"]),
         )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"MEMBERSHIP payload at index {index} is not readable: {error!r}") from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from raftlog.baseline import BASELINE
 from raftlog.errors import InvariantViolationError
 from raftlog.membership import Membership
 from raftlog.types import FLAG_ROLL, Entry, EntryId, EntryType
@@ -91,7 +92,7 @@ class BrokerState:
         self._resets = OffsetResets(kv, self._removals)
         self._locks = QueueLocks(kv, self._removals)
         row = kv.get(META, keys.LEVEL_KEY)
-        self._level = self._staged_level = 0 if row is None else keys.U32.unpack(row)[0]
+        self._level = self._staged_level = BASELINE if row is None else keys.U32.unpack(row)[0]
         self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
         self.writes = StagedWrites(kv, self._removals)
@@ -462,11 +463,6 @@ class BrokerState:
 
     # -- commands
 
-    @property
-    def _bounded(self) -> bool:
-        """True if commands leave rows to slices, as of this point of the run."""
-        return self._staged_level >= commands.BOUNDED_LEVEL
-
     def _apply_commands(self, stage: Stage, run: list[Command]) -> list[CommandResult]:
         return [self._apply_command(stage, command) for command in run]
 
@@ -488,15 +484,8 @@ class BrokerState:
 
     def _delete_topic(self, stage: Stage, name: Any) -> CommandResult:
         result = self._topics.delete(stage, name)
-        if result.ok and self._bounded:
+        if result.ok:
             self._slices.begin_topic(stage, result.value.id, result.value.queues)
-        elif result.ok:
-            topic_id = result.value.id
-            self._queues.delete_topic(stage, topic_id)
-            self._offsets.delete_topic(stage, topic_id)
-            self._locks.delete_topic(stage, topic_id)
-            self._resets.delete_topic(stage, topic_id)
-            self._dedup.delete_topic(stage, topic_id)
         return result
 
     def _put_group(self, stage: Stage, config: Any, if_absent: Any) -> CommandResult:
@@ -505,13 +494,8 @@ class BrokerState:
     def _delete_group(self, stage: Stage, name: Any, clean_offsets: Any) -> CommandResult:
         clean = commands.checked_bool(clean_offsets, "clean_offsets")
         result = self._groups.delete(stage, name)
-        if result.ok and self._bounded:
+        if result.ok:
             self._slices.begin_group(stage, name, offsets=clean)
-        elif result.ok:
-            self._locks.delete_group(stage, name)
-            self._resets.delete_group(stage, name)
-            if clean:
-                self._offsets.delete_group(stage, name)
         return result
 
     def _subscribe(self, stage: Stage, group: Any, subscriptions: Any) -> CommandResult:
@@ -521,11 +505,9 @@ class BrokerState:
         return self._offsets.commit(stage, rows, self._topics, self._resets)
 
     def _end_sessions(self, stage: Stage, producer_ids: Any) -> CommandResult:
-        return self._dedup.end(stage, producer_ids, bounded=self._bounded)
+        return self._dedup.end(stage, producer_ids)
 
     def _expire(self, stage: Stage, before_ms: Any) -> CommandResult:
-        if not self._bounded:
-            return self._dedup.expire(stage, before_ms)
         self._slices.begin_expire(stage, commands.checked_int(before_ms, "before_ms", 0, keys.U64_MAX))
         return commands.done()
 
@@ -533,9 +515,11 @@ class BrokerState:
         return self._members.acknowledge(stage, index)
 
     def _raise_level(self, stage: Stage, level: Any) -> CommandResult:
-        level = commands.checked_int(level, "level", 1, keys.U32_MAX)
+        level = commands.checked_int(level, "level", BASELINE, keys.U32_MAX)
         if level > commands.LEVEL:
-            raise InvariantViolationError(f"level {level}, this version knows {commands.LEVEL}: use a newer RaftMQ")
+            raise InvariantViolationError(
+                f"commands of level {level} are in the log, this version knows {commands.LEVEL}: use a newer RaftMQ"
+            )
         if level > self._staged_level:
             self._staged_level = level
             stage.put(META, keys.LEVEL_KEY, keys.U32.pack(level))
@@ -546,8 +530,7 @@ class BrokerState:
     ) -> CommandResult:
         if not self._groups.exists(commands.checked_str(group, "group name")):
             return commands.not_found(f"no group {group!r}")
-        walks = not self._bounded
-        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics, walks=walks)
+        return self._locks.lock(stage, group, client_id, now_ms, expires_ms, queues, self._topics)
 
     def _unlock_queues(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
         return self._locks.unlock(stage, group, client_id, queues)
@@ -561,7 +544,7 @@ class BrokerState:
         return commands.done(len(reset))
 
     def _commit_write(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
-        return self.writes.commit(stage, name, write, now_ms, winners, bounded=self._bounded)
+        return self.writes.commit(stage, name, write, now_ms, winners)
 
     def _tier_state(self, stage: Stage, base: Any, state: Any, term: Any, span: Any, parts: Any) -> CommandResult:
         # A TRIM is alone in its batch, so what is written says where the log begins.

@@ -12,11 +12,9 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_sessions    [producer_id, ...]      forget producers whose connection closed with nothing unanswered
     expire          before_ms      forget producer sessions and unique rows idle since before that log time
     acknowledge     index          an operator acknowledges the MEMBERSHIP at that index: its alarm ends
-    raise_level     level          every member knows the commands up to that level (below); never goes down
-  from level 1 on
+    raise_level     level          every member knows the commands up to that level (LEVELS); never goes down
     lock_queues     group, client_id, now_ms, expires_ms, [[topic_id, queue_id], ...]     log times of the proposal
     unlock_queues   group, client_id, [[topic_id, queue_id], ...] or nil for all that the client holds
-  from level 2 on
     reset_offsets   group, now_ms, [[topic_id, queue_id, offset], ...]     moves committed offsets; the group's commits
                     of the queue are left out until its consumer is told
     end_resets      group, [[topic_id, queue_id, number], ...]     that reset is known to the queue's consumer
@@ -25,16 +23,11 @@ with a result. Only a command that a client sent may be answered with an error; 
     end_halves      [position, ...]      the transactions of these half messages end; in the entry of the copy, if it
                                          is committed
     check_halves    next_ms, [position, ...]      their producers are asked now and again at that log time
-  from level 3 on; the level also stands for runs of messages that are carried forward (payload.RowKind)
     recall_timer    due_ms, position, message_position      that message of the row [due_ms, position] is not delivered;
                     the position is where it was first stored
-  level 4 stands for a TRIM that is carried out in slices (trim.py)
-  from level 5 on
     tier_state      base, state, term, span or nil, parts or nil      the segment at that position comes into that state
                     (tier.py); span: [end, first_index, last_index, first_ms, last_ms], with UPLOADING; parts:
                     [[name, size, digest, crc32c], ...], with UPLOADED
-    the level also stands for a TRIM that evicts (trim.py)
-  from level 6 on; the level also stands for messages that are staged (staged_writes.py)
     open_attempt    name, write, now_ms      an attempt at that write; value: its number
     commit_write    name, write, now_ms, [[attempt, messages], ...]      these win; the others of the write, and of
                     earlier ones of the name, are discarded
@@ -44,12 +37,7 @@ with a result. Only a command that a client sent may be answered with an error; 
     set_config      version, now_ms, author, reason, {key: value, ...}     the cluster's configuration, if it is still
                     of that version (settings.py)
     set_maintenance node, now_ms, author, reason or nil     that node is in maintenance, or not any more
-  from level 7 on the same commands remove no rows without a bound (removals.py); while the state's level is below it,
-  they do all of it at once, for ever
-    delete_topic, delete_group, expire      begin a removal, which slices carry out (trim.py)
-    commit_write    the same, if many attempts lose
-    lock_queues     leaves locks of the group that have expired where they are: expire takes them
-  from level 8 on: users and their rules (access/users.py); an origin is [now_ms, user, address of the client]
+  from level 11 on: users and their rules (access/users.py); an origin is [now_ms, user, address of the client]
     create_user     origin, id, name, super: bool, enabled: bool, encrypted secret, key id      the id is the next one
     change_user     origin, id, {super: bool, enabled: bool, secret: [encrypted, key id]}      any of them
     remove_user     origin, id      with its rules and tokens
@@ -59,6 +47,10 @@ with a result. Only a command that a client sent may be answered with an error; 
     remove_token    origin, SHA-256
     set_auth_mode   origin, off | observe | enforce
     set_auth_key    origin, key id      the key that secrets are encrypted with
+
+No command removes rows without a bound (removals.py): delete_topic, delete_group and expire begin a removal, which
+slices carry out (trim.py), and so does commit_write if many attempts lose. lock_queues leaves locks of the group that
+have expired where they are: expire takes them.
 """
 
 from __future__ import annotations
@@ -69,6 +61,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from raftlog.baseline import BASELINE
 from raftlog.work import charge_text
 
 CREATE_TOPIC = "create_topic"
@@ -108,32 +101,30 @@ REMOVE_TOKEN = "remove_token"
 SET_AUTH_MODE = "set_auth_mode"
 SET_AUTH_KEY = "set_auth_key"
 
-LEVEL = 8
+ACCESS_LEVEL = BASELINE + 1
+"""Users, their rules and tokens."""
+_ACCESS = (
+    CREATE_USER,
+    CHANGE_USER,
+    REMOVE_USER,
+    SET_RULES,
+    REMOVE_RULES,
+    PUT_TOKEN,
+    REMOVE_TOKEN,
+    SET_AUTH_MODE,
+    SET_AUTH_KEY,
+)
+LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
+"""Name of a command that is not in the baseline -> its level; the others are of level BASELINE."""
+LEVEL = max(LEVELS.values(), default=BASELINE)
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
-LOCKS_LEVEL = 2
-"""`lock_queues`, `unlock_queues`."""
-TIMERS_LEVEL = 2
-"""Messages of kinds SCHEDULED and HALF, `deliver_timers`, `drop_timers`, `end_halves`, `check_halves`."""
 
-RESETS_LEVEL = 2
-"""`reset_offsets`, `end_resets`."""
-RECALL_LEVEL = 3
-"""`recall_timer`."""
-SWEEP_LEVEL = 4
-"""A TRIM of the formats CUT and SLICE."""
-TIER_LEVEL = 5
-"""`tier_state`, a TRIM of the format EVICT."""
-STAGED_LEVEL = 7
-"""`open_attempt` and what else is about attempts and writes."""
-SETTINGS_LEVEL = 7
-"""`set_config`, `set_maintenance`."""
-BOUNDED_LEVEL = 7
-"""No command removes more rows than its entry names. A TRIM of the format REMOVE."""
-ACCESS_LEVEL = 8
-"""`create_user` and what else is about users, their rules and tokens."""
-CARRY_LEVEL = 3
-"""Messages of kinds CARRIED_TIMERS and CARRIED_HALF."""
+
+def level_of(commands: Iterable[Command]) -> int:
+    """The level that the state must have for these commands."""
+    return max([LEVELS.get(command[0], BASELINE) for command in commands], default=BASELINE)
+
 
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """The characters that RocketMQ allows in the name of a topic or a group; lengths are checked separately."""

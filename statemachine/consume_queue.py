@@ -165,14 +165,6 @@ class ConsumeQueues:
         tail.next_offset = end
         self._touched[queue] = tail
 
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets every row of the topic, whose id is never used again."""
-        stage.delete_range(CQ, *keys.cq_topic_range(topic_id))
-        self._dropped.add(topic_id)
-        for queue in [queue for queue in self._tails if queue[0] == topic_id]:
-            self._tails_bytes -= self._tails.pop(queue).bytes
-            self._touched.pop(queue, None)
-
     def forget_topic(self, topic_id: int, queues: int) -> None:
         """The topic, which had so many queues at last, has no rows from here on. `remove_topic` takes them from the
         store. Its tails go like those of any queue that does not grow."""

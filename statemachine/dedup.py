@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from raftlog.errors import InvariantViolationError
 from raftlog.work import charge
-from statemachine.commands import CommandResult, InvalidCommandError, checked_int, done
+from statemachine.commands import CommandResult, InvalidCommandError, done
 from statemachine.payload import SESSION_ROW, SessionRows, UniqueRow
 from statemachine.removals import Done
 from statemachine.rows import keys
@@ -248,15 +248,6 @@ class Dedup:
         stage.put(DEDUP, keys.unique_key(*name), value)
         stage.put(DEDUP, keys.unique_time_key(time_ms, *name), b"")
 
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets the topic's unique rows; their time rows are removed when they expire."""
-        stage.delete_range(DEDUP, *keys.unique_topic_range(topic_id))
-
-    def expire(self, stage: Stage, before_ms: object) -> CommandResult:
-        """Forgets producers and unique rows last written before `before_ms` of log time; value: (producers, rows)."""
-        before = checked_int(before_ms, "before_ms", 0, keys.U64_MAX)
-        return done([self._expire_sessions(stage, before), _expire_unique(stage, before)])
-
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
         """Removes at most `rows_max` unique rows of a topic that was deleted, from the key `at` on. This and the other
         slices are alone in their batch."""
@@ -320,16 +311,16 @@ class Dedup:
                 _take(stage, row_key, row)
         return Done(used, None)
 
-    def end(self, stage: Stage, producer_ids: object, *, bounded: bool) -> CommandResult:
-        """Forgets these producers, known or not; value: how many were known. `bounded`: one with many rows is settled
-        and counts as idle since ever, so that `expire_sessions` forgets it."""
+    def end(self, stage: Stage, producer_ids: object) -> CommandResult:
+        """Forgets these producers, known or not; value: how many were known. One with many rows is settled and counts
+        as idle since ever, so that `expire_sessions` forgets it."""
         if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
             raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
         known = 0
         for producer_id in producer_ids:
             session = self._current(producer_id)
             if session is not None:
-                if bounded and session.parts_count > ENDED_PARTS_MAX:
+                if session.parts_count > ENDED_PARTS_MAX:
                     self._settle(stage, producer_id, session)
                 else:
                     self._forget(stage, producer_id, session)
@@ -355,15 +346,6 @@ class Dedup:
             return self._staged[producer_id]
         return self.session(producer_id)  # not touched in this run: the store has it as it is
 
-    def _expire_sessions(self, stage: Stage, before: int) -> int:
-        idle = 0
-        for key, value in stage.scan(DEDUP, *keys.PRODUCERS):
-            session = self._current(key[1:]) if keys.PRODUCER.unpack(value)[2] < before else None
-            if session is not None:
-                self._forget(stage, key[1:], session)
-                idle += 1
-        return idle
-
     def _forget(self, stage: Stage, producer_id: bytes, session: ProducerSession) -> None:
         stage.delete(DEDUP, keys.producer_key(producer_id))
         for part in session.all_parts():
@@ -380,18 +362,6 @@ def _take(stage: Stage, key: bytes, value: bytes) -> None:
     """Removes a row of the store."""
     stage.delete(DEDUP, key)
     stage.before[DEDUP][key] = value
-
-
-def _expire_unique(stage: Stage, before: int) -> int:
-    expired = 0
-    for key, _ in stage.scan(DEDUP, *keys.unique_time_range(before)):
-        stage.delete(DEDUP, key)
-        row_key, time_ms = keys.unique_key_of_time_key(key)
-        row = stage.get(DEDUP, row_key)
-        if row is not None and keys.UNIQUE_VALUE.unpack(row)[3] == time_ms:
-            stage.delete(DEDUP, row_key)
-            expired += 1
-    return expired
 
 
 def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:

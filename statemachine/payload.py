@@ -4,14 +4,14 @@ Drawn in docs/disk-format.md; all integers big-endian. The leader builds it once
 applies it without looking at a message: a run's items are, byte for byte, what apply stores in the consume queue. ::
 
     head (40 bytes)
-      0  version       u8   2 if there are keys, else 1
+      0  version       u8   10
       1  reserved      3
       4  messages_len  u32  stored messages, back to back, in RocketMQ's stored form
       8  message_count u32
      12  runs_len      u32
      16  sessions_len  u32
      20  unique_len    u32
-     24  keys_len      u32  records of the message index, 8 bytes each; 0 in version 1
+     24  keys_len      u32  records of the message index, 8 bytes each
      28  effects_len   u32  msgpack array of commands, applied in the same step, before the rows
      32  reserved      u64
 
@@ -42,9 +42,9 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-VERSION = 1
-VERSION_KEYS = 2
-"""The version of a payload with keys: a node that would leave them out of its index refuses it."""
+from raftlog.baseline import remark
+
+VERSION = 10
 HEAD = struct.Struct(">B3xIIIIIII8x")
 RUN = struct.Struct(">IIQIB3x")
 ITEM = struct.Struct(">QIIqQ")
@@ -180,7 +180,7 @@ def encode(
     sessions_data = b"".join(session_parts)
     unique_data = b"".join([UNIQUE.pack(*row) for row in unique])
     head = HEAD.pack(
-        VERSION_KEYS if keys else VERSION,
+        VERSION,
         messages_len,
         message_count,
         len(runs_data),
@@ -202,10 +202,8 @@ def decode(payload: bytes) -> Payload:
     if len(payload) < HEAD.size:
         raise PayloadError(f"a payload has at least {HEAD.size} bytes, not {len(payload)}")
     version, messages_len, count, runs_len, sessions_len, unique_len, keys_len, effects_len = HEAD.unpack_from(payload)
-    if not VERSION <= version <= VERSION_KEYS:
-        raise PayloadError(
-            f"payload format {version} is not one of {VERSION} to {VERSION_KEYS}: written by a newer RaftMQ?"
-        )
+    if version != VERSION:
+        raise PayloadError(remark("MESSAGES", version, VERSION))
     a = HEAD.size + messages_len
     b = a + runs_len
     c = b + sessions_len
@@ -213,6 +211,4 @@ def decode(payload: bytes) -> Payload:
     e = d + keys_len
     if e + effects_len != len(payload) or unique_len % UNIQUE.size or keys_len % KEY_SIZE:
         raise PayloadError("section lengths do not add up")
-    if keys_len and version < VERSION_KEYS:
-        raise PayloadError(f"payload format {version} has no keys, and there are {keys_len} bytes of them")
     return Payload(count, messages_len, payload[a:b], payload[b:c], payload[c:d], payload[d:e], payload[e:])

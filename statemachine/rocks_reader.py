@@ -15,6 +15,7 @@ from typing import cast
 
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, RdictIter
 
+from raftlog.baseline import refusal
 from raftlog.membership import Membership
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.members import unpack_row
@@ -68,12 +69,10 @@ class CheckpointReader:
         self._db = Rdict(str(self._links), options, column_families=families, access_type=access)
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         row = self._views[META].get(keys.FORMAT_KEY) if META in names else None
-        if row is not None and keys.U32.unpack(row)[0] > keys.FORMAT:
+        found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
+        if found != keys.FORMAT:
             self.close()
-            raise KVError(
-                f"the state database at {self._path} has row format {keys.U32.unpack(row)[0]}, this version reads "
-                f"{keys.FORMAT}: a newer RaftMQ wrote it; use that version"
-            )
+            raise KVError(refusal(f"the state database at {self._path}", found, keys.FORMAT))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Returns the row's value; None if the checkpoint has no such row or no such family."""

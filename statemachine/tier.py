@@ -33,8 +33,8 @@ from statemachine.rows.stage import Stage
 PARTS_MAX = 64
 """Objects of one segment: 64 MiB each, and its index."""
 NAME_LENGTH_MAX = 200
-DIGEST_SIZES = (16, 32)
-"""XXH3 with 128 bits; a SHA-256 in commands and rows that an earlier build wrote."""
+DIGEST_SIZE = 16
+"""Bytes of an XXH3 with 128 bits."""
 LOG_PREFIX = "log/"
 """Begins the name of a part that holds frames; together these hold the segment."""
 
@@ -69,7 +69,7 @@ class TierPart(NamedTuple):
     """The name below the cluster's prefix."""
     size: int
     digest: bytes
-    """Digest of its content: XXH3, 128 bits, big-endian. See DIGEST_SIZES."""
+    """Digest of its content: XXH3, 128 bits, big-endian."""
     crc32c: int
 
 
@@ -280,7 +280,7 @@ def _check_each(parts: Sequence[Any]) -> Iterator[TierPart]:
         name, size, digest, crc32c = part
         if not 0 < len(checked_str(name, "name")) <= NAME_LENGTH_MAX:
             raise InvalidCommandError(f"a part's name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}")
-        if type(digest) is not bytes or len(digest) not in DIGEST_SIZES:
+        if type(digest) is not bytes or len(digest) != DIGEST_SIZE:
             raise InvalidCommandError("a part's digest has 16 bytes")
         yield TierPart(
             name, checked_int(size, "size", 1, keys.U64_MAX), digest, checked_int(crc32c, "crc32c", 0, keys.U32_MAX)

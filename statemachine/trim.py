@@ -7,14 +7,15 @@ rejects it: a position or offset below the current one changes nothing, and one 
 
 A TRIM has one of five formats, each a msgpack map with its keys in this order:
 
-    1  {"format", "position": u64, "first_index": u64, "reason": str, "queues": [[topic_id, queue_id, min_offset], ...]}
-       Does everything in one entry. `queues` lists queues that are trimmed further than `position` requires.
-    2  the same keys. Only names the cut: a *sweep* begins. From level 4 on (docs/adr/0057).
-    3  {"format", "cut": u64, "rows": u32}. A slice of the sweep that the entry with the index `cut` began: walks over
+    10 {"format", "position": u64, "first_index": u64, "reason": str, "queues": [[topic_id, queue_id, min_offset], ...]}
+       Does everything in one entry, and is written while no node runs. `queues` lists queues that are trimmed further
+       than `position` requires.
+    11 the same keys. Only names the cut: a *sweep* begins (docs/adr/0057).
+    12 {"format", "cut": u64, "rows": u32}. A slice of the sweep that the entry with the index `cut` began: walks over
        at most `rows` rows, or a few more, and removes what lies below the cut.
-    4  the keys of 2, `queues` is empty. An EVICT: a cut whose rows go here and whose messages stay in the tier. From
-       level 5 on (docs/adr/0062). One above what the tier holds VERIFIED changes nothing.
-    5  {"format", "rows": u32}. A slice of what is to be removed for another reason (removals.py). From level 7 on.
+    13 the keys of 11, `queues` is empty. An EVICT: a cut whose rows go here and whose messages stay in the tier
+       (docs/adr/0062). One above what the tier holds VERIFIED changes nothing.
+    14 {"format", "rows": u32}. A slice of what is to be removed for another reason (removals.py).
 
 A sweep goes through the consume queues in the order of their keys, then through the message index. The first offset of
 a queue moves in the slice that removes its rows. The log begins at the cut once the last slice is applied: until then
@@ -32,12 +33,13 @@ from typing import NamedTuple
 
 import msgpack
 
+from raftlog.baseline import remark
 from raftlog.types import Entry, EntryType
 from statemachine.rows import keys
 from statemachine.rows.kv import CQ, KV, META
 from statemachine.rows.stage import Stage
 
-WHOLE, CUT, SLICE, EVICT, REMOVE = 1, 2, 3, 4, 5
+WHOLE, CUT, SLICE, EVICT, REMOVE = 10, 11, 12, 13, 14
 FORMAT = REMOVE
 """The newest."""
 _EVICTS = b"\x01"
@@ -148,7 +150,7 @@ def decode(payload: bytes) -> Trim | Slice | RemoveRows:
         if kind == REMOVE:
             return RemoveRows(max(SLICE_ROWS_MIN, _number(fields["rows"])))
         if kind not in (WHOLE, CUT, EVICT):
-            raise TrimError(f"not a TRIM of format {WHOLE} to {FORMAT}: was it written by a newer RaftMQ?")
+            raise TrimError(remark("TRIM", kind, FORMAT))
         queues = tuple((_number(t), _number(q), _number(offset)) for t, q, offset in fields["queues"])
         position, first_index = _number(fields["position"]), _number(fields["first_index"])
         if kind == EVICT and queues:

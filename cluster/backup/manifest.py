@@ -20,9 +20,10 @@ import msgspec
 
 from cluster.errors import ExitCode, LocalError
 from cluster.wire.json_text import MALFORMED
+from raftlog.baseline import is_known, why_unknown
 from raftlog.checksums import crc32c
 
-SCHEMA = 1
+SCHEMA = 10
 MANIFEST = "manifest.json"
 LOG = "log"
 STATE = "state"
@@ -106,7 +107,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def load(backup: Path) -> Manifest:
-    """Reads a backup's manifest. Raises LocalError: none there, damaged, or of a newer release."""
+    """Reads a backup's manifest. Raises LocalError: none there, damaged, or of another format."""
     path = backup / MANIFEST
     try:
         data = path.read_bytes()
@@ -121,13 +122,8 @@ def load(backup: Path) -> Manifest:
         raise LocalError(f"{path} cannot be read", str(error), f"ls -l {backup}", ExitCode.REFUSED) from error
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
-        if schema > SCHEMA:
-            raise LocalError(
-                f"{backup} was created by a newer release",
-                f"its manifest has schema {schema}, this release reads schemas up to {SCHEMA}",
-                "use the release that made it",
-                ExitCode.REFUSED,
-            )
+        if not is_known(schema, SCHEMA):
+            raise LocalError(*why_unknown(backup, schema, SCHEMA), ExitCode.REFUSED)
         envelope = msgspec.json.decode(data, type=_Envelope)
         body: Any = bytes(envelope.backup)
         if crc32c(body) != envelope.crc32c:

@@ -29,12 +29,13 @@ from cluster.runtime.request_limits import (
     Word,
 )
 from cluster.wire.json_text import MALFORMED
+from raftlog.baseline import is_known, why_unknown
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
 from statemachine.consuming.groups import GroupConfig
 from statemachine.topics import TopicConfig
 
-SCHEMA = 1
+SCHEMA = 10
 KIND = "raftmq metadata"
 
 
@@ -136,18 +137,13 @@ class _Head(msgspec.Struct):
 
 
 def read(data: bytes, name: str) -> Metadata:
-    """The document in a file called `name`. Raises LocalError: none, damaged, or of a newer release."""
+    """The document in a file called `name`. Raises LocalError: none, damaged, or of another format."""
     try:
         head = msgspec.json.decode(data, type=_Head)
         if head.kind != KIND:
             raise msgspec.DecodeError(f"its kind is {head.kind!r}, not {KIND!r}")
-        if head.schema > SCHEMA:
-            raise LocalError(
-                f"{name} was exported by a newer release",
-                f"it has schema {head.schema}, this release reads schemas up to {SCHEMA}",
-                "import it with the release that exported it, or export it there again for this one",
-                ExitCode.REFUSED,
-            )
+        if not is_known(head.schema, SCHEMA):
+            raise LocalError(*why_unknown(name, head.schema, SCHEMA), ExitCode.REFUSED)
         return msgspec.json.decode(data, type=Metadata)
     except MALFORMED as error:
         raise LocalError(

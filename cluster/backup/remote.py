@@ -28,7 +28,7 @@ from cluster.backup.create import Made, Request, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
 from cluster.errors import ExitCode, LocalError
-from cluster.tier.store.errors import BadAnswer, NotFound, StoreError
+from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.opening import check_url, open_store
 from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
@@ -108,6 +108,8 @@ def run(url: str, work: Coroutine[Any, Any, T]) -> T:
 
 def store_error(url: str, error: Exception) -> LocalError:
     """Returns the error as a person is told it."""
+    if isinstance(error, OtherFormat):
+        return LocalError(f"what is in {url} cannot be read", error.what, error.fix or "", ExitCode.REFUSED)
     if isinstance(error, StoreError):
         return LocalError(f"the store {url} failed", error.what, error.fix or "look at the store, then try again")
     return LocalError(

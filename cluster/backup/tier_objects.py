@@ -17,7 +17,7 @@ from cluster.tier.manifest_format import HEAD_BYTES_MAX, decode_head
 from cluster.tier.object_names import HEAD, LOG, PartName, parse
 from cluster.tier.state_copies.copy_format import STATE, StateCopy, is_description
 from cluster.tier.state_copies.state_copier import read_copy
-from cluster.tier.store.errors import BadAnswer, NotFound
+from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.stored_files import BadDescriptionError, DamagedObjectError, read_checked
 
@@ -74,6 +74,8 @@ class TierObjects:
         try:
             stored = await self.store.get(f"{self.cluster_id}/{HEAD}", HEAD_BYTES_MAX)
             return decode_head(stored.data).applied_index
+        except OtherFormat:
+            raise
         except (NotFound, BadAnswer, msgspec.DecodeError):
             return -1
 

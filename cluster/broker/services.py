@@ -63,12 +63,9 @@ class Services(Protocol):
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when applied or undecided.
 
-        The commands are encoded and measured before this returns: what no entry can hold is FAIL at once.
+        The commands are encoded and measured before this returns: what no entry can hold is FAIL at once. So are
+        commands of a level that a member has not announced (docs/adr/0048).
         """
-
-    def raising(self, level: int) -> list[Command] | NodeId:
-        """Commands that must precede one of this level in its entry, [] most of the time; or the id of a member that
-        has not announced that it can apply it. Leader only."""
 
     def log_time_ms(self) -> int:
         """Log time now, milliseconds. Leader only."""

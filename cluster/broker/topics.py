@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.command_levels import propose_bounded
 from cluster.broker.names import check_topic_name
 from cluster.broker.reads.read_levels import ATTRIBUTE as TIER_READ
 from cluster.broker.reads.read_levels import LEVELS
@@ -47,7 +46,7 @@ class Topics:
 
     def delete(self, name: str, done: Done) -> None:
         """Deletes a topic, its queues and all groups' offsets of it."""
-        propose_bounded(self._services, [DELETE_TOPIC, name], done)
+        self._services.propose([[DELETE_TOPIC, name]], done)
 
     def changed_attributes(self, name: str, changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
         """The topic's attributes after these changes in their order; None removes one. Raises Refused."""

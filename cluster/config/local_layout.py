@@ -21,11 +21,12 @@ from pathlib import Path
 import msgspec
 
 from cluster.errors import ExitCode, LocalError
+from raftlog.baseline import is_known, why_unknown
 
 DATA_DIR_NAME = ".raftmq"
 DATA_DIR_VARIABLE = "RAFTMQ_DATA"
 CLUSTER_FILE = "cluster.json"
-CLUSTER_SCHEMA = 1
+CLUSTER_SCHEMA = 10
 
 
 class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,7 +119,7 @@ def _has_cluster(data: Path) -> bool:
 
 
 def read_cluster(data: Path) -> ClusterFile:
-    """Returns the cluster that is kept in `data`. Raises LocalError if there is none, or one of a newer release."""
+    """Returns the cluster that is kept in `data`. Raises LocalError if there is none, or one of another format."""
     path = data / CLUSTER_FILE
     try:
         raw = path.read_bytes()
@@ -138,7 +139,7 @@ def read_cluster(data: Path) -> ClusterFile:
         ) from error
     try:
         schema = msgspec.json.decode(raw, type=_Schema).schema
-        if schema <= CLUSTER_SCHEMA:
+        if is_known(schema, CLUSTER_SCHEMA):
             return msgspec.json.decode(raw, type=ClusterFile)
     except msgspec.MsgspecError as error:
         raise LocalError(
@@ -147,12 +148,7 @@ def read_cluster(data: Path) -> ClusterFile:
             f"rm {path} && raftmq up    (this recreates it from the raftmq.toml files; it contains no messages)",
             ExitCode.REFUSED,
         ) from None
-    raise LocalError(
-        f"{data} was created by a newer release",
-        f"{CLUSTER_FILE} has schema {schema}, this release knows schemas up to {CLUSTER_SCHEMA}",
-        "install the release that created it, or use another --data",
-        ExitCode.REFUSED,
-    )
+    raise LocalError(*why_unknown(path, schema, CLUSTER_SCHEMA), ExitCode.REFUSED)
 
 
 class _Schema(msgspec.Struct):

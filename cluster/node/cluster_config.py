@@ -14,7 +14,7 @@ from cluster.config.cluster_keys import cluster_values
 from cluster.config.reload import differences
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.parts import Part
-from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
+from statemachine.commands import SET_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,15 +117,10 @@ class ClusterConfig:
             self._complete = True
             return
         self._due_ms = now_ms + AGAIN_MS
-        before = self._services.raising(SETTINGS_LEVEL)
-        if not isinstance(before, list):
-            return
         reason = "keys that this release knows" if settings.version else "the first configuration"
         author, log_ms = f"raftmq.toml of node {self._node_id}", self._services.log_time_ms()
         self._proposed = True
-        self._services.propose(
-            [*before, [SET_CONFIG, settings.version, log_ms, author, reason, missing]], self._decided
-        )
+        self._services.propose([[SET_CONFIG, settings.version, log_ms, author, reason, missing]], self._decided)
 
     def _decided(self, result: ProposeResult) -> None:
         self._proposed = False

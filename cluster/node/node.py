@@ -10,7 +10,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cluster.broker.command_levels import propose_bounded
 from cluster.config.config import Config
 from cluster.members.service import watch_event
 from cluster.node import node_view
@@ -304,5 +303,5 @@ class Node(Assembly):
     def _expire_sessions(self) -> bool:
         if self.proposals.open:
             before = self.raw.log_time_ms() - self.config.dedup.session_hours * 3_600_000
-            propose_bounded(self.services, [EXPIRE, before], lambda _: None)
+            self.services.propose([[EXPIRE, before]], lambda _: None)
         return True

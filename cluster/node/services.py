@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.config.listening import addresses_behind
+from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.standstill import AwakeClock
-from statemachine.commands import RAISE_LEVEL
+from statemachine.commands import RAISE_LEVEL, level_of
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -70,14 +71,25 @@ class NodeServices:
 
     def propose(self, commands: list[Command], done: Done, session: CommitSession | None = None) -> None:
         """Proposes one COMMAND entry and calls `done` when it is applied or undecided."""
-        self._proposals.submit_commands(commands, done, session)
+        level = level_of(commands)
+        if level > self.state.level:
+            self._propose_raising(level, commands, done, session)
+        else:
+            self._proposals.submit_commands(commands, done, session)
 
-    def raising(self, level: int) -> list[Command] | NodeId:
-        """Returns the commands that must precede one of this level in its entry, or the id of a member that cannot
-        apply it."""
-        if self.state.level >= level:
-            return []
-        return self._membership.below(level) or [[RAISE_LEVEL, level]]
+    def _propose_raising(self, level: int, commands: list[Command], done: Done, session: CommitSession | None) -> None:
+        """Proposes the commands behind one that raises the state's level, in the same entry, once every member has
+        announced that it can apply them; refuses them before."""
+        behind = self._membership.below(level)
+        if behind is not None:
+            remark = f"node {behind} has not announced commands of level {level}: upgrade it, or wait until it is up"
+            done(ProposeResult(Outcome.FAIL, [], None, remark))
+            return
+
+        def applied(result: ProposeResult) -> None:
+            done(result._replace(results=result.results[1:]))
+
+        self._proposals.submit_commands([[RAISE_LEVEL, level], *commands], applied, session)
 
     def log_time_ms(self) -> int:
         """Returns the log time now, in milliseconds."""

@@ -23,7 +23,7 @@ from cluster.peer.keyring import KEY_ID_BYTES, KEYS_MAX
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-DIALLER, ACCEPTOR = b"raftmq peer 1 dialler", b"raftmq peer 1 acceptor"
+DIALLER, ACCEPTOR = b"raftmq peer 10 dialler", b"raftmq peer 10 acceptor"
 NONCE, KEYS, LEVEL = 9, 10, 11
 """Places in HELLO."""
 
@@ -45,7 +45,7 @@ def offered(hello: Sequence[Any]) -> list[bytes]:
 
 
 def level(hello: Sequence[Any]) -> int:
-    """The level of commands that the node can apply; 0 of a release that announces none."""
+    """The level of commands that the node can apply; 0 if it announces none."""
     value = hello[LEVEL] if len(hello) > LEVEL else 0
     return value if type(value) is int and 0 <= value < 1 << 31 else 0
 

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 SECRET = "SECRET"
 """File name in the data directory, unless peer.secret_file names another file."""
 MARK = "SECRET_REQUIRED"
-"""File name in the data directory. The text is "raftmq secret required 1", a blank, and the id of the key in hex."""
-MARK_HEAD = b"raftmq secret required 1 "
+"""File name in the data directory. The text is "raftmq secret required 10", a blank, and the id of the key in hex."""
+MARK_HEAD = b"raftmq secret required 10 "
 ALARM = "peer_secret"
 LOOK_EVERY_MS = 500
 RENEW_EVERY_MS = 5000

@@ -32,6 +32,7 @@ from cluster.peer.wire import NODE_KINDS, Kind, WireError, decode_message, encod
 from raftlog.messages import AppendEntries, Message
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, METER
+from statemachine.commands import LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class PeerTransport:
         heartbeats: HeartbeatNet = HeartbeatNet(),  # noqa: B008 - a value
         keyring: Keyring = OPEN,
         entropy: Callable[[int], bytes] = os.urandom,
-        level: int = 0,
+        level: int = LEVEL,
         levels: dict[NodeId, int] | None = None,
     ) -> None:
         """`addresses`: where each peer may listen, by host name or ip; names are resolved at every dial.
@@ -206,14 +207,10 @@ class PeerTransport:
         """The last message of `peer`; None if there was none yet."""
         return self._incarnations.get(peer)
 
-    def level_of(self, peer: NodeId) -> int:
-        """The level of commands that `peer` announced last; 0 if it has announced none."""
-        return self._levels.get(peer, 0)
-
-    def peers_of_level(self, level: int) -> list[NodeId]:
-        """Connected members that have announced this level of commands, ascending."""
+    def connected_members(self) -> list[NodeId]:
+        """Members other than this node that have a connection to it, ascending."""
         peers = [peer for peer in self.roster.peers() if not self.roster.is_guest(peer)]
-        return [peer for peer in peers if self.connected(peer) and self.level_of(peer) >= level]
+        return [peer for peer in peers if self.connected(peer)]
 
     def connected(self, peer: NodeId) -> bool:
         """True if something sent now has a connection to travel on."""
@@ -325,8 +322,6 @@ class PeerTransport:
     def introduction(self, peer: NodeId, channel: str) -> list[Any]:
         """Returns the HELLO's header with what is needed to prove it."""
         hello, keyring = self.hello(peer, channel), self.keyring
-        if not keyring.keys and not self._level:
-            return hello
         nonce = self._entropy(handshake.NONCE_BYTES) if keyring.keys else b""
         return [*handshake.with_keys(hello, nonce, keyring.ids), self._level]
 

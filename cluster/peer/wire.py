@@ -13,6 +13,7 @@ from typing import Any
 
 import msgpack
 
+from raftlog.baseline import BASELINE
 from raftlog.core.plausible import TERM_MAX
 from raftlog.errors import FrameError
 from raftlog.frame import decode_entries
@@ -29,7 +30,7 @@ from raftlog.messages import (
 )
 from raftlog.types import Entry, EntryId, NodeId
 
-VERSION = 1
+VERSION = 10
 FRAME_MAX = 64 << 20
 """Longest acceptable frame, bytes: a batch of appends, or a forwarded request."""
 NODE_ID_MAX = 65535
@@ -87,8 +88,8 @@ class Kind(IntEnum):
     WELCOME = 12
     """[cluster uuid, node id, node uuid, the acceptor's proof]"""
     RELAY = 13
-    """A request for a client of the node addressed (`cluster.broker.groups.relay_frame`). Sent only to nodes that have
-    announced level 2; an unknown kind ends the connection of an older one"""
+    """A request for a client of the node addressed (`cluster.broker.groups.relay_frame`). An unknown kind ends the
+    connection"""
     RELAY_REPLY = 14
     REQUEST_VOTE = 16
     REQUEST_VOTE_REPLY = 17
@@ -121,11 +122,14 @@ def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]
             raise WireError(f"a frame of {stop - start} bytes")
         kind, version, header_len = _BODY.unpack_from(buffer, start)
         if version != VERSION:
-            raise WireError(f"peer protocol {version}, this node speaks {VERSION}")
+            whose = "that of a build before RaftMQ 0.1.0" if version < BASELINE else "that of a newer RaftMQ"
+            raise WireError(f"peer protocol {version}, {whose}; this node speaks {VERSION}")
         end = start + _BODY.size + header_len
         if end > stop:
             raise WireError("the header is longer than its frame")
         header = msgpack.unpackb(buffer[start + _BODY.size : end], raw=False)
+    except WireError:
+        raise
     except (struct.error, ValueError, msgpack.UnpackException) as error:
         raise WireError(f"malformed frame: {error}") from error
     if not isinstance(header, list):

@@ -52,7 +52,6 @@ def retention_of(
         context.raw,
         storage.state,
         proposals,
-        raising=services.raising,
         report_damage=services.report_damage,
         metrics=metrics,
     )
@@ -64,5 +63,4 @@ def retention_of(
         writes_open=services.writes_open,
         carries=lambda gather, ended: carries(gather=gather, ended=ended),
         tier_known=tier_known,
-        raising=services.raising,
     )

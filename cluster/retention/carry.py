@@ -14,23 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.replication.message_batch import BatchMessage
-from cluster.replication.outcome import Outcome, ProposeResult
+from cluster.replication.outcome import Outcome
 from cluster.replication.own_sends import NoClient, submit_copies
 from cluster.retention.pinned import Gather, PinnedRow, Slice
-from statemachine.commands import CARRY_LEVEL, Command
+from statemachine.commands import Command
 
 if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.retention.metrics import RetentionMetrics
     from raftlog.core.raw_node import RawNode
-    from raftlog.types import NodeId
     from statemachine.broker_state import BrokerState
 
 logger = logging.getLogger(__name__)
-
-Raising = Callable[[int], "list[Command] | NodeId"]
-"""Returns the commands that must precede one of this level, or the id of a member that has not announced that it can
-apply it (`cluster.broker.services.Services.raising`)."""
 
 
 class _Round:
@@ -56,7 +51,6 @@ class Carrier:
         state: BrokerState,
         proposals: Proposals,
         *,
-        raising: Raising,
         report_damage: Callable[[int, int], None],
         metrics: RetentionMetrics,
         gather: Callable[[Gather], None],
@@ -67,14 +61,11 @@ class Carrier:
         self._raw = raw
         self._state = state
         self._proposals = proposals
-        self._raising = raising
         self._report_damage = report_damage
         self._metrics = metrics
         self._gather, self._ended = gather, ended
         self._client = NoClient()
         self._round: _Round | None = None
-        self.why_not = ""
-        """Why nothing could be carried when retention last asked; "" if it could."""
 
     @property
     def busy(self) -> bool:
@@ -86,22 +77,10 @@ class Carrier:
         if self.busy:
             return
         self._round = None
-        self.why_not = ""
         if not self._proposals.open:
-            return
-        before = self._raising(CARRY_LEVEL)
-        if not isinstance(before, list):
-            self.why_not = f"node {before} has not announced that it knows messages that are carried forward"
-            return
-        if before:
-            self._proposals.submit_commands(before, self._raised)
             return
         self._round = _Round(end)
         self._next(self._round)
-
-    def _raised(self, result: ProposeResult) -> None:
-        if result.outcome is Outcome.OK:
-            self._ended()
 
     def _next(self, round_: _Round) -> None:
         # On a disk that is full nothing is delivered, so what is due is carried as well.

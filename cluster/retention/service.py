@@ -23,7 +23,7 @@ from cluster.retention.leases import Leases
 from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.pinned import Gather, PinAlarm, Slice
 from cluster.retention.policy import Decision
-from cluster.retention.sweeper import Raising, Remover, Sweeper
+from cluster.retention.sweeper import Remover, Sweeper
 from cluster.retention.tier_policy import TierDecision
 from cluster.retention.views import LeaseView, RetentionView
 from cluster.runtime.context import NodeContext
@@ -67,11 +67,10 @@ class Retention:
         writes_open: Callable[[], bool],
         carries: Callable[[Callable[[Gather], None], Callable[[], None]], Carrier] | None = None,
         tier_known: Callable[[], bool] = lambda: True,
-        raising: Raising | None = None,
     ) -> None:
         """`writes_open`: whether this node leads and takes writes. `carries`: what makes the Carrier,
         without which what waits stays where it is. `tier_known`: whether the store is known to be the one that has what
-        is evicted; nothing is evicted before. `raising`: see Services; without it a TRIM is one entry."""
+        is evicted; nothing is evicted before."""
         directory, state = storage.directory, storage.state
         self.leases = leases
         self._rules = rules = context.config.retention
@@ -79,7 +78,7 @@ class Retention:
         self._checkpointer = storage.checkpointer
         self._clock, self._loop, self._alarms, self._metrics = context.clock, context.loop, context.alarms, metrics
         self._writes_open = writes_open
-        self._sweeper = Sweeper(context, state, self._leads, raising)
+        self._sweeper = Sweeper(context, state, self._leads)
         self._remover = Remover(context, state, self._leads)
         self._pin_alarm = PinAlarm(context.alarms, state, directory.log.segment_size)
         self._wake = context.wake
@@ -442,7 +441,7 @@ class Retention:
             return ""
         if held.dense:
             return "more than half of the log waits: storing it again would take more than it frees"
-        return self._carrier.why_not if self._carrier is not None else ""
+        return ""
 
     def view(self, node: int) -> RetentionView:
         """Shows where the log begins, what holds it there, and which files are left."""

@@ -50,13 +50,15 @@ class FsckReport(NamedTuple):
 
 
 class Fsck:
-    """One run over a data directory that no node runs on. Raises IdentityError if one does, or if it holds none."""
+    """One run over a data directory that no node runs on. Raises IdentityError if one does, if it holds none, or if it
+    has a format that this version does not read."""
 
     def __init__(self, directory: Path, *, deep: bool = False) -> None:
         """`deep`: also compare every message with the row that points to it."""
         self._fs = OsFileSystem()
         self._directory = directory
         self._deep = deep
+        identities.refuse_unknown(self._fs, directory)
         self._overlay = OverlayFileSystem()
         self._group_id = _group_id(self._fs, directory)
         self._facts = StateFacts(False, "", NOTHING_APPLIED)

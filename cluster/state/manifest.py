@@ -23,7 +23,7 @@ from statemachine.broker_state import AppliedMark
 
 FILE = "CHECKPOINT"
 MAGIC = 0x524D5143
-FORMAT = 1
+FORMAT = 10
 _NAME = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{8})")
 
 

@@ -17,7 +17,7 @@ from statemachine.rows.kv import KV, TABLE_SUFFIX
 
 FILE = "TABLES"
 MAGIC = 0x524D5154
-FORMAT = 1
+FORMAT = 10
 
 Crcs = dict[str, tuple[int, int]]
 """Table file -> (size, crc32c)."""

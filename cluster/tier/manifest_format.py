@@ -14,14 +14,14 @@ from typing import TypeVar
 import msgspec
 
 from cluster.tier.object_names import HEAD, LOG, manifest_version
-from cluster.tier.store.errors import BadAnswer
+from cluster.tier.store.errors import BadAnswer, OtherFormat
 from cluster.tier.store.object_store import Data
 from cluster.wire.json_text import MALFORMED
+from raftlog.baseline import is_known, why_unknown
 from raftlog.work import charge
 from statemachine.tier import TierSegment
 
-SCHEMA = 2
-"""The newest that this release reads. It writes 1 as long as there are no pages."""
+SCHEMA = 10
 HEAD_BYTES_MAX = 4096
 
 
@@ -30,8 +30,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     size: int
-    xxh3: str = ""
-    """XXH3 of its content, 128 bits. An earlier build wrote `sha256`; size and CRC-32C are what is compared."""
+    xxh3: str
+    """XXH3 of its content, 128 bits. Size and CRC-32C are what is compared."""
     crc32c: int
 
 
@@ -76,14 +76,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest, lowest first. Where one does not begin at the end of the one before, the log was trimmed before it
     was uploaded."""
     pages: list[Page] = []
-    """Pages of all older segments, lowest first (schema 2)."""
+    """Pages of all older segments, lowest first."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """`manifest/HEAD`."""
 
     schema: int
-    """Schema of the manifest: a release that knows no pages must not take its newest segments for all."""
+    """Schema of the manifest."""
     cluster_id: str
     version: int
     term: int
@@ -112,13 +112,12 @@ def decode(data: Data, kind: type[T]) -> T:
 
 
 def decode_head(data: Data) -> Head:
-    """Reads HEAD. Raises BadAnswer if a newer release wrote it: it may say what would be lost. Raises
+    """Reads HEAD. Raises OtherFormat if this version does not read it: it may say what would be lost. Raises
     msgspec.DecodeError if it is none, or does not name a manifest of its version."""
     schema = decode(data, _Schema).schema
-    if schema > SCHEMA:
-        raise BadAnswer(
-            f"{HEAD} has schema {schema}, this release knows {SCHEMA}: written by a newer RaftMQ", "use that release"
-        )
+    if not is_known(schema, SCHEMA):
+        what, why, fix = why_unknown(HEAD, schema, SCHEMA)
+        raise OtherFormat(f"{what}; {why}", fix)
     head = decode(data, Head)
     if manifest_version(head.key) != head.version:
         raise msgspec.ValidationError(f"{HEAD} names {head.key[:80]!r}, which is no manifest of version {head.version}")

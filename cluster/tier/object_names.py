@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import NamedTuple
 
 from xxhash import xxh3_128
@@ -27,7 +26,7 @@ class PartName(NamedTuple):
     end: int
     """Positions: the part stands for the log's bytes [base, end)."""
     digest: str
-    """The first 16 digits of its XXH3 with 128 bits; in a name that an earlier build gave, of its SHA-256."""
+    """The first 16 digits of its XXH3 with 128 bits."""
     copy: int = 0
     """Above 0: an earlier copy read back wrong, and objects are never replaced."""
 
@@ -37,7 +36,7 @@ class PartName(NamedTuple):
 
     def is_of(self, data: bytes) -> bool:
         """Returns True if this content has this name."""
-        return self.digest in (xxh3_128(data).hexdigest()[:16], sha256(data).hexdigest()[:16])
+        return self.digest == xxh3_128(data).hexdigest()[:16]
 
 
 def parse(name: str) -> PartName | None:

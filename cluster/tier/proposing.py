@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.broker.command_levels import raising
-from cluster.broker.refusal import Refused
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.types import Role
-from statemachine.commands import TIER_LEVEL, TIER_STATE
+from statemachine.commands import TIER_STATE
 from statemachine.tier import SegmentSpan, TierPart, TierState
 
 if TYPE_CHECKING:
@@ -58,14 +56,10 @@ class Steps:
     async def _record(self, steps: list[list[object]], term: int) -> None:
         if not self.leads(term):
             raise DeposedError(f"this node does not lead in term {term} any more")
-        try:
-            run = [*raising(self._services, TIER_LEVEL, "the tier"), *steps]
-        except Refused as refused:
-            raise NotRecordedError(refused.remark) from None
-        result = await self._propose(run)
+        result = await self._propose(steps)
         if result.outcome is not Outcome.OK:
             raise NotRecordedError(result.remark)
-        for refused_step in (step for step in result.results[-len(steps) :] if not step.ok):
+        for refused_step in (step for step in result.results if not step.ok):
             raise NotRecordedError(str(refused_step.value))
 
     async def _propose(self, run: list[list[object]]) -> ProposeResult:

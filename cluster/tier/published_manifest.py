@@ -17,6 +17,7 @@ import msgspec
 
 from cluster.tier.manifest_format import (
     HEAD_BYTES_MAX,
+    SCHEMA,
     Head,
     Manifest,
     Page,
@@ -104,7 +105,7 @@ class ManifestPublisher:
         self, pages: list[Page], segments: list[Segment], version: int, term: int, applied_index: int
     ) -> Manifest:
         return Manifest(
-            schema=2 if pages else 1,
+            schema=SCHEMA,
             cluster_id=self._cluster_id,
             version=version,
             term=term,

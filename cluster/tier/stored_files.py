@@ -23,9 +23,10 @@ import msgspec
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, checksum_of
 from cluster.wire.json_text import MALFORMED
+from raftlog.baseline import is_known, remark
 from raftlog.checksums import crc32c
 
-SCHEMA = 1
+SCHEMA = 10
 PART_BYTES = 16 << 20
 DESCRIPTION_BYTES_MAX = 64 << 20
 
@@ -49,7 +50,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class BadDescriptionError(ValueError):
-    """The object is no description of a set of files, or one of a newer release."""
+    """The object is no description of a set of files, or one of another format."""
 
 
 class _Schema(msgspec.Struct):
@@ -76,10 +77,8 @@ def decode(data: bytes, kind: type[Content]) -> Content:
     """Returns what `encode` was given. Raises BadDescriptionError."""
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
-        if schema > SCHEMA:
-            raise BadDescriptionError(
-                f"it has schema {schema}, this release reads schemas up to {SCHEMA}: written by a newer RaftMQ"
-            )
+        if not is_known(schema, SCHEMA):
+            raise BadDescriptionError(remark("it", schema, SCHEMA))
         envelope = msgspec.json.decode(data, type=_Envelope)
         body = bytes(envelope.content)
         if crc32c(body) != envelope.crc32c:

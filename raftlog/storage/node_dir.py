@@ -127,6 +127,7 @@ def open_node_dir(
         identities.load(fs, path)  # raises the error for an empty directory
     lock: File | None = None
     try:
+        identities.refuse_unknown(fs, path)  # before the lock, which changes the directory
         lock = layout.lock_directory(fs, path)
         identity = identities.load(fs, path)
         identities.check(identity, expected or Expected(), path)

@@ -51,11 +51,9 @@ class QueueLocks(QueueRows[QueueLock]):
         expires_ms: Any,
         queues: Any,
         topics: Topics,
-        *,
-        walks: bool,
     ) -> CommandResult:
         """Grants what nobody else holds; value: the queues that the client holds now, [[topic_id, queue_id], ...].
-        `walks`: all locks of the group that have expired go. Else those that nobody takes go with `expire_slice`."""
+        Locks that have expired and that nobody takes go with `expire_slice`."""
         group, client_id = check_group_name(group), _check_client(client_id)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         expires_ms = checked_int(expires_ms, "expires_ms", now_ms, keys.U64_MAX)
@@ -64,9 +62,6 @@ class QueueLocks(QueueRows[QueueLock]):
             held = self._value(group, queue)
             if topics.has_queue(*queue) and (held is None or held.is_free_for(client_id, now_ms)):
                 granted.append(queue)
-        if walks:
-            expired = [queue for queue, held in self._all(group).items() if held.expires_ms <= now_ms]
-            self._drop(stage, group, set(expired) - set(granted))
         for queue in granted:
             lock = QueueLock(client_id, expires_ms)
             self._put(stage, group, queue, lock, keys.U64.pack(expires_ms) + client_id.encode())

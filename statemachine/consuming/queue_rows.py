@@ -99,20 +99,10 @@ class QueueRows(Generic[Value]):
         """True if there is no row of any group."""
         return not self._published
 
-    def delete_group(self, stage: Stage, group: str) -> None:
-        """Forgets every row of the group: one made again under that name inherits none."""
-        self.forget_group(group)
-        stage.delete_range(self._family, *keys.offsets_range(group))
-
     def forget_group(self, group: str) -> None:
         """The group has no rows from here on. Those that it had are in the store until slices have removed them."""
         change = self._staged[group] = _Change()
         change.forgets = True
-
-    def delete_topic(self, stage: Stage, topic_id: int) -> None:
-        """Forgets every group's rows of the topic."""
-        for group in sorted({*self._published, *self._staged}):
-            self._drop(stage, group, [(topic_id, queue_id) for queue_id in self._current(group, topic_id)])
 
     # -- slices, alone in their batch
 

@@ -183,10 +183,10 @@ class StagedWrites:
             else:
                 self._drop(stage, left)
 
-    def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any, *, bounded: bool) -> CommandResult:
+    def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
         """Commits the write with these attempts, [[number, count], ...]; value: how many messages it brings. A write
         that was committed before, or an earlier one, is refused with the number of the newest: no attempt at it is
-        open. `bounded`: slices discard the others if there are many."""
+        open. Slices discard the others if there are many."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         counts = _checked_winners(winners)
         before = self._committed(stage, name)
@@ -198,7 +198,7 @@ class StagedWrites:
                 return CommandResult(False, INCOMPLETE, wrong)
         for number in counts:
             self._end(stage, number, AttemptState.COMMITTED)
-        if bounded and len(self._open.get(name, ())) > LOSERS_AT_ONCE:
+        if len(self._open.get(name, ())) > LOSERS_AT_ONCE:
             self._removals.begin_write(stage, Losers(name, write, self._next_number(stage)))
         else:
             self._discard_open(stage, name, write)

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from statemachine.payload import ITEM
 
-VERSION = 1
+VERSION = 10
 WRITER = 1
 """The version of the writer, for people: raised when the same log comes to other bytes than before."""
 
@@ -58,7 +58,7 @@ ROW_SIZES = {ITEMS: ITEM.size, QUEUES: QUEUE_FORM.size, KEYS: KEY_FORM.size}
 
 
 class IndexFileError(ValueError):
-    """The bytes are not those of an intact index file: damaged, cut, or of a newer version. The text says which."""
+    """The bytes are not those of an intact index file: damaged, cut, or of another version. The text says which."""
 
 
 class IndexMeta(NamedTuple):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from raftlog.baseline import remark
 from raftlog.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,
@@ -197,7 +198,7 @@ def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
         raise IndexFileError("the end is not that of an index file: it is cut or damaged")
     footer_length, footer_crc, file_length, version = TRAILER_FORM.unpack(covered)
     if version != VERSION:
-        raise IndexFileError(f"format {version} is not {VERSION}: written by a newer RaftMQ?")
+        raise IndexFileError(remark("the index file", version, VERSION))
     if file_length != size:
         raise IndexFileError(f"the file has {size} bytes, by its trailer {file_length}")
     if not META_FORM.size <= footer_length <= min(FOOTER_SIZE_MAX, size - len(HEAD) - TRAILER_SIZE):

@@ -96,7 +96,7 @@ from __future__ import annotations
 
 import struct
 
-FORMAT = 1
+FORMAT = 10
 """Raised when rows change in a way an older version would misread."""
 
 APPLIED_KEY = b"applied"
@@ -160,6 +160,7 @@ _SESSION = struct.Struct(">s16sQ")
 _UNIQUE = struct.Struct(">sIQI")
 _UNIQUE_TIME = struct.Struct(">sQIQI")
 _TIMER = struct.Struct(">sQQ")
+_TIMER_COUNTS = struct.Struct(">5Q")
 _INDEX_BUCKET = struct.Struct(">Qx")
 _INDEX_MERGED = struct.Struct(">QBBQ")
 _INDEX_ENTRY = struct.Struct(">QBQ")
@@ -387,14 +388,13 @@ def timer_due_end(until_ms: int) -> bytes:
 
 
 def pack_timer_counts(counts: tuple[int, ...]) -> bytes:
-    """The row of the five counters. The last is left out if it is 0: nodes of command level 2 know only four."""
-    written = counts if counts[4] else counts[:4]
-    return struct.pack(f">{len(written)}Q", *written)
+    """The row of the five counters."""
+    return _TIMER_COUNTS.pack(*counts)
 
 
 def unpack_timer_counts(row: bytes) -> tuple[int, ...]:
     """The counters of such a row."""
-    return struct.unpack(f">{len(row) // 8}Q", row)
+    return _TIMER_COUNTS.unpack(row)
 
 
 def timer_position_key(position: int) -> bytes:

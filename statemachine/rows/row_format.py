@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raftlog.baseline import refusal
 from statemachine.rows import keys
 from statemachine.rows.kv import KV, META, KVError
 
@@ -11,7 +12,4 @@ def check_format(kv: KV) -> None:
     row = kv.get(META, keys.FORMAT_KEY)
     found = keys.FORMAT if row is None else keys.U32.unpack(row)[0]
     if found != keys.FORMAT:
-        raise KVError(
-            f"the state database has row format {found}, this version reads {keys.FORMAT}: start the node with the "
-            f"version that wrote it"
-        )
+        raise KVError(refusal("the state database", found, keys.FORMAT))

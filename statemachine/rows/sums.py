@@ -22,7 +22,7 @@ from statemachine.rows.digest import counts
 from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.stage import Stage
 
-VERSION = 4
+VERSION = 10
 """Sums of another version count other rows, and are not compared: raised whenever rows change (rolling upgrades)."""
 MARKERS = (EntryType.NOOP, EntryType.DIGEST)
 REMEMBERED = 64

@@ -107,20 +107,16 @@ class LogBuilder:
 
 
 def drawn_log(seed: int, length: int) -> list[Entry]:
-    """A log that uses every entry type and command, drawn by the seed. At some point of most of them commands begin to
-    leave rows to slices."""
+    """A log that uses every entry type and command, drawn by the seed."""
     rng = Random(seed)
     log = LogBuilder(segment_size=rng.choice([2**13, 2**17, 2**26]))
     log.add(EntryType.GENESIS)
-    bounded_from = rng.choice([0, 0, 0, length // 3, length])
     ids: dict[str, int] = {}
     next_id = 1
     sequences: dict[int, int] = {}
     waiting: list[list[int]] = []
     cuts: list[Entry] = []
-    for number in range(length):
-        if number == bounded_from:
-            log.command(["raise_level", commands.BOUNDED_LEVEL])
+    for _ in range(length):
         log.now_ms += rng.choice([0, 0, 1, 50, 1000])
         step = rng.random()
         if step < 0.15 or not ids:

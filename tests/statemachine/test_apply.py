@@ -183,7 +183,7 @@ def test_a_failed_write_freezes_the_state(log: Any) -> None:
 def test_rows_of_a_newer_format_are_refused() -> None:
     kv = MemoryKV()
     batch = Batch()
-    batch.put(META, b"format", b"\0\0\0\2")
+    batch.put(META, b"format", b"\0\0\0\x0b")
     kv.write(batch)
-    with pytest.raises(KVError, match="row format 2"):
+    with pytest.raises(KVError, match="format 11: a newer RaftMQ"):
         BrokerState(kv)

@@ -60,7 +60,7 @@ class Tiered:
         for first, following in [each for each in self.segments() if each[0].position >= end][:count]:
             base, size = first.position, following.position - first.position
             span = [following.position, first.index, following.index - 1, 0, 1]
-            part = [f"log/{base}", size, b"s" * 32, 7]
+            part = [f"log/{base}", size, b"s" * 16, 7]
             for state in TierState:
                 if state <= last:
                     told = (span if state == 1 else None, [part] if state == 2 else None)

@@ -18,7 +18,6 @@ from raftlog.errors import InvariantViolationError
 from raftlog.types import FLAG_ROLL, Entry, EntryType
 from statemachine import payload
 from statemachine.broker_state import BrokerState
-from statemachine.commands import BOUNDED_LEVEL
 from statemachine.index_file.index_check import check_index
 from statemachine.index_file.index_format import IndexFileError, IndexMeta, key_row, pack_keys
 from statemachine.index_file.index_of_log import write_index_of_log
@@ -181,7 +180,7 @@ def test_a_deleted_topic_is_left_out(new_log: Callable[..., Any]) -> None:
 def test_a_topic_whose_rows_are_still_to_go_is_left_out(new_log: Callable[..., Any]) -> None:
     log = new_log(segment_size=2**15)
     feed(log, Random(1), 40, 3)
-    log.command(["raise_level", BOUNDED_LEVEL], ["delete_topic", "t"])
+    log.command(["delete_topic", "t"])
     log.remove(8)
     kv = MemoryKV()
     state = BrokerState(kv)

@@ -52,7 +52,7 @@ def test_round_trip(
     encoded = payload.encode(messages, count, some_runs, some_sessions, unique, effects, keys)
     decoded = payload.decode(encoded)
     assert (decoded.message_count, decoded.messages_len, decoded.effects) == (count, len(body), effects)
-    assert (decoded.keys, encoded[0]) == (keys, 2 if keys else 1)
+    assert (decoded.keys, encoded[0]) == (keys, payload.VERSION)
     assert encoded[payload.HEAD.size : payload.HEAD.size + len(body)] == body
     assert list(decoded.iter_runs()) == some_runs
     assert list(decoded.iter_sessions()) == some_sessions
@@ -70,7 +70,7 @@ def test_frozen_bytes() -> None:
         b"\x90",
     )
     assert encoded.hex(" ", 4) == (
-        "01000000 00000003 00000002 00000038 00000048 00000028 00000000 00000001 00000000 00000000 "
+        "0a000000 00000003 00000002 00000038 00000048 00000028 00000000 00000001 00000000 00000000 "
         "61626300 00000100 00000200 00000000 00000300 00000100 00000000 00000000 00006800 00000300 "
         "c0ffeeff ffffffff fffffe00 00018bcf e5680000 01020304 05060708 090a0b0c 0d0e0f00 00000000 "
         "00000500 00000000 00000600 00000100 00000000 00000000 00000600 00000100 00000200 00000000 "
@@ -80,23 +80,16 @@ def test_frozen_bytes() -> None:
 
 
 def test_frozen_bytes_with_keys() -> None:
-    """Version 2: version 1 and the records of the message index."""
     encoded = payload.encode([b"ab"], 1, [], keys=bytes.fromhex("c0ffee0100000068"))
     assert encoded.hex(" ", 4) == (
-        "0200 00000000 00020000 00010000 00000000 00000000 00000000 00080000 "
+        "0a00 00000000 00020000 00010000 00000000 00000000 00000000 00080000 "
         "00000000 00000000 00006162 c0ffee01 00000068"
     )
 
 
-def test_keys_need_version_2_and_whole_records() -> None:
-    """A node of version 1 refuses keys instead of leaving them out of its rows."""
-    encoded = payload.encode([b"ab"], 1, [], keys=bytes(8))
-    with pytest.raises(PayloadError, match="has no keys"):
-        payload.decode(b"\x01" + encoded[1:])
+def test_keys_are_whole_records() -> None:
     with pytest.raises(PayloadError, match="do not add up"):
         payload.decode(payload.encode([b"ab"], 1, [], keys=bytes(7)))
-    with pytest.raises(PayloadError, match="newer RaftMQ"):
-        payload.decode(b"\x03" + encoded[1:])
 
 
 @given(st.binary(max_size=300))
@@ -132,14 +125,14 @@ def consume(data: bytes) -> None:
 def test_a_run_that_is_cut_is_refused(cut: int) -> None:
     whole = payload.encode([], 1, [Run(1, 0, 0, 1, 0, bytes(32))])[payload.HEAD.size :]
     shorter = whole[:cut]
-    data = payload.HEAD.pack(1, 0, 1, len(shorter), 0, 0, 0, 0) + shorter
+    data = payload.HEAD.pack(payload.VERSION, 0, 1, len(shorter), 0, 0, 0, 0) + shorter
     with pytest.raises(PayloadError, match="cut"):
         list(payload.decode(data).iter_runs())
 
 
 def test_a_newer_version_is_named() -> None:
     data = bytearray(payload.encode([], 0, []))
-    data[0] = payload.VERSION_KEYS + 1
+    data[0] = payload.VERSION + 1
     with pytest.raises(PayloadError, match="newer RaftMQ"):
         payload.decode(bytes(data))
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.baseline import BASELINE
 from raftlog.errors import InvariantViolationError
 from statemachine import commands
 from statemachine.broker_state import BrokerState
-from statemachine.commands import LEVEL
 from statemachine.consuming.queue_locks import QueueLock
 from tests.support.state_kit import FedState
 
@@ -66,10 +66,11 @@ def test_only_the_holder_gives_up(broker: Broker) -> None:
     assert set(broker.state.locks_of_group("g")) == {(1, 0)}
 
 
-def test_expired_locks_of_a_group_go_when_one_is_asked_for(broker: Broker) -> None:
+def test_expired_locks_of_a_group_stay_until_they_are_swept_or_taken(broker: Broker) -> None:
     broker.lock("a", 1, 0, 1)
     broker.lock("b", 1 + TTL_MS, 1)
-    assert broker.state.locks_of_group("g") == {(1, 1): QueueLock("b", 1 + 2 * TTL_MS)}
+    first = QueueLock("a", 1 + TTL_MS)
+    assert broker.state.locks_of_group("g") == {(1, 0): first, (1, 1): QueueLock("b", 1 + 2 * TTL_MS)}
 
 
 @pytest.mark.parametrize("delete", [["delete_topic", "t"], ["delete_group", "g", False], ["delete_group", "g", True]])
@@ -99,7 +100,7 @@ BAD: list[list[Any]] = [
     ["lock_queues", "g", "a", 1, 2, [[1, 0]] * 4097],
     ["unlock_queues", "g", "a", [7]],
     ["unlock_queues", "g", "", None],
-    ["raise_level", 0],
+    ["raise_level", BASELINE - 1],
     ["raise_level", "1"],
 ]
 
@@ -115,12 +116,16 @@ def test_bad_arguments_are_told_and_change_nothing(broker: Broker, command: comm
     assert broker.state.locks_of_group("g") == before
 
 
-def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(broker: Broker) -> None:
-    assert broker.state.level == 0
-    assert broker.run(["raise_level", LEVEL])[0].value == LEVEL
-    assert broker.state.level == BrokerState(broker.kv).level == LEVEL
+def test_the_level_only_rises_and_a_newer_one_is_not_passed_over(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert broker.state.level == BrokerState(broker.kv).level == BASELINE
+    monkeypatch.setattr(commands, "LEVEL", BASELINE + 3)
+    assert broker.run(["raise_level", BASELINE + 2])[0].value == BASELINE + 2
+    assert broker.run(["raise_level", BASELINE + 1])[0].value == BASELINE + 2
+    assert broker.state.level == BrokerState(broker.kv).level == BASELINE + 2
     with pytest.raises(InvariantViolationError, match="newer RaftMQ"):
-        broker.run(["raise_level", LEVEL + 1])
+        broker.run(["raise_level", BASELINE + 4])
 
 
 STEPS = st.lists(

@@ -1,5 +1,5 @@
-"""Rows that commands remove from level 7 on go slice by slice: nobody sees them from the first entry on, no entry is
-long, and in the end the same rows are left as if they had gone at once."""
+"""Rows that commands remove go slice by slice: nobody sees them from the first entry on, no entry is
+long, and in the end the same rows are left as if one slice had taken them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine import payload
 from statemachine.broker_state import BrokerState
-from statemachine.commands import BOUNDED_LEVEL
 from statemachine.delivery.staged_writes import LOSERS_AT_ONCE, STAGED_DUE, AttemptState
 from statemachine.rows import keys, sums
 from statemachine.rows.kv import CQ, DEDUP, FAMILIES, LOCKS, META, OFFSETS, RESETS, TIMER, Batch, Op
@@ -41,12 +40,11 @@ class Recording(MemoryKV):
 
 
 class Broker:
-    """A state of that level, and the log that feeds it."""
+    """A state, and the log that feeds it."""
 
-    def __init__(self, log: Any, level: int = BOUNDED_LEVEL) -> None:
+    def __init__(self, log: Any) -> None:
         self.log, self.kv = log, Recording()
         self.state = BrokerState(self.kv)
-        self.run(["raise_level", level])
 
     def run(self, *run: list[Any]) -> Any:
         return self.state.apply([self.log.command(*run)]).results[0]
@@ -58,6 +56,11 @@ class Broker:
         self.apply(self.log.remove(rows))
         assert len(self.kv.ops) <= BATCH_MAX
         assert self.state.sums.totals == sums.count(self.kv)
+
+    def finish_at_once(self) -> None:
+        """Removes all in one slice."""
+        self.apply(self.log.remove(1 << 30))
+        assert not self.state.removing
 
     def finish(self) -> int:
         """Returns the number of slices that it took until nothing was left to remove."""
@@ -100,14 +103,14 @@ def fill(broker: Broker) -> None:
         broker.apply(broker.log.messages(*runs, unique=unique))
 
 
-def test_a_deleted_topic_goes_in_slices_and_leaves_what_a_whole_deletion_leaves(new_log: Callable[[], Any]) -> None:
-    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+def test_a_deleted_topic_goes_in_slices_and_leaves_what_one_slice_leaves(new_log: Callable[[], Any]) -> None:
+    whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         fill(broker)
         assert broker.run(["delete_topic", "t"])[0].value.name == "t"
-    assert whole.state.removing == 0
-    assert len(whole.rows(CQ)[CQ]) < len(sliced.rows(CQ)[CQ])
     assert len(sliced.kv.ops) < 8, "the first entry removes no row of the topic but its own"
+    whole.finish_at_once()
+    assert len(whole.rows(CQ)[CQ]) < len(sliced.rows(CQ)[CQ])
     assert sliced.finish() > 10
     assert sliced.rows() == whole.rows()
     assert not sliced.meta(b"removal")
@@ -169,13 +172,14 @@ def test_what_is_remembered_of_a_deleted_topics_queues_is_forgotten(broker: Brok
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_deleted_group_goes_in_slices(new_log: Callable[[], Any], clean: bool) -> None:
-    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         fill(broker)
         assert broker.run(["delete_group", "h", clean])[0].ok
+    assert len(sliced.kv.ops) < 8
+    whole.finish_at_once()
     assert sliced.state.locks_of_group("h") == sliced.state.resets_of_group("h") == {}
     assert sliced.state.offsets_of_group("h") == whole.state.offsets_of_group("h")
-    assert len(sliced.kv.ops) < 8
     assert sliced.finish() >= 2
     assert sliced.rows() == whole.rows()
 
@@ -263,7 +267,7 @@ def test_a_removal_takes_queues_from_under_a_sweep_that_stands_in_one(broker: Br
 
 
 def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -> None:
-    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         fill(broker)
         sessions = [broker.log.session(producer, 0, [1, 2]) for producer in range(40)]
@@ -271,6 +275,7 @@ def test_sessions_and_unique_rows_expire_in_slices(new_log: Callable[[], Any]) -
         broker.log.now_ms += 1000
         broker.apply(broker.log.messages(sessions=(broker.log.session(7, 0, [9]),)))
         broker.run(["expire", broker.log.now_ms])
+    whole.finish_at_once()
     kept = sliced.rows(OFFSETS, RESETS, CQ)
     assert sliced.finish() > 10
     assert sliced.rows(DEDUP) == whole.rows(DEDUP)
@@ -370,23 +375,24 @@ def open_ones(broker: Broker) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [LOSERS_AT_ONCE + 2, 100])
-def test_attempts_that_lose_go_in_slices_and_leave_what_a_whole_commit_leaves(
+def test_attempts_that_lose_go_in_slices_and_leave_what_one_slice_leaves(
     new_log: Callable[[], Any], count: int
 ) -> None:
-    whole, sliced = Broker(new_log(), level=BOUNDED_LEVEL - 1), Broker(new_log())
+    whole, sliced = Broker(new_log()), Broker(new_log())
     for broker in (whole, sliced):
         broker.run(["create_topic", {"name": "t"}, True])
         lost, winner, *rest = open_attempts(broker, count)
         open_attempts(broker, 3, write=2)
         open_attempts(broker, 3, name="other")
         assert commit(broker, winner).value == 1
+        assert len(broker.kv.ops) < 8
         assert not {lost, winner, *rest} & set(open_ones(broker))
         assert len(open_ones(broker)) == 6
         assert commit(broker, lost).code == "committed"
         before = broker.rows()
         broker.apply(broker.log.messages(broker.log.scheduled(1, 0, 1, STAGED_DUE + lost)))
         assert broker.rows() == before, "nothing more is staged for a loser"
-    assert len(sliced.kv.ops) < 8
+    whole.finish_at_once()
     assert [one.number for one in whole.state.writes.attempts()] == [
         one.number for one in sliced.state.writes.attempts()
     ]

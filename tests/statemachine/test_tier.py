@@ -21,7 +21,7 @@ from statemachine.tier import SegmentSpan, TierPart, TierState
 from tests.support.state_kit import FedState, applied_in_groups
 
 UPLOADING, UPLOADED, VERIFIED, DELETING, DELETED = TierState
-SHA = b"s" * 32
+DIGEST = b"s" * 16
 
 
 def span(number: int, size: int = 100) -> list[int]:
@@ -30,7 +30,7 @@ def span(number: int, size: int = 100) -> list[int]:
 
 
 def parts(number: int, size: int = 100) -> list[list[Any]]:
-    return [[f"log/{number}", size, SHA, 7], [f"index/{number}", 33, SHA, 8]]
+    return [[f"log/{number}", size, DIGEST, 7], [f"index/{number}", 33, DIGEST, 8]]
 
 
 class Tier(FedState):
@@ -168,16 +168,16 @@ WRONG_SPANS = [
 WRONG_PARTS = [
     None,
     [],
-    [["log/0", 99, SHA, 0]],
-    [["index/0", 100, SHA, 0]],
+    [["log/0", 99, DIGEST, 0]],
+    [["index/0", 100, DIGEST, 0]],
     [["log/0", 100, b"short", 0]],
-    [["log/0", 100, SHA]],
-    [["", 100, SHA, 0]],
-    [["log/" + "x" * 200, 100, SHA, 0]],
-    [["log/0", 100, SHA, 2**32]],
-    [["log/0", 50, SHA, 0], ["log/0", 50, SHA, 0]],
-    [["log/0", 0, SHA, 0], ["log/1", 100, SHA, 0]],
-    [[f"log/{n}", 1, SHA, 0] for n in range(100)],
+    [["log/0", 100, DIGEST]],
+    [["", 100, DIGEST, 0]],
+    [["log/" + "x" * 200, 100, DIGEST, 0]],
+    [["log/0", 100, DIGEST, 2**32]],
+    [["log/0", 50, DIGEST, 0], ["log/0", 50, DIGEST, 0]],
+    [["log/0", 0, DIGEST, 0], ["log/1", 100, DIGEST, 0]],
+    [[f"log/{n}", 1, DIGEST, 0] for n in range(100)],
 ]
 
 
@@ -206,7 +206,7 @@ def test_other_arguments_are_refused(held: Tier, state: Any, term: Any, base: An
     named=st.dictionaries(st.text(min_size=1, max_size=20), st.integers(1, 2**64 - 1), max_size=4),
 )
 def test_a_row_says_what_was_written(base: int, state: TierState, numbers: list[int], named: dict[str, int]) -> None:
-    parts = tuple(TierPart(name, size, SHA, size % 2**32) for name, size in named.items())
+    parts = tuple(TierPart(name, size, DIGEST, size % 2**32) for name, size in named.items())
     row = tier.TierSegment(base, state, SegmentSpan(*numbers), 3, parts)
     assert tier.decode(base, tier.encode(row)) == row
 

@@ -12,8 +12,6 @@ from cluster.admin.body import number_of
 from cluster.admin.call import Call, ReadView, decided
 from cluster.admin.errors import ApiError
 from cluster.admin.port import AdminPort
-from cluster.broker.command_levels import raising
-from cluster.broker.refusal import Refused
 from cluster.config.cluster_keys import CLUSTER_KEYS, FIELDS, USUAL, Value, changed, cluster_values
 from cluster.config.config import Config, ConfigError
 from cluster.config.ranges import dangers
@@ -22,7 +20,7 @@ from cluster.config.source import toml_value
 from cluster.replication.acks.ack_levels import Ack, default_level
 from cluster.runtime.request_limits import Unsigned63
 from raftlog.types import EntryId
-from statemachine.commands import SET_CONFIG, SETTINGS_LEVEL
+from statemachine.commands import SET_CONFIG, Command
 from statemachine.settings import TEXT_LENGTH_MAX, Change, Settings
 
 if TYPE_CHECKING:
@@ -184,12 +182,8 @@ async def change_config(call: Call) -> ConfigChanged:
     changes = _changes(settings, values)
     if wanted.dry_run or not changes:
         return _changed(port, wanted.dry_run, settings.version, None, changes, warnings)
-    try:
-        run = list(raising(port.services, SETTINGS_LEVEL, "the configuration of the cluster"))
-    except Refused as refused:
-        raise ApiError("refused", f"{refused.remark}: nothing was changed", "raftmq node list") from None
     author, now_ms = wanted.author or "unknown", port.services.log_time_ms()
-    run.append([SET_CONFIG, settings.version, now_ms, author, wanted.reason, values])
+    run: list[Command] = [[SET_CONFIG, settings.version, now_ms, author, wanted.reason, values]]
     entry, results = await decided(lambda done: port.services.propose(run, done))
     if not results[-1].ok:
         code = "refused" if results[-1].code == "conflict" else "bad_command"

@@ -11,7 +11,6 @@ from cluster.admin.body import flag_of
 from cluster.admin.call import DRY_RUN, Answer, Call, ChangeView, applied, decided, told
 from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.item_page import neighbour
-from cluster.broker.command_levels import propose_bounded
 from cluster.broker.groups.group_lag import lag_steps
 from cluster.broker.groups.offset_resets import OffsetResets, QueueOffset, ResetTo, ResetWish
 from cluster.broker.refusal import Reason, Refused
@@ -105,7 +104,7 @@ async def delete_group(call: Call) -> GroupChanged:
     held = await _view(call, group, "deleted", call.port.state.applied, dry_run=dry_run)
     if dry_run:
         return held
-    entry, _ = await applied(partial(propose_bounded, call.port.services, [DELETE_GROUP, group.name, True]))
+    entry, _ = await applied(partial(call.port.services.propose, [[DELETE_GROUP, group.name, True]]))
     call.note_change(f"group {group.name}", f"the group was deleted with its {held.offsets} offsets")
     return msgspec.structs.replace(held, term=entry.term, index=entry.index)
 

@@ -15,8 +15,6 @@ from cluster.admin.body import flag_of
 from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true, decided
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
-from cluster.broker.command_levels import raising
-from cluster.broker.refusal import Refused
 from cluster.config.config import PeerNode, split_address
 from cluster.errors import LocalError
 from cluster.members.addresses import MemberAddresses
@@ -38,7 +36,7 @@ from cluster.members.views import (
 )
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
-from statemachine.commands import SET_MAINTENANCE, SETTINGS_LEVEL
+from statemachine.commands import SET_MAINTENANCE
 from statemachine.settings import TEXT_LENGTH_MAX
 
 POLL_S = 0.01
@@ -415,13 +413,9 @@ async def maintain_member(call: Call) -> MaintenanceView:
         raise ApiError("refused", f"{'; '.join(answer.reasons)}: nothing was changed", answer.do_now)
     if wanted.dry_run:
         return _view(call, node, dry_run=True)
-    try:
-        run = list(raising(port.services, SETTINGS_LEVEL, "maintenance"))
-    except Refused as refused:
-        raise ApiError("refused", f"{refused.remark}: nothing was changed", "raftmq node list") from None
     reason = wanted.reason if wanted.maintenance else None
-    run.append([SET_MAINTENANCE, int(node), port.services.log_time_ms(), wanted.author or "unknown", reason])
-    _, results = await decided(lambda done: port.services.propose(run, done))
+    command = [SET_MAINTENANCE, int(node), port.services.log_time_ms(), wanted.author or "unknown", reason]
+    _, results = await decided(lambda done: port.services.propose([command], done))
     if not results[-1].ok:
         raise ApiError("bad_command", f"{results[-1].value}: nothing was changed", "correct the request")
     if wanted.maintenance and node == port.config.node.id:

@@ -40,10 +40,6 @@ SILENCE_MS = 1_000
 """Milliseconds that a peer may take to say whether it has the client."""
 IN_HAND_MAX = 1_000
 """Requests that this node has asked, and those that it has in hand for others: each at most so many."""
-RELAY_LEVEL = 2
-"""The level of commands (`statemachine.commands.LEVEL`) of the first release that knows RELAY. A frame of an unknown
-kind would cost an older node's connection."""
-
 KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
@@ -57,8 +53,8 @@ class Transport(Protocol):
     def send_frame(self, peer: NodeId, kind: Kind, header: list[Any], payload: bytes) -> bool:
         """False if the peer cannot be reached now."""
 
-    def peers_of_level(self, level: int) -> list[NodeId]:
-        """Connected members that have announced this level, ascending."""
+    def connected_members(self) -> list[NodeId]:
+        """Members that have a connection to this node, ascending."""
 
     def request_ids(self) -> Iterator[int]:
         """Yields numbers for requests (`PeerTransport.request_ids`)."""
@@ -140,7 +136,7 @@ class ClientRelay:
             return
         relay_id = next(self._ids)
         relayed = Relayed(relay_id, role, group, client_id, timeout_ms, request)
-        peers = self._transport.peers_of_level(RELAY_LEVEL)[::-1]
+        peers = self._transport.connected_members()[::-1]
         asked = self._asked[relay_id] = _Asked(relayed, peers, done)
         asked.stop_deadline = self._services.call_later(timeout_ms, lambda: self._too_late(asked))
         self._ask_next(asked)

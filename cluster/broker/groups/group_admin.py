@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.broker.command_levels import propose_bounded
 from cluster.broker.evicted.evicted_pulls import first_offset
 from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused
@@ -51,7 +50,7 @@ class Groups:
 
     def delete(self, name: str, done: Done, *, clean_offsets: bool) -> None:
         """Deletes a group, and its offsets if `clean_offsets`."""
-        propose_bounded(self._services, [DELETE_GROUP, name, clean_offsets], done)
+        self._services.propose([[DELETE_GROUP, name, clean_offsets]], done)
 
     def progress(self, group: str, topic: str = "") -> Iterator[Progress]:
         """Each queue of the topics that the group subscribes to or has committed in, or of the one that is named.

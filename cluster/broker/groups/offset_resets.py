@@ -12,14 +12,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.command_levels import parts, propose_in_parts, raising
 from cluster.broker.evicted.evicted_bounds import EvictedBounds, offset_by_time
 from cluster.broker.evicted.evicted_pulls import first_offset
+from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.names import check_group_name, group_named, topic_named
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.outcome import Outcome, ProposeResult
 from raftlog.work import ITEM_UNITS, charge
-from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, RESETS_LEVEL, Command
+from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_OFFSETS, Command
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -119,7 +119,6 @@ class OffsetResets:
     def _propose(self, wish: ResetWish, done: ResetDone) -> None:
         services = self._services
         topic = self._checked(wish)
-        before = raising(services, RESETS_LEVEL, "resets")
 
         def propose(found: list[QueueOffset] | Refused) -> None:
             if isinstance(found, Refused):
@@ -132,7 +131,7 @@ class OffsetResets:
             rows = ([topic.id, queue_id, offset] for queue_id, offset in found)
             now_ms = services.log_time_ms()
             runs: Iterator[list[Command]] = ([[RESET_OFFSETS, wish.group, now_ms, part]] for part in parts(rows))
-            propose_in_parts(services, chain([[*before, *next(runs)]], runs), applied)
+            propose_in_parts(services, runs, applied)
 
         self._find(wish, topic, propose)
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 
-from cluster.broker.command_levels import parts, propose_in_parts, raising
 from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS, Members
+from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.environment import LOCK_TTL_MS
-from statemachine.commands import LOCK_QUEUES, LOCKS_LEVEL, UNLOCK_QUEUES
+from statemachine.commands import LOCK_QUEUES, UNLOCK_QUEUES
 from statemachine.consuming.queue_locks import QUEUES_MAX, QueueLock
 from statemachine.consuming.queue_rows import Queue
 
@@ -123,20 +123,18 @@ class QueueLocks:
         if not asked:
             done(fresh)
             return
-        node = self._node
-        run = list(raising(node, LOCKS_LEVEL, "queue locks"))
-        run.append([LOCK_QUEUES, group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]])
+        command = [LOCK_QUEUES, group, client_id, now_ms, expires_ms, [list(queue) for queue in asked]]
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
                 # Undecided: the client asks again, and what it may have been granted is its own.
                 done(not_written(result.outcome, result.remark, unknown="no leader took it"))
                 return
-            answer = result.results[-1]
+            answer = result.results[0]
             granted = {(row[0], row[1]) for row in answer.value} if answer.ok else set()
             done(frozenset(granted | fresh))
 
-        node.propose(run, applied)
+        self._node.propose([command], applied)
 
     def unlock(
         self, group: str, client_id: str, queues: Iterable[Queue] | None, done: Callable[[ProposeResult], None]

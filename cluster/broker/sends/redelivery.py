@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.broker.command_levels import raising
 from cluster.broker.copies import SYS_FLAGS_OF_A_COPY
 from cluster.broker.delays import DELAY, REAL_QID, REAL_TOPIC, Delayed, Delays, addressed, without
 from cluster.broker.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
@@ -25,7 +24,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.own_sends import submit_own
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from raftlog.errors import StorageError
-from statemachine.commands import CREATE_TOPIC, PUT_GROUP, TIMERS_LEVEL, Command
+from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.payload import RowKind
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ class SendBacks:
         dead = is_dead(wanted, group, stored.message)
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
         slot = self._proposals.slot(topic)
-        if slot is None or (not dead and services.state.level < TIMERS_LEVEL):
-            self._prepare(report, topic, 1 if dead else group.retry_queue_nums, dead, tries)
+        if slot is None:
+            self._prepare(report, topic, 1 if dead else group.retry_queue_nums, tries)
             return
         if not slot.perm & PERM_WRITE:
             raise Refused(Reason.NO_PERMISSION, f"topic {topic} does not accept writes (perm {slot.perm})")
@@ -190,14 +189,11 @@ class SendBacks:
 
         self._proposals.submit_commands([[PUT_GROUP, {"name": name}, True]], made)
 
-    def _prepare(self, report: _Report, topic: str, queues: int, dead: bool, tries: int) -> None:
-        """Makes the group's topic and raises the level of commands, or waits for a change of the topic; then looks at
-        the report anew."""
+    def _prepare(self, report: _Report, topic: str, queues: int, tries: int) -> None:
+        """Makes the group's topic, or waits for a change of it; then looks at the report anew."""
         if not tries:
             raise Refused(Reason.UNAVAILABLE, f"topic {topic} is being changed; nothing was stored")
         run: list[Command] = []
-        if not dead:
-            run += raising(self._services, TIMERS_LEVEL, "delays", "; nothing was stored")
         if self._proposals.slot(topic) is None and not self._proposals.changing(topic):
             fields = {
                 "name": topic,

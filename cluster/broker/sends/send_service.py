@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cluster.broker.command_levels import raising
 from cluster.broker.delays import Delays, addressed, half_of, is_half, without
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Reason, Refused, over_limit
@@ -24,7 +23,7 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX
 from raftlog.crc import crc32
-from statemachine.commands import CREATE_TOPIC, NAME, TIMERS_LEVEL
+from statemachine.commands import CREATE_TOPIC, NAME
 from statemachine.dedup import SessionUnreadError
 from statemachine.payload import RowKind
 
@@ -122,9 +121,6 @@ class Sends(Generic[_Origin]):
         schedule, kind = None, normal_kind(topic) if topic[0] == "%" else 0
         if ("DELAY" in asked or "TIMER_D" in asked or "TRAN_MSG" in asked) and not wish.is_batch:
             asked, schedule, kind = self._waiting_kind(asked, topic, queue_id, kind)
-            if schedule is not None and self._state.level < TIMERS_LEVEL:
-                self._wait_for_level(origin, TIMERS_LEVEL)
-                return
         self._submit(origin, wish, oneway, slot, queue_id, asked, kind, schedule)
 
     def _submit(
@@ -338,22 +334,6 @@ class Sends(Generic[_Origin]):
             return asked, None, kind
         addressed_to = addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)
         return addressed_to.decode(), delayed.schedule, RowKind.SCHEDULED
-
-    def _wait_for_level(self, origin: _Origin, level: int) -> None:
-        """Raises the level of commands; the send is routed again when that is applied. Raises Refused if a member has
-        not announced that it knows the level."""
-        before = raising(self._services, level, "such messages", "; nothing was stored")
-        release = self._hold(origin)
-
-        def raised(result: ProposeResult) -> None:
-            if not release():
-                return
-            if result.outcome is Outcome.OK:
-                self._route(origin)
-            else:
-                self._refuse(origin, Refused(Reason.UNAVAILABLE, f"nothing was stored: {result.remark}"))
-
-        self._proposals.submit_commands(before, raised)
 
     # --- topics that do not exist ------------------------------------------------------------------------------------
 

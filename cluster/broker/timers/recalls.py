@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.broker.command_levels import raising
 from cluster.broker.delays import REAL_TOPIC, TIMER_TOPIC
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
@@ -21,7 +20,7 @@ from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.wire.message_format import MessageFormatError, decode_message
 from raftlog.errors import OutOfRangeError, StorageError
-from statemachine.commands import RECALL_LEVEL, RECALL_TIMER
+from statemachine.commands import RECALL_TIMER
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
@@ -80,12 +79,11 @@ class Recalls:
         row, item = found
         if row.due_ms != handle.due_ms or self._unique_key(item) != handle.unique_key:
             raise Refused(Reason.ILLEGAL, "recall failed, another message is stored where the handle says")
-        before = raising(services, RECALL_LEVEL, "recalls", "; nothing was done")
         release = self._timers.hold(row.name)
         if release is None:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is being delivered")
         command = [RECALL_TIMER, row.due_ms, row.position, handle.position]
-        services.propose([*before, command], partial(self._proposed, handle.position, release, done))
+        services.propose([command], partial(self._proposed, handle.position, release, done))
 
     def _waited(self, topic: str, handle: RecallHandle) -> bool:
         """Returns True if the log holds, at the handle's position, a message that was to wait for that time."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from cluster.broker.command_levels import raising
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import Reason, Refused, not_written, over_limit
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS
@@ -19,7 +18,7 @@ from cluster.replication.acks.ack_levels import Ack
 from cluster.replication.message_batch import Send
 from cluster.replication.message_head import Schedule, topic_field
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT, STAGED_LEVEL, Command
+from statemachine.commands import COMMIT_WRITE, DISCARD_ATTEMPTS, OPEN_ATTEMPT
 from statemachine.delivery.staged_writes import COMMITTED, FULL, Attempt, AttemptState
 from statemachine.payload import RowKind
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 STAGED_TOPIC = "RAFTMQ_SYS_STAGED"
 """The topic that a staged message names, with queue 0, until it is copied."""
 _FIELD = topic_field(STAGED_TOPIC)
-_WHAT = "staged writes"
 _PRODUCER = b"raftmq-w"
 DISCARDED_MAX = 1_024
 """Attempts that one command discards."""
@@ -95,7 +93,7 @@ class StagedWriteRequests:
             else:
                 done(Refused(Reason.INVALID, str(answer.value)))
 
-        self._propose([OPEN_ATTEMPT, name, write, self._services.log_time_ms()], opened, done)
+        self._services.propose([[OPEN_ATTEMPT, name, write, self._services.log_time_ms()]], opened)
 
     def stage(self, path: SendPath, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
         """Stores messages of an attempt; `done` is told why not, or None. Raises Refused."""
@@ -170,7 +168,7 @@ class StagedWriteRequests:
                 done(Refused(Reason.ILLEGAL, f"write {write} of {name!r} is not committed: {answer.value}"))
 
         rows = [list(winner) for winner in winners]
-        self._propose([COMMIT_WRITE, name, write, self._services.log_time_ms(), rows], decided, done)
+        self._services.propose([[COMMIT_WRITE, name, write, self._services.log_time_ms(), rows]], decided)
 
     def abort(self, name: str, write: int, done: Callable[[int | Refused], None]) -> None:
         """Discards what is open for the write: how many attempts."""
@@ -201,19 +199,9 @@ class StagedWriteRequests:
             found, after = self._services.state.writes.open_of(name, write, after, DISCARDED_MAX)
             if found:
                 waiting += 1
-                self._propose([DISCARD_ATTEMPTS, [attempt.number for attempt in found]], discarded, ended)
+                self._services.propose([[DISCARD_ATTEMPTS, [attempt.number for attempt in found]]], discarded)
             yield
         ended(0)
-
-    def _propose(
-        self, command: Command, applied: Callable[[ProposeResult], None], refuse: Callable[[Refused], None]
-    ) -> None:
-        try:
-            run = list(raising(self._services, STAGED_LEVEL, _WHAT))
-        except Refused as refused:
-            refuse(refused)
-            return
-        self._services.propose([*run, command], applied)
 
     def _open_attempt(self, number: int) -> Attempt:
         attempt = self._services.state.writes.get(number)

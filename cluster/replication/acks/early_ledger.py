@@ -24,7 +24,7 @@ from raftlog.types import EntryId
 logger = logging.getLogger(__name__)
 
 NAME = "EARLY"
-FORMAT = 1
+FORMAT = 10
 MAGIC = 0x524D5145
 RECORDS_MAX = 128
 _REST = struct.Struct(">HHIQQ")

@@ -70,5 +70,12 @@ class BadAnswer(StoreError):
     outcome_unknown = True
 
 
+class OtherFormat(BadAnswer):
+    """The object is of a format that this version does not read: newer, or of a build before 0.1.0."""
+
+    retryable = False
+    outcome_unknown = False
+
+
 class Unsupported(StoreError):
     """The store, or this installation, cannot do it."""

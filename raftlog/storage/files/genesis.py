@@ -10,13 +10,14 @@ from uuid import UUID
 
 import msgpack
 
+from raftlog.baseline import is_known, remark
 from raftlog.errors import FrameError
 from raftlog.frame import FRAME_LENGTH_MAX, genesis_entry
 from raftlog.types import Entry, EntryType, NodeId, Voter
 
 __all__ = ["FORMAT", "SEGMENT_SIZE_MAX", "SEGMENT_SIZE_MIN", "Genesis", "Voter", "decode", "encode"]
 
-FORMAT = 1
+FORMAT = 10
 SEGMENT_SIZE_MIN = 4096
 SEGMENT_SIZE_MAX = 2 * 1024**3
 
@@ -63,8 +64,8 @@ def decode(entry: Entry) -> Genesis:
         raise FrameError(f"entry {entry.index} of type {entry.type} is not GENESIS")
     try:
         fields = msgpack.unpackb(entry.payload)
-        if fields["format"] > FORMAT:
-            raise FrameError(f"GENESIS has format {fields['format']}, this RaftMQ reads {FORMAT}: use a newer RaftMQ")
+        if not is_known(fields["format"], FORMAT):
+            raise FrameError(remark("GENESIS", fields["format"], FORMAT))
         return Genesis(
             UUID(bytes=fields["cluster_uuid"]),
             int(fields["group_id"]),

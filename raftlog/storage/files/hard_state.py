@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError, InvariantViolationError, OutOfSpaceError, StorageError, out_of_space
 from raftlog.storage.files.fs import File, FileSystem, storage_error, write_file
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
 from raftlog.types import NOBODY, HardState, NodeId
 
 MAGIC = 0x524D5148
-FORMAT = 1
+FORMAT = 10
 SLOT_OFFSETS = (0, 4096)
 SLOT_SIZE = 64
 _REST = struct.Struct(">HHIQQQQ16x")
@@ -46,7 +46,7 @@ def decode_slot(data: bytes, group_id: int) -> _Slot | None:
     fmt, _, group, version, term, vote, commit_index = _REST.unpack_from(data, HEAD_SIZE)
     if group != group_id:
         return None
-    refuse_newer("hard state", fmt, FORMAT)
+    refuse_unknown("hard state", fmt, FORMAT)
     return _Slot(version, HardState(term, NodeId(vote), commit_index))
 
 

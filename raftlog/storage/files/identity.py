@@ -2,10 +2,9 @@
 
      0 magic u32 "RMQI" | 4 crc u32 of bytes 8..end of file | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 node_id u64 | 24 created_ms u64 | 32 cluster_uuid 16 | 48 node_uuid 16
-    format 2 goes on: 64 ancestor count u32 | 68 reserved u32 | 72 per ancestor: cluster_uuid 16, last_index u64
+    64 ancestor count u32 | 68 reserved u32 | 72 per ancestor: cluster_uuid 16, last_index u64
 
 The voter set stores the node uuid: a node that lost its directory is another node, and must not vote as the old one.
-A cluster without ancestors is written as format 1, so that a release which knows only that one still opens it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from raftlog.baseline import is_known, refusal
 from raftlog.errors import IdentityError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, read_file, write_file
@@ -22,7 +22,7 @@ from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import NodeId
 
 MAGIC = 0x524D5149
-FORMAT = 2
+FORMAT = 10
 _REST = struct.Struct(">HHIQQ16s16s")
 _COUNT = struct.Struct(">II")
 _ANCESTOR = struct.Struct(">16sQ")
@@ -60,7 +60,7 @@ class Expected(NamedTuple):
 def encode(identity: Identity) -> bytes:
     """The file's bytes."""
     rest = _REST.pack(
-        2 if identity.origin else 1,
+        FORMAT,
         0,
         identity.group_id,
         identity.node_id,
@@ -68,30 +68,24 @@ def encode(identity: Identity) -> bytes:
         identity.cluster_uuid.bytes,
         identity.node_uuid.bytes,
     )
-    if identity.origin:
-        rest += _COUNT.pack(len(identity.origin), 0)
-        rest += b"".join(_ANCESTOR.pack(each.cluster_uuid.bytes, each.last_index) for each in identity.origin)
+    rest += _COUNT.pack(len(identity.origin), 0)
+    rest += b"".join(_ANCESTOR.pack(each.cluster_uuid.bytes, each.last_index) for each in identity.origin)
     return seal(MAGIC, rest)
 
 
 def decode(data: bytes, path: Path) -> Identity:
-    """Reads the file's bytes. Raises IdentityError if damaged or of a newer format."""
+    """Reads the file's bytes. Raises IdentityError if damaged or of another format."""
     if len(data) < _SIZE or not is_intact(MAGIC, data):
         raise _damaged(path)
     fmt, _, group_id, node_id, created_ms, cluster_uuid, node_uuid = _REST.unpack_from(data, HEAD_SIZE)
-    if fmt > FORMAT:
-        raise IdentityError(
-            f"{path.parent} was written by a newer RaftMQ (format {fmt}).\n"
-            f"This version reads formats up to {FORMAT} and would misread the data.\n"
-            "Start the newer version: pip install --upgrade raftmq"
-        )
-    origin = _decode_origin(data[_SIZE:], path) if fmt >= 2 else ()
+    _check_format(fmt, path.parent)
+    origin = _decode_origin(data[_SIZE:], path)
     return Identity(UUID(bytes=cluster_uuid), group_id, NodeId(node_id), UUID(bytes=node_uuid), created_ms, origin)
 
 
 def _decode_origin(data: bytes, path: Path) -> tuple[Ancestor, ...]:
-    count, _ = _COUNT.unpack_from(data) if len(data) >= _COUNT.size else (0, 0)
-    if not count or len(data) != _COUNT.size + count * _ANCESTOR.size:
+    count, _ = _COUNT.unpack_from(data) if len(data) >= _COUNT.size else (-1, 0)
+    if len(data) != _COUNT.size + count * _ANCESTOR.size:
         raise _damaged(path)
     rows = _ANCESTOR.iter_unpack(data[_COUNT.size :])
     return tuple(Ancestor(UUID(bytes=cluster_uuid), last_index) for cluster_uuid, last_index in rows)
@@ -110,8 +104,21 @@ def save(fs: FileSystem, directory: Path, identity: Identity) -> None:
     write_file(fs, directory / layout.IDENTITY, encode(identity))
 
 
+def refuse_unknown(fs: FileSystem, directory: Path) -> None:
+    """Raises IdentityError if the directory is of a format that this version does not read. Changes nothing."""
+    path = directory / layout.IDENTITY
+    data = read_file(fs, path) if fs.exists(path) else b""
+    if len(data) >= _SIZE and is_intact(MAGIC, data):
+        _check_format(int.from_bytes(data[HEAD_SIZE : HEAD_SIZE + 2], "big"), directory)
+
+
+def _check_format(fmt: int, directory: Path) -> None:
+    if not is_known(fmt, FORMAT):
+        raise IdentityError(refusal(directory, fmt, FORMAT))
+
+
 def load(fs: FileSystem, directory: Path) -> Identity:
-    """Reads DATA/IDENTITY. Raises IdentityError: empty, half created, damaged, newer."""
+    """Reads DATA/IDENTITY. Raises IdentityError: empty, half created, damaged, of another format."""
     path = directory / layout.IDENTITY
     if fs.exists(path):
         fs.fsync_dir(directory)

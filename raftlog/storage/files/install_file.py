@@ -13,7 +13,7 @@ from raftlog.storage.files.sealed_map import seal, unseal
 from raftlog.types import EntryId
 
 MAGIC = 0x524D514E
-FORMAT = 1
+FORMAT = 10
 
 
 class Install(NamedTuple):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, if_readable, read_file, write_file
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
 from raftlog.types import EMPTY_TAIL, LogTail
 
 MAGIC = 0x524D5146
-FORMAT = 1
+FORMAT = 10
 _REST = struct.Struct(">HHIQQQQIQI")
 SIZE = HEAD_SIZE + _REST.size
 
@@ -46,7 +46,7 @@ def decode(data: bytes, group_id: int) -> LogTail | None:
     if len(data) != SIZE or not is_intact(MAGIC, data):
         return None
     fmt, _, group, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(data, HEAD_SIZE)
-    refuse_newer(f"log/{layout.FIRST}", fmt, FORMAT)
+    refuse_unknown(f"log/{layout.FIRST}", fmt, FORMAT)
     return LogTail(term, index - 1, position, header_crc, segment_base, timestamp_ms) if group == group_id else None
 
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from raftlog.errors import out_of_space
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import File, FileSystem, storage_error
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
 
 MAGIC = 0x524D5152
-FORMAT = 1
+FORMAT = 10
 SLOT_SIZE = 512
 SLOT_OFFSETS = (0, 4096)
 _REST = struct.Struct(">HBxIQII16sQqQQQQq")
@@ -99,7 +99,7 @@ def decode_slot(data: bytes, group_id: int) -> tuple[int, Run] | None:
         index_ms,
         checkpoint,
     ) = _REST.unpack_from(data, HEAD_SIZE)
-    refuse_newer("RUN", fmt, FORMAT)
+    refuse_unknown("RUN", fmt, FORMAT)
     if group != group_id or state not in list(RunState):
         return None
     return seq, Run(

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 
 from raftlog.storage.files import sealed_record
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown
 
 _REST = struct.Struct(">HHI")
 _MAP_AT = HEAD_SIZE + _REST.size
@@ -30,7 +30,7 @@ def unseal(data: bytes, magic: int, fmt: int, group_id: int, path: Path | str) -
     if len(data) <= _MAP_AT or not is_intact(magic, data):
         return None
     found, _, group = _REST.unpack_from(data, HEAD_SIZE)
-    refuse_newer(path, found, fmt)
+    refuse_unknown(path, found, fmt)
     try:
         content = msgpack.unpackb(data[_MAP_AT:], strict_map_key=False)
     except (ValueError, msgpack.UnpackException):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from raftlog.baseline import is_known, refusal
 from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError
 
@@ -27,7 +28,7 @@ def is_intact(magic: int, data: bytes) -> bool:
     return len(data) >= HEAD_SIZE and _HEAD.unpack_from(data) == (magic, crc32c(data[HEAD_SIZE:]))
 
 
-def refuse_newer(what: Path | str, found: int, known: int) -> None:
-    """Raises CorruptLogError if `what` is of a format that only a later release reads."""
-    if found > known:
-        raise CorruptLogError(f"{what} has format {found}, this RaftMQ reads {known}: start a newer RaftMQ")
+def refuse_unknown(what: Path | str, found: int, known: int) -> None:
+    """Raises CorruptLogError if `what` is of a format that this version does not read: newer, or before 0.1.0."""
+    if not is_known(found, known):
+        raise CorruptLogError(refusal(what, found, known))

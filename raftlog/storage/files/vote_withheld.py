@@ -21,7 +21,7 @@ from raftlog.storage.files.fs import FileSystem, read_file, storage_error, write
 from raftlog.storage.files.sealed_map import seal, unseal
 
 MAGIC = 0x524D5156
-FORMAT = 1
+FORMAT = 10
 
 
 class VoteWithheld(NamedTuple):

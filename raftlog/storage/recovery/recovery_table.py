@@ -187,7 +187,7 @@ ROWS = (
     ),
     # Refusals
     Row(
-        "newer format", "an intact frame, file or slot of a format this release does not know",
+        "another format", "an intact frame, file or slot of a format that this release does not read",
         "refused, naming the format",
         "cutting it would lose data", "-", "-",
     ),

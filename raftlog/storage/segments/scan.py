@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from raftlog.baseline import refusal
 from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
@@ -109,7 +110,7 @@ def scan_segment(
                     raise FrameError(bad)
                 rotten.append(_alone(frame, f"{segment.path.name}: {bad}"))
         except FrameError as error:
-            _refuse_newer(raw, tail, segment.path)
+            _refuse_unknown(raw, tail, segment.path)
             damage = str(error)
             break
         index.add(frame.position, frame.term, frame.type)
@@ -169,11 +170,9 @@ def has_successor(file: File, segment: Segment, tail: LogTail, group_id: int) ->
     return True
 
 
-def _refuse_newer(raw: bytes, tail: LogTail, path: Path) -> None:
+def _refuse_unknown(raw: bytes, tail: LogTail, path: Path) -> None:
     if len(raw) != HEADER_SIZE or int.from_bytes(raw[:4]) != MAGIC or int.from_bytes(raw[4:8]) != crc32c(raw[8:]):
         return
-    if int.from_bytes(raw[8:12]) == tail.header_crc and raw[25] > VERSION:
-        raise CorruptLogError(
-            f"{path}: the frame at position {tail.end_position}, index {tail.index + 1} is intact but of format "
-            f"{raw[25]}: this data was written by a newer RaftMQ; start that version"
-        )
+    if int.from_bytes(raw[8:12]) == tail.header_crc and raw[25] != VERSION:
+        what = f"{path}: the intact frame at position {tail.end_position}, index {tail.index + 1}"
+        raise CorruptLogError(refusal(what, raw[25], VERSION))

@@ -8,7 +8,7 @@ Local header (big-endian; docs/disk-format.md draws it). It is local: never ship
         48 previous_header_crc u32 | 52 previous_segment_base u64 | 60 reserved u32
     sector 1, offset 512    sync mark of even seq
     sector 2, offset 1024   sync mark of odd seq
-         0 magic u32 "RMQM" | 4 crc u32 of bytes 8..47 | 8 seq u64 | 16 end_position u64 | 24 next_index u64
+         0 magic u32 "RMQP" | 4 crc u32 of bytes 8..47 | 8 seq u64 | 16 end_position u64 | 24 next_index u64
         32 term u64 | 40 header_crc u32 | 44 reserved u32
 
 A sync mark means that every frame below `end_position` was on disk before this mark was written. It is written with the
@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.files.fs import File
-from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_newer, seal
+from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, refuse_unknown, seal
 from raftlog.storage.segments.segment_index import IndexHead, SegmentIndex
 from raftlog.types import LogTail
 
 LOCAL_HEADER_SIZE = 4096
 MARK_OFFSETS = (512, 1024)
-FORMAT = 1
+FORMAT = 10
 _HEADER_MAGIC = 0x524D5153
-_MARK_MAGIC = 0x524D514D
+_MARK_MAGIC = 0x524D5150
 _HEADER_REST = struct.Struct(">HHIQQQQIQI")
 _MARK_REST = struct.Struct(">QQQQII")
 MARK_SIZE = HEAD_SIZE + _MARK_REST.size
@@ -124,7 +124,7 @@ def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
         segment_base,
         _,
     ) = _HEADER_REST.unpack_from(data, HEAD_SIZE)
-    refuse_newer(path, fmt, FORMAT)
+    refuse_unknown(path, fmt, FORMAT)
     if group != group_id:
         raise CorruptLogError(f"{path} belongs to group {group}, not {group_id}: a file of another log was put here")
     previous = LogTail(term, base_index - 1, base, header_crc, segment_base, timestamp_ms)

@@ -28,7 +28,7 @@ from raftlog.errors import FrameError
 from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import EntryType, LogTail
 
-FORMAT = 1
+FORMAT = 10
 _MAGIC = 0x524D5158
 _REST = struct.Struct(">HHIQQQQQQIIIIII")
 _TERM = struct.Struct(">QQ")

@@ -38,7 +38,7 @@ from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
 from statemachine.broker_state import BrokerState
-from statemachine.commands import PUT_GROUP, RAISE_LEVEL, SUBSCRIBE, Command, pack
+from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, RowKind, Run, encode
 from tests.support.contexts import context_of, run_of
@@ -199,9 +199,6 @@ class FakeNode:
 
     def knows_group(self, group: str) -> bool:
         return group in self.state.groups
-
-    def raising(self, level: int) -> list[Command]:
-        return [] if self.state.level >= level else [[RAISE_LEVEL, level]]
 
     def propose(self, commands: list[Command], done: Callable[[ProposeResult], None]) -> None:
         if self.fate is not Outcome.OK:

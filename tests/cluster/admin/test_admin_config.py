@@ -9,7 +9,6 @@ import pytest
 from cluster.config.cluster_keys import CLUSTER_KEYS, USUAL
 from cluster.config.reload import KeyChange
 from cluster.replication.outcome import Outcome
-from statemachine.commands import SETTINGS_LEVEL
 
 
 async def put(client: Any, values: dict[str, Any], **more: Any) -> tuple[int, Any]:
@@ -26,7 +25,7 @@ async def get(client: Any, path: str = "/v1/config") -> Any:
 @pytest.fixture
 def seeded(node: Any) -> Any:
     """The cluster has its first configuration."""
-    node.apply([["raise_level", SETTINGS_LEVEL], ["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
+    node.apply([["set_config", 0, 5, "node 1", "the first", dict(USUAL)]])
     return node
 
 

@@ -107,7 +107,7 @@ def test_the_difference_names_every_field_and_what_is_consumed_again(used: Any) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 2, "more": 1}, "exported by a newer release\nit has schema 2, this release reads schemas up to 1"),
+        ({"schema": 11, "more": 1}, "has format 11: a newer RaftMQ wrote it\nthis version reads formats up to 10"),
         ({"kind": "else"}, "is no metadata export"),
         ({"topics": 5}, "is no metadata export"),
         ({"surprise": 1}, "unknown field `surprise`"),

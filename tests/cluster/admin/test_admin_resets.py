@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.admin.forward import FOR_HEADER, HOPS_HEADER
-from cluster.broker import command_levels
+from cluster.broker import in_parts
 from cluster.replication.outcome import Outcome
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, RESET_OFFSETS
 from statemachine.consuming.offset_resets import OffsetReset
@@ -55,7 +55,7 @@ async def test_many_queues_are_looked_at_in_many_turns_and_proposed_in_parts(
 ) -> None:
     node.apply([[CREATE_TOPIC, {"name": "a", "read_queues": 300, "write_queues": 300}, True]])
     node.add_group("billing", "a")
-    monkeypatch.setattr(command_levels, "PART_MAX", 100)
+    monkeypatch.setattr(in_parts, "PART_MAX", 100)
     node.turns._share = 1
     sizes, waited = list[int](), list[bool]()
     propose = node.propose

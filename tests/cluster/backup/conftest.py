@@ -19,7 +19,7 @@ from raftlog.types import EntryType
 from statemachine.broker_state import BrokerState
 from statemachine.rows.rocks import RocksKV
 
-RECORDED = Path(__file__).parents[2] / "data" / "format-1.tar.xz"
+RECORDED = Path(__file__).parents[2] / "data" / "format-10.tar.xz"
 
 
 class Stopped(NamedTuple):

@@ -41,6 +41,8 @@ class Lost:
         self.tails = [EMPTY_TAIL]
         """The tails before entry 0, after entry 0, and so on."""
         for entry in recorded:
+            if entry.type == EntryType.DIGEST:  # of the segments as they were: rows tell where files begin
+                entry = entry._replace(type=EntryType.NOOP, payload=b"")
             self._add(entry, roll=entry.index % per_segment == 0)
         self.origin: list[tuple[str, int]] = []
 

@@ -9,8 +9,8 @@ import pytest
 from cluster.backup import manifest, metadata
 from cluster.errors import LocalError
 
-NO_TEXT = b'{"schema": 1, "kind": "\xff"}'
-DEEP = b'{"schema": 1, "kind": "raftmq metadata", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+NO_TEXT = b'{"schema": 10, "kind": "\xff"}'
+DEEP = b'{"schema": 10, "kind": "raftmq metadata", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
 @pytest.mark.parametrize("data", [NO_TEXT, DEEP, b"", b"\xff"])

@@ -1,4 +1,4 @@
-"""A version in every kind of file and frame, told in docs/disk-format.md; a newer one is refused in words."""
+"""A version in every kind of file and frame, told in docs/disk-format.md; any other one is refused in words."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from cluster.tier import manifest_format, stored_files
 from cluster.tier.store.errors import StoreError
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog import frame, membership
+from raftlog.baseline import BASELINE
 from raftlog.errors import InvariantViolationError, RaftLogError
 from raftlog.frame import FrameHeader, genesis_entry, make_entry
 from raftlog.membership import Membership
@@ -58,83 +59,83 @@ TAIL = LogTail(5, 41, 5000, 7, 4096, 1)
 
 
 class Kept(NamedTuple):
-    """A kind of file or frame: its version here, and reading one of the next version."""
+    """A kind of file or frame: its version here, and reading one of another version."""
 
     version: int
-    read_newer: Callable[[Path], Any]
-    says: str = "newer RaftMQ"
+    read_other: Callable[[Path, int], Any]
+    newer: str = "a newer RaftMQ wrote it"
+    earlier: str = r"a build before RaftMQ 0\.1\.0 wrote it"
 
 
-def bumped(data: bytes, at: int = 8, size: int = 2, crc_at: int = 4, crc_from: int = 8) -> bytes:
-    """The bytes with the version at `at` raised and the CRC made to fit."""
-    version = int.from_bytes(data[at : at + size]) + 1
+def stamped(data: bytes, version: int, at: int = 8, size: int = 2, crc_at: int = 4, crc_from: int = 8) -> bytes:
+    """The bytes with the version at `at` changed and the CRC made to fit."""
     changed = data[:at] + version.to_bytes(size) + data[at + size :]
     crc: bytes = crc32c(changed[crc_from:]).to_bytes(4)
     return changed[:crc_at] + crc + changed[crc_at + 4 :]
 
 
-def newer_identity(_: Path) -> Any:
+def other_identity(_: Path, version: int) -> Any:
     known = identity.encode(Identity(UUID(int=1), GROUP, NodeId(1), UUID(int=2), 0))
-    return identity.decode(bumped(bumped(known)), Path("/data/IDENTITY"))
+    return identity.decode(stamped(known, version), Path("/data/IDENTITY"))
 
 
-def newer_hard_state(_: Path) -> Any:
-    return hard_state.decode_slot(bumped(hard_state.encode_slot(1, HardState(1, NOBODY, 0), GROUP)), GROUP)
+def other_hard_state(_: Path, version: int) -> Any:
+    return hard_state.decode_slot(stamped(hard_state.encode_slot(1, HardState(1, NOBODY, 0), GROUP), version), GROUP)
 
 
-def newer_run(_: Path) -> Any:
+def other_run(_: Path, version: int) -> Any:
     run = Run(RunState.RUNNING, 1, bytes(16), 0, 0, 0, 0)
-    return run_file.decode_slot(bumped(run_file.encode_slot(run, 1, GROUP)), GROUP)
+    return run_file.decode_slot(stamped(run_file.encode_slot(run, 1, GROUP), version), GROUP)
 
 
-def newer_vote_withheld(_: Path) -> Any:
-    return vote_withheld.decode(bumped(vote_withheld.encode(VoteWithheld("why", 1, 1), GROUP)), GROUP)
+def other_vote_withheld(_: Path, version: int) -> Any:
+    return vote_withheld.decode(stamped(vote_withheld.encode(VoteWithheld("why", 1, 1), GROUP), version), GROUP)
 
 
-def newer_install(_: Path) -> Any:
+def other_install(_: Path, version: int) -> Any:
     known = install_file.encode(Install("5-4-90ab12cd", 1, 512, EntryId(4, 5), 1024, 7), GROUP)
-    return install_file.decode(bumped(known), GROUP)
+    return install_file.decode(stamped(known, version), GROUP)
 
 
-def newer_first(_: Path) -> Any:
-    return log_first.decode(bumped(log_first.encode(TAIL, GROUP)), GROUP)
+def other_first(_: Path, version: int) -> Any:
+    return log_first.decode(stamped(log_first.encode(TAIL, GROUP), version), GROUP)
 
 
-def newer_segment(_: Path) -> Any:
+def other_segment(_: Path, version: int) -> Any:
     page = segment.encode_header(TAIL, GROUP)
-    return segment.decode_header(bumped(page[:64]) + page[64:], Path("/data/log/1.seg"), GROUP)
+    return segment.decode_header(stamped(page[:64], version) + page[64:], Path("/data/log/1.seg"), GROUP)
 
 
-def newer_sidecar(_: Path) -> Any:
+def other_sidecar(_: Path, version: int) -> Any:
     head, offsets = segment_index.encode_index(SegmentIndex(4096, 40), TAIL, GROUP)
-    return segment_index.decode_index(bumped(head) + offsets, GROUP)
+    return segment_index.decode_index(stamped(head, version) + offsets, GROUP)
 
 
-def newer_frame(_: Path) -> Any:
+def other_frame(_: Path, version: int) -> Any:
     entry = genesis_entry(b"x", timestamp_ms=0, group_id=GROUP)
-    return FrameHeader(bumped(entry.header, at=25, size=1))
+    return FrameHeader(stamped(entry.header, version, at=25, size=1))
 
 
-def newer_genesis(_: Path) -> Any:
+def other_genesis(_: Path, version: int) -> Any:
     known = genesis.encode(Genesis(UUID(int=1), GROUP, 65536, 0, (VOTER,)))
-    raised = msgpack.packb({**msgpack.unpackb(known), "format": genesis.FORMAT + 1})
+    raised = msgpack.packb({**msgpack.unpackb(known), "format": version})
     return genesis.decode(genesis_entry(raised, timestamp_ms=0, group_id=GROUP))
 
 
-def newer_membership(_: Path) -> Any:
+def other_membership(_: Path, version: int) -> Any:
     known = membership.encode(Membership(UUID(int=1), (VOTER,)))
-    raised = msgpack.packb({**msgpack.unpackb(known), "format": membership.FORMAT + 1})
+    raised = msgpack.packb({**msgpack.unpackb(known), "format": version})
     return membership.decode_payload(raised, 3)
 
 
-def newer_messages(_: Path) -> Any:
+def other_messages(_: Path, version: int) -> Any:
     known = payload.encode([b"x"], 1, [])
-    return payload.decode(bytes([payload.VERSION_KEYS + 1]) + known[1:])
+    return payload.decode(bytes([version]) + known[1:])
 
 
-def newer_trim(_: Path) -> Any:
+def other_trim(_: Path, version: int) -> Any:
     known = trim.encode(Trim(4096, 3, "why"))
-    return trim.decode(msgpack.packb({**msgpack.unpackb(known), "format": trim.FORMAT + 1}))
+    return trim.decode(msgpack.packb({**msgpack.unpackb(known), "format": version}))
 
 
 def newer_command(_: Path) -> Any:
@@ -151,84 +152,89 @@ def newer_command(_: Path) -> Any:
     return state.apply([entry])
 
 
-def newer_rows(_: Path) -> Any:
+def other_rows(_: Path, version: int) -> Any:
     kv, batch = MemoryKV(), Batch()
-    batch.put(META, keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT + 1))
+    batch.put(META, keys.FORMAT_KEY, keys.U32.pack(version))
     kv.write(batch)
     return BrokerState(kv)
 
 
-def newer_index_file(_: Path) -> Any:
+def other_index_file(_: Path, version: int) -> Any:
     out = bytearray()
     IndexWriter(out.extend).finish(index_format.IndexMeta(UUID(int=1), 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0))
     covered = slice(len(out) - index_format.TRAILER_SIZE, len(out) - len(index_format.MAGIC) - 4)
-    out[covered.stop - 1] += 1
+    out[covered.stop - 1] = version
     out[covered.stop : covered.stop + 4] = crc32c(bytes(out[covered])).to_bytes(4)
     return drive(open_index(len(out)), lambda at, length: bytes(out[at : at + length]))
 
 
-def newer_manifest(_: Path) -> Any:
-    return manifest_format.decode_head(b'{"schema": 3, "of": "a later day"}')
+def other_manifest(_: Path, version: int) -> Any:
+    return manifest_format.decode_head(b'{"schema": %d, "of": "another day"}' % version)
 
 
-def newer_checkpoint(_: Path) -> Any:
+def other_checkpoint(_: Path, version: int) -> Any:
     known = seal(checkpoint_manifest.MAGIC, checkpoint_manifest.FORMAT, GROUP, {"a": 1})
-    return checkpoint_manifest.decode(bumped(known), GROUP, Path("/data/checkpoints/x/CHECKPOINT"))
+    return checkpoint_manifest.decode(stamped(known, version), GROUP, Path("/data/checkpoints/x/CHECKPOINT"))
 
 
-def newer_tables(_: Path) -> Any:
+def other_tables(_: Path, version: int) -> Any:
     known = seal(tables.MAGIC, tables.FORMAT, GROUP, {"a": 1})
-    return unseal(bumped(known), tables.MAGIC, tables.FORMAT, GROUP, Path("/data/state/TABLES"))
+    return unseal(stamped(known, version), tables.MAGIC, tables.FORMAT, GROUP, Path("/data/state/TABLES"))
 
 
-def newer_backup(folder: Path) -> Any:
-    (folder / "manifest.json").write_text('{"schema": 2, "backup": {"of": "a later day"}}')
+def other_backup(folder: Path, version: int) -> Any:
+    (folder / "manifest.json").write_text(f'{{"schema": {version}, "backup": {{"of": "another day"}}}}')
     return backup_manifest.load(folder)
 
 
-def newer_stored_files(_: Path) -> Any:
-    return stored_files.decode(b'{"schema": 2, "of": "a later day"}', dict)
+def other_stored_files(_: Path, version: int) -> Any:
+    return stored_files.decode(b'{"schema": %d, "of": "another day"}' % version, dict)
 
 
-def newer_export(_: Path) -> Any:
-    return metadata.read(b'{"kind": "raftmq metadata", "schema": 2, "of": "a later day"}', "m.json")
+def other_export(_: Path, version: int) -> Any:
+    return metadata.read(b'{"kind": "raftmq metadata", "schema": %d, "of": "another day"}' % version, "m.json")
 
 
-def newer_cluster_file(folder: Path) -> Any:
-    (folder / CLUSTER_FILE).write_bytes(msgspec.json.encode(ClusterFile([], schema=2)))
+def other_cluster_file(folder: Path, version: int) -> Any:
+    (folder / CLUSTER_FILE).write_bytes(msgspec.json.encode(ClusterFile([], schema=version)))
     return read_cluster(folder)
 
 
-def newer_peer(_: Path) -> Any:
+def other_peer(_: Path, version: int) -> Any:
     data = bytearray(wire.pack(Kind.HELLO, []))
-    data[5] += 1
+    data[5] = version
     return wire.unpack(bytes(data), 4, len(data))
 
 
 KINDS = {
-    "IDENTITY": Kept(identity.FORMAT, newer_identity),
-    "hard state": Kept(hard_state.FORMAT, newer_hard_state),
-    "RUN": Kept(run_file.FORMAT, newer_run),
-    "VOTE_WITHHELD": Kept(vote_withheld.FORMAT, newer_vote_withheld),
-    "INSTALL": Kept(install_file.FORMAT, newer_install),
-    "FIRST": Kept(log_first.FORMAT, newer_first),
-    "segment file": Kept(segment.FORMAT, newer_segment),
-    "index sidecar": Kept(segment_index.FORMAT, newer_sidecar, "of another format"),
-    "frame": Kept(frame.VERSION, newer_frame),
-    "GENESIS": Kept(genesis.FORMAT, newer_genesis),
-    "MESSAGES": Kept(payload.VERSION_KEYS, newer_messages),
-    "TRIM": Kept(trim.FORMAT, newer_trim),
-    "MEMBERSHIP": Kept(membership.FORMAT, newer_membership),
-    "index file": Kept(index_format.VERSION, newer_index_file, "written by a newer RaftMQ"),
-    "manifest of the tier": Kept(manifest_format.SCHEMA, newer_manifest, "written by a newer RaftMQ"),
-    "rows": Kept(keys.FORMAT, newer_rows, "start the node with the version that wrote it"),
-    "checkpoint": Kept(checkpoint_manifest.FORMAT, newer_checkpoint),
-    "tables": Kept(tables.FORMAT, newer_tables),
-    "backup": Kept(backup_manifest.SCHEMA, newer_backup, "newer release"),
-    "stored files": Kept(stored_files.SCHEMA, newer_stored_files, "written by a newer RaftMQ"),
-    "metadata export": Kept(metadata.SCHEMA, newer_export, "exported by a newer release"),
-    "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, newer_cluster_file, "newer release"),
-    "peer frame": Kept(wire.VERSION, newer_peer, "this node speaks 1"),
+    "IDENTITY": Kept(identity.FORMAT, other_identity),
+    "hard state": Kept(hard_state.FORMAT, other_hard_state),
+    "RUN": Kept(run_file.FORMAT, other_run),
+    "VOTE_WITHHELD": Kept(vote_withheld.FORMAT, other_vote_withheld),
+    "INSTALL": Kept(install_file.FORMAT, other_install),
+    "FIRST": Kept(log_first.FORMAT, other_first),
+    "segment file": Kept(segment.FORMAT, other_segment),
+    "index sidecar": Kept(segment_index.FORMAT, other_sidecar, "of another format", "of another format"),
+    "frame": Kept(frame.VERSION, other_frame),
+    "GENESIS": Kept(genesis.FORMAT, other_genesis),
+    "MESSAGES": Kept(payload.VERSION, other_messages),
+    "TRIM": Kept(trim.FORMAT, other_trim),
+    "MEMBERSHIP": Kept(membership.FORMAT, other_membership),
+    "index file": Kept(index_format.VERSION, other_index_file),
+    "manifest of the tier": Kept(manifest_format.SCHEMA, other_manifest),
+    "rows": Kept(keys.FORMAT, other_rows),
+    "checkpoint": Kept(checkpoint_manifest.FORMAT, other_checkpoint),
+    "tables": Kept(tables.FORMAT, other_tables),
+    "backup": Kept(backup_manifest.SCHEMA, other_backup),
+    "stored files": Kept(stored_files.SCHEMA, other_stored_files),
+    "metadata export": Kept(metadata.SCHEMA, other_export),
+    "cluster.json": Kept(local_layout.CLUSTER_SCHEMA, other_cluster_file),
+    "peer frame": Kept(
+        wire.VERSION,
+        other_peer,
+        "that of a newer RaftMQ; this node speaks 10",
+        "a build before RaftMQ 0.1.0; this node",
+    ),
 }
 OTHERS = {
     "COMMAND": "",
@@ -245,10 +251,20 @@ ELSEWHERE = {
 """Modules with a version of something that is not kept."""
 
 
+REFUSALS = (RaftLogError, LocalError, StoreError, WireError, ValueError)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newer_version_is_refused_in_words(kind: str, tmp_path: Path) -> None:
-    with pytest.raises((RaftLogError, LocalError, StoreError, WireError, ValueError), match=KINDS[kind].says):
-        KINDS[kind].read_newer(tmp_path)
+    with pytest.raises(REFUSALS, match=KINDS[kind].newer):
+        KINDS[kind].read_other(tmp_path, KINDS[kind].version + 1)
+
+
+@pytest.mark.parametrize("version", range(1, BASELINE))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_version_before_the_baseline_is_refused_in_words(kind: str, version: int, tmp_path: Path) -> None:
+    with pytest.raises(REFUSALS, match=KINDS[kind].earlier):
+        KINDS[kind].read_other(tmp_path, version)
 
 
 def test_a_command_of_a_newer_version_stops_the_node(tmp_path: Path) -> None:

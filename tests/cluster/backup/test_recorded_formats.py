@@ -17,7 +17,7 @@ from statemachine.rows.rocks import RocksKV
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_format_1_opens(name: str, tmp_path: Path, unpack: Callable[[Path], dict[str, Any]]) -> None:
+def test_format_10_opens(name: str, tmp_path: Path, unpack: Callable[[Path], dict[str, Any]]) -> None:
     told = unpack(tmp_path)[name]
     opened = open_node_dir(OsFileSystem(), tmp_path / name)
     kv = RocksKV(str(tmp_path / name / "state"))

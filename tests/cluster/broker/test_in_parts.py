@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.broker import command_levels
-from cluster.broker.command_levels import parts, propose_in_parts
+from cluster.broker import in_parts
+from cluster.broker.in_parts import parts, propose_in_parts
 from cluster.broker.services import Services
 from cluster.replication.outcome import Outcome, ProposeResult
 
@@ -29,7 +29,7 @@ class Log:
 
 
 def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_levels, "PART_MAX", 3)
+    monkeypatch.setattr(in_parts, "PART_MAX", 3)
     assert list(parts(range(7))) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(parts(range(3))) == [[0, 1, 2]]
     assert list(parts([])) == [[]]

@@ -99,8 +99,8 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
         (None, ExitCode.UNREACHABLE, "there is no cluster in"),
         (b"", ExitCode.REFUSED, "is damaged"),
         (b'{"nodes": [', ExitCode.REFUSED, "is damaged"),
-        (b'{"schema": 1, "nodes": [{"id": "one"}]}', ExitCode.REFUSED, "is damaged"),
-        (b'{"schema": 2, "groups": []}', ExitCode.REFUSED, "newer release"),
+        (b'{"schema": 10, "nodes": [{"id": "one"}]}', ExitCode.REFUSED, "is damaged"),
+        (b'{"schema": 11, "groups": []}', ExitCode.REFUSED, "a newer RaftMQ wrote it"),
     ],
 )
 def test_unusable_cluster_files(tmp_path: Path, content: bytes | None, code: ExitCode, what: str) -> None:

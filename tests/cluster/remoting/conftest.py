@@ -162,7 +162,7 @@ class Alone:
     def send_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> bool:
         raise AssertionError("nobody was named")
 
-    def peers_of_level(self, level: int) -> list[NodeId]:
+    def connected_members(self) -> list[NodeId]:
         return []
 
     def request_ids(self) -> Iterator[int]:
@@ -196,8 +196,6 @@ class FakeNode:
         self.turns = Turns(lambda again: self.call_later(0, again), share)
         self.longest = 0
         """Units of the longest callback, or of taking a request, so far."""
-        self.old_member = NodeId(0)
-        """One that does not know the newest commands."""
         self.log_begins_at = 0
         self._tail: LogTail = EMPTY_TAIL
         self._log = bytearray()
@@ -261,11 +259,6 @@ class FakeNode:
 
     def log_time_ms(self) -> int:
         return self.now_ms
-
-    def raising(self, level: int) -> list[commands.Command] | NodeId:
-        if self.state.level >= level:
-            return []
-        return [[commands.RAISE_LEVEL, level]] if not self.old_member else self.old_member
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         rows = [list(row) for row in self.later if row[0] == group]

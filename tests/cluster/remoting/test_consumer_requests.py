@@ -183,13 +183,6 @@ def test_what_cannot_be_reset(broker: Any, ext: dict[str, Any], code: int) -> No
     assert (broker.state.offset("g", 1, 0), broker.state.has_resets) == (9, False)
 
 
-def test_members_that_know_no_resets_are_waited_for(broker: Any) -> None:
-    broker.old_member = NodeId(3)
-    answer = reset(broker)
-    assert (answer.code, "node 3" in answer.remark) == (14, True)
-    assert not broker.state.has_resets
-
-
 @pytest.mark.parametrize(("outcome", "code", "remark"), [(Outcome.FAIL, 14, ""), (Outcome.UNKNOWN, 1, "[UNKNOWN]")])
 def test_a_reset_that_is_not_decided(broker: Any, outcome: Outcome, code: int, remark: str) -> None:
     broker.propose_outcome = outcome

@@ -14,8 +14,6 @@ from cluster.replication.outcome import Outcome
 from cluster.runtime.environment import LOCK_TTL_MS
 from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 from cluster.wire.codes import ResponseCode
-from raftlog.types import NodeId
-from statemachine.commands import LOCKS_LEVEL
 from statemachine.consuming.queue_locks import QUEUES_MAX
 
 FRESH_MS = 50_000
@@ -66,7 +64,7 @@ def test_queues_are_named_as_the_client_named_them(ordered: Any) -> None:
 
 def test_what_is_held_for_long_and_what_others_hold_costs_no_entry(ordered: Any) -> None:
     lock(ordered, "a", 0)
-    assert [command[0] for command in ordered.proposed] == ["raise_level", "lock_queues"]
+    assert [command[0] for command in ordered.proposed] == ["lock_queues"]
     ordered.proposed.clear()
     ordered.advance(LOCK_TTL_MS - FRESH_MS - 1)
     assert lock(ordered, "a", 0) == [0]
@@ -112,18 +110,6 @@ def test_who_holds_more_queues_than_one_command_names_hands_all_of_them_over(nod
     node.ask(35, clientID="a", consumerGroup="g", connection=joined)
     node.advance(1)
     assert len(node.state.locks_of_group("g")) == 0
-
-
-def test_nothing_is_granted_while_a_member_could_not_apply_it(ordered: Any) -> None:
-    joined = member(ordered, "a")
-    ordered.old_member = NodeId(3)
-    answer = ordered.ask(41, body("a", 0), connection=joined).answer
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert "node 3" in answer.remark
-    assert ordered.proposed == []
-    ordered.old_member = NodeId(0)
-    assert lock(ordered, "a", 0) == [0]
-    assert ordered.state.level == LOCKS_LEVEL
 
 
 def test_a_leader_that_nobody_confirms_grants_nothing(ordered: Any) -> None:

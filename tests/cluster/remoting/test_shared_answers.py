@@ -103,7 +103,6 @@ def test_a_group_that_was_reset_is_told_so(node: Any, connect: Callable[[], Any]
         (hold(node, connect(), queueOffset=1), hold(node, connect(), consumerGroup="h", queueOffset=1))
         for _ in range(10)
     ]
-    node.command(commands.RAISE_LEVEL, commands.RESETS_LEVEL)
     node.command(commands.RESET_OFFSETS, "h", node.now_ms, [[node.state.topics["T"].id, 0, 0]])
     node.store("T", b"n")
     node.advance(10)

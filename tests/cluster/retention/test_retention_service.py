@@ -234,10 +234,8 @@ async def test_topics_that_keep_longer_are_asked_only_where_age_takes_something(
     assert node.storage.state.trim_position in asked
 
 
-def knows_slices(node: Node) -> list[int]:
-    """Has every member know slices; returns the formats of the TRIMs that are proposed from now on."""
-    state = node.storage.state
-    node.retention._sweeper._raising = lambda level: [] if state.level >= level else [[commands.RAISE_LEVEL, level]]
+def trims_of(node: Node) -> list[int]:
+    """Returns the formats of the TRIMs that are proposed from now on."""
     kinds: list[int] = []
     propose = node.core.propose
 
@@ -255,14 +253,13 @@ def knows_slices(node: Node) -> list[int]:
 
 async def test_a_trim_goes_in_slices_and_files_go_when_it_is_over(make: Callable[..., Node]) -> None:
     node = make()
-    kinds = knows_slices(node)
+    kinds = trims_of(node)
     node.store(300)
     node.checkpoint()
     node.store(10)
     node.checkpoint()
     node.pass_ms(1500)
     state = node.storage.state
-    assert state.level == commands.SWEEP_LEVEL, "raised in front of the cut"
     assert kinds[:2] == [CUT, SLICE]
     assert set(kinds[1:]) == {SLICE}, "nothing else is decided meanwhile"
     assert not node.retention.view(1).sweeping
@@ -279,13 +276,12 @@ async def test_a_leader_goes_on_with_a_sweep_that_it_finds_and_does_not_trim_mea
     make: Callable[..., Node],
 ) -> None:
     node = make(ms=0, bytes_max=1)
-    kinds = knows_slices(node)
+    kinds = trims_of(node)
     node.retention._leads = node.retention._sweeper._leads = lambda: False  # type: ignore[method-assign]
     node.store(200)
     node.checkpoint()
     position = node.files()[1]
     first_index = node.log.segment_at(position).previous.index + 1
-    node.core.propose(EntryType.COMMAND, commands.pack([[commands.RAISE_LEVEL, commands.SWEEP_LEVEL]]), 0)
     node.core.propose(EntryType.TRIM, encode(Trim(position, first_index, "size", sliced=True)), 0)
     node.pass_ms(300)
     assert kinds == [CUT], "who does not lead leaves it alone"
@@ -313,7 +309,7 @@ async def test_a_leader_goes_on_with_a_removal_that_it_finds(make: Callable[...,
     node.store(300)
     state = node.storage.state
     name = next(iter(state.topics))
-    run: list[commands.Command] = [[commands.RAISE_LEVEL, commands.BOUNDED_LEVEL], [commands.DELETE_TOPIC, name]]
+    run: list[commands.Command] = [[commands.DELETE_TOPIC, name]]
     node.core.propose(EntryType.COMMAND, commands.pack(run), 0)
     node.pass_ms(300)
     assert state.removing == 1, "who does not lead leaves it alone"
@@ -327,19 +323,6 @@ async def test_a_leader_goes_on_with_a_removal_that_it_finds(make: Callable[...,
     index = state.applied.index
     node.pass_ms(300)
     assert state.applied.index == index, "nothing is proposed when nothing is left"
-
-
-async def test_a_trim_is_whole_while_a_member_does_not_know_slices(make: Callable[..., Node]) -> None:
-    node = make()
-    kinds = knows_slices(node)
-    node.retention._sweeper._raising = lambda level: NodeId(3)
-    node.store(300)
-    node.checkpoint()
-    node.store(10)
-    node.checkpoint()
-    node.pass_ms(1500)
-    assert set(kinds) == {WHOLE}
-    assert node.storage.state.level == 0
 
 
 async def test_after_a_restart_files_that_were_let_go_are_let_go_again(make: Callable[..., Node]) -> None:

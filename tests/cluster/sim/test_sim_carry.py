@@ -15,7 +15,6 @@ from cluster.retention.pinned import Slice
 from cluster.wire.codec import encode_frame
 from cluster.wire.message_format import Message, decode_message, decode_message_id
 from statemachine import commands
-from statemachine.commands import CARRY_LEVEL
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, ROLLBACK, Half, Producer
 
@@ -112,7 +111,6 @@ def test_a_timer_no_longer_holds_the_log_and_is_delivered_once(sim: SimCluster, 
         trimmed_beyond(sim, max(pins))
         pins.add(sim.leader().state.lowest_pinned_position() or 0)
     assert len(pins) > times
-    assert sim.leader().state.level >= CARRY_LEVEL
     assert sim.leader().state.timers.earliest == due_ms
     again = message_at(sim.leader().running.services, position, waiting=True)
     assert again is not None, "it is found by the id that its producer was given"
@@ -170,7 +168,6 @@ def test_nothing_is_carried_while_retention_wants_nothing(sim_of: Callable[..., 
     position, _ = send(sim, b"later", delay(600_000))
     fill_and_wait(sim)
     assert sim.leader().state.lowest_pinned_position() == position
-    assert sim.leader().state.level < CARRY_LEVEL
 
 
 def test_a_log_of_which_most_waits_is_left_alone(sim: SimCluster) -> None:
@@ -188,23 +185,6 @@ def test_a_log_of_which_most_waits_is_left_alone(sim: SimCluster) -> None:
     assert view.pinned_log_bytes > 0
     assert (view.pinned_timers, view.pinned_message_bytes > 80_000) == (40, True)
     assert sim.leader().state.timers.counts.pending == 40
-
-
-def test_before_every_member_knows_level_3_nothing_is_carried(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = sim.followers()[0]
-    for node in sim.running:
-        below = node.running.membership.below
-        monkeypatch.setattr(
-            node.running.membership, "below", lambda level, b=below: old.node_id if level >= CARRY_LEVEL else b(level)
-        )
-    position, _ = send(sim, b"later", delay(600_000))
-    fill_and_wait(sim)
-    assert sim.leader().state.trim_position <= position
-    assert sim.leader().state.level < CARRY_LEVEL
-    assert f"node {old.node_id} has not announced" in sim.leader().running.retention.view(1).carry_held_by
-    monkeypatch.undo()
-    trimmed_beyond(sim, position)
-    assert sim.leader().state.timers.counts.pending == 1
 
 
 def test_a_timer_of_a_deleted_topic_is_dropped_before_it_is_due(sim: SimCluster) -> None:

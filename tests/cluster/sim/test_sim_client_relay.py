@@ -218,18 +218,6 @@ def test_a_silent_peer_is_passed_over(sim: SimCluster) -> None:
     assert (len(client.asked), outcomes) == (1, [HANDED_OVER])
 
 
-def test_an_older_member_is_not_asked(sim: SimCluster) -> None:
-    """It would close its connection on a frame that it does not know."""
-    leader = sim.leader()
-    for node in sim.followers():
-        client = producer(sim, node)
-        leader.transport._levels[node.node_id] = 1
-    outcomes = ask(leader, CHECK)
-    assert reason_of(outcomes) is Reason.NO_CONSUMER
-    sim.loop.run_for(1)
-    assert not client.asked
-
-
 def test_limits(sim: SimCluster) -> None:
     leader, follower = sim.leader(), sim.followers()[0]
     producer(sim, follower)

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pytest
-
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from statemachine.commands import SET_CONFIG, SET_MAINTENANCE, SETTINGS_LEVEL
+from statemachine.commands import SET_CONFIG, SET_MAINTENANCE
 from statemachine.settings import Settings
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
@@ -37,7 +35,6 @@ def change(sim: SimCluster, **values: Any) -> None:
 def test_the_first_leader_gives_it_and_it_is_the_same_everywhere(sim_of: Callable[..., SimCluster]) -> None:
     sim = sim_of(config=1, **{"retention.hours": 7})
     seeded(sim)
-    assert sim.leader().state.level >= SETTINGS_LEVEL
     rows = [settings(node).by_key for node in sim.running]
     assert rows[0].keys() == set(CLUSTER_KEYS)
     assert rows[0]["retention.hours"].value == 7
@@ -78,19 +75,6 @@ def test_a_start_takes_it_from_the_rows_and_not_from_the_file(sim_of: Callable[.
     assert node.running.layers.own.retention.hours == 72
     assert node.running.config.retention.hours == 5
     assert node.running.retention._rules.hours == 5
-
-
-def test_while_a_member_does_not_know_how_files_count(sim_of: Callable[..., SimCluster]) -> None:
-    sim = sim_of(**{"retention.hours": 9})
-    old = sim.followers()[0].node_id
-    with pytest.MonkeyPatch.context() as patch:
-        for node in sim.running:
-            patch.setattr(node.running.membership, "below", lambda level: old)
-            node.running._cluster_config._complete = False  # as on a real node
-        sim.loop.run_for(5)
-        assert [(settings(node).version, node.running.config.retention.hours) for node in sim.running] == [(0, 9)] * 3
-    seeded(sim)
-    assert sim.leader().state.level >= SETTINGS_LEVEL
 
 
 def maintain(sim: SimCluster, node: SimNode, reason: str | None) -> None:

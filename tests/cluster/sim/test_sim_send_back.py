@@ -238,14 +238,6 @@ def test_a_message_that_waits_cannot_have_failed(sim: SimCluster) -> None:
     assert (code, "in no queue" in remark) == (1, True)
 
 
-def test_a_member_that_knows_no_delays_is_named(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    position = send(sim)
-    monkeypatch.setattr(sim.leader().running.services, "raising", lambda level: 3)
-    code, remark = ask(sim, position)
-    assert (code, "node 3" in remark) == (14, True)
-    assert ask(sim, position, delayLevel=-1)[0] == 0, "a dead letter does not wait"
-
-
 def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster) -> None:
     leader = sim.leader()
     entries: list[Entry] = []
@@ -431,9 +423,6 @@ def test_a_lock_sends_nothing_to_the_dead_letters(sim: SimCluster) -> None:
     path = leader.connect()
     sim.loop.run_until(lambda: leader.running.services.writes_open(), 10, "a leader")
     now_ms, topic = leader.raw.log_time_ms(), leader.state.topics["T"].id
-    if leader.state.level < commands.LOCKS_LEVEL:
-        raised = sim.propose(leader, [commands.RAISE_LEVEL, commands.LOCKS_LEVEL])
-        sim.loop.run_until(lambda: raised, 10, "the level")
     results = sim.propose(leader, [commands.LOCK_QUEUES, "g", "c", now_ms, now_ms + 60_000, [[topic, 0]]])
     sim.loop.run_until(lambda: results, 10, "the lock")
     assert leader.state.locks_of_group("g")

@@ -204,21 +204,6 @@ def test_a_message_that_is_no_half_message(sim: SimCluster, value: str) -> None:
     assert len(stored(sim.leader())) == 1
 
 
-def test_a_member_that_does_not_know_half_messages(sim: SimCluster) -> None:
-    leader, follower = sim.leader(), sim.followers()[0]
-    leader.transport._levels[follower.node_id] = 1
-    path = leader.connect()
-    path.ask(send_frame(1, "T", b"m", key="K", properties=HALF))
-    sim.loop.run_until(lambda: 1 in path.replies, 10)
-    code, remark, _ = path.replies[1][0]
-    assert code == 14
-    assert f"node {follower.node_id}" in remark
-    assert leader.state.level < 2
-    path.ask(send_frame(2, "T", b"plain", key="K2"))
-    sim.loop.run_until(lambda: 2 in path.replies, 10)
-    assert codes(path, 2) == [0]
-
-
 def view(sim: SimCluster, node: SimNode, position: int) -> int:
     """Code of the answer to VIEW_MESSAGE_BY_ID (33)."""
     path = node.connect()

@@ -140,9 +140,9 @@ def test_a_manifest_is_its_own_proof(place: Place) -> None:
             assert manifests.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], 1, Path("x")) is None
     from raftlog.storage.files.sealed_map import seal
 
-    assert manifests.decode(seal(manifests.MAGIC, 1, 1, {"index": 1}), 1, Path("x")) is None
-    with pytest.raises(CorruptLogError, match="start a newer RaftMQ"):
-        manifests.decode(seal(manifests.MAGIC, 2, 1, {}), 1, Path("x"))
+    assert manifests.decode(seal(manifests.MAGIC, 10, 1, {"index": 1}), 1, Path("x")) is None
+    with pytest.raises(CorruptLogError, match="a newer RaftMQ"):
+        manifests.decode(seal(manifests.MAGIC, 11, 1, {}), 1, Path("x"))
 
 
 def test_problems_name_what_is_missing_changed_or_too_much(place: Place) -> None:

@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cluster.tier.manifest_format import Head, Page, Segment, decode_head, decode_page, segment_of
+from cluster.tier.manifest_format import SCHEMA, Head, Page, Segment, decode_head, decode_page, segment_of
 from cluster.tier.object_names import HEAD, manifest_version, page_base, page_name, parse
 from cluster.tier.state_copies.copy_format import index_of
 from cluster.tier.store.errors import BadAnswer
@@ -39,7 +39,13 @@ def damaged(document: object, seed: int) -> list[bytes]:
 
 def test_head_names_a_manifest_or_is_none() -> None:
     head = Head(
-        schema=1, cluster_id="c", version=5, term=2, applied_index=9, key=f"manifest/{5:020d}.{DIGEST}.json", sha256="0"
+        schema=SCHEMA,
+        cluster_id="c",
+        version=5,
+        term=2,
+        applied_index=9,
+        key=f"manifest/{5:020d}.{DIGEST}.json",
+        sha256="0",
     )
     read = 0
     for data in damaged(msgspec.to_builtins(head), 1):

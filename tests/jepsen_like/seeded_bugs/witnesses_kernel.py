@@ -17,7 +17,6 @@ from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
 from cluster.replication.send_queue import cut
 from cluster.wire.message_format import BatchItem, build_batch
-from statemachine.commands import LEVEL
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, SESSION_ROW, RowKind, decode
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, request
@@ -89,14 +88,12 @@ def witness_Y05() -> None:
 
 def witness_Y06() -> None:
     node = Node()
-    node.state.level = LEVEL
     (send,) = node.read(request("TIMER_DELAY_SEC\x013\x02"))
     assert send.schedule is not None
 
 
 def witness_Y07() -> None:
     node = Node()
-    node.state.level = LEVEL
     (send,) = node.read(request("TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01K\x02"))
     assert send.kind != RowKind.NORMAL
 

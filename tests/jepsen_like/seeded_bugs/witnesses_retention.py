@@ -183,7 +183,6 @@ def witness_G12() -> None:
 def deleted(count: int) -> Log:
     """A topic with so many rows, deleted, and made again with the id 2."""
     log = Log()
-    log.command(["raise_level", commands.BOUNDED_LEVEL])
     for _ in range(count):
         log.store(1)
     log.command(["delete_topic", "t"], ["create_topic", {"name": "t"}, False])
@@ -225,7 +224,7 @@ def witness_G16() -> None:
 def witness_G17() -> None:
     """Attempts that lost are discarded for everybody, before any slice says so in their rows."""
     log = Log()
-    log.command(["raise_level", commands.BOUNDED_LEVEL], *[["open_attempt", "q", 1, 1]] * 40)
+    log.command(*[["open_attempt", "q", 1, 1]] * 40)
     log.command(["commit_write", "q", 1, 1, []])
     log.remove(8)
     assert {attempt.state for attempt in applied(log).writes.attempts()} <= {AttemptState.DISCARDED}

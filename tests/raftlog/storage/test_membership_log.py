@@ -33,8 +33,8 @@ CHANGED = MEMBERS._replace(
     manual=(NodeId(4),),
 )
 
-WITHOUT_ADDRESSES = (
-    "86a6666f726d617401ac636c75737465725f75756964c410ffeeddccbbaa99887766554433221100a6766f746572739282a26964"
+BEFORE_ADDRESSES = (
+    "86a6666f726d61740aac636c75737465725f75756964c410ffeeddccbbaa99887766554433221100a6766f746572739282a26964"
     "01a475756964c4100000000000000000000000000000000b82a2696402a475756964c41000112233445566778899aabbccddeeff"
     "a86c6561726e65727390a6726561736f6ea7726573746f7265a664657461696ca96f6620612074657374"
 )
@@ -46,24 +46,23 @@ MORE = (
     "6e7465726e616ca3683a39a772656d6f7665649182a2696403a475756964c41000000000000000000000000000000003a66d616e75"
     "616c9104"
 )
-IDENTITY_2 = (
-    "524d5149f980a42e000200000000000900000000000000020000018bcfe56800ffeeddccbbaa99887766554433221100"
+CONTINUED = (
+    "524d51499bd83a96000a00000000000900000000000000020000018bcfe56800ffeeddccbbaa99887766554433221100"
     "0000000000000000000000000000000b000000010000000000112233445566778899aabbccddeeff0000000000000029"
 )
 
 
 def test_the_bytes_are_frozen() -> None:
-    assert memberships.encode(MEMBERS).hex() == WITHOUT_ADDRESSES.replace("86", "89", 1) + NOTHING_MORE
-    assert memberships.encode(CHANGED).hex() == "89" + WITHOUT_ADDRESSES[2:].replace(NO_LEARNER, LEARNER) + MORE
+    assert memberships.encode(MEMBERS).hex() == BEFORE_ADDRESSES.replace("86", "89", 1) + NOTHING_MORE
+    assert memberships.encode(CHANGED).hex() == "89" + BEFORE_ADDRESSES[2:].replace(NO_LEARNER, LEARNER) + MORE
     assert memberships.decode_payload(memberships.encode(CHANGED), 42) == CHANGED
-    assert memberships.decode_payload(bytes.fromhex(WITHOUT_ADDRESSES), 42) == MEMBERS, "as the first versions wrote it"
     identity = Identity(NEXT, 9, NodeId(2), NODE, 1_700_000_000_000, (Ancestor(CLUSTER, 41),))
-    assert identities.encode(identity).hex() == IDENTITY_2
-    assert identities.decode(bytes.fromhex(IDENTITY_2), Path("/data/IDENTITY")) == identity
+    assert identities.encode(identity).hex() == CONTINUED
+    assert identities.decode(bytes.fromhex(CONTINUED), Path("/data/IDENTITY")) == identity
 
 
 def test_any_flipped_or_missing_byte_of_a_lineage_is_damage() -> None:
-    data = bytes.fromhex(IDENTITY_2)
+    data = bytes.fromhex(CONTINUED)
     for at in range(len(data)):
         for bad in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at]):
             with pytest.raises(IdentityError, match="is damaged"):
@@ -72,11 +71,11 @@ def test_any_flipped_or_missing_byte_of_a_lineage_is_damage() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": 2}, {"voters": [{"id": 1}]}, {"cluster_uuid": b"short"}, {"learners": 5}],
+    [{"format": 11}, {"voters": [{"id": 1}]}, {"cluster_uuid": b"short"}, {"learners": 5}],
 )
 def test_a_payload_that_cannot_be_read_is_refused(change: dict[str, Any]) -> None:
-    fields = {**msgpack.unpackb(bytes.fromhex(WITHOUT_ADDRESSES)), **change}
-    with pytest.raises(FrameError, match="use a newer RaftMQ" if "format" in change else "not readable"):
+    fields = {**msgpack.unpackb(memberships.encode(MEMBERS)), **change}
+    with pytest.raises(FrameError, match="newer RaftMQ" if "format" in change else "not readable"):
         memberships.decode_payload(msgpack.packb(fields), 42)
 
 

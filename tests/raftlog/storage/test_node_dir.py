@@ -114,9 +114,9 @@ def test_damaged_and_newer_identity(directory: Path) -> None:
     assert "IDENTITY is damaged" in refused(directory)
     path.write_bytes(good[:10])
     assert "IDENTITY is damaged" in refused(directory)
-    newer = good[8:9] + b"\x03" + good[10:] + b"fields of a later day"
+    newer = good[8:9] + b"\x0b" + good[10:] + b"fields of a later day"
     path.write_bytes(good[:4] + crc32c(newer).to_bytes(4) + newer)
-    assert "newer RaftMQ (format 3)" in refused(directory)
+    assert "has format 11: a newer RaftMQ wrote it" in refused(directory)
     path.write_bytes(good)
     open_node_dir(OsFileSystem(), directory).close(clean=True)
 

@@ -197,13 +197,14 @@ def test_a_mark_of_another_history_is_refused(disk: Disk, new_log: NewLog, frame
         disk.open()
 
 
-@row("newer format")
-def test_a_newer_frame_is_refused_not_cut(disk: Disk) -> None:
+@row("another format")
+@pytest.mark.parametrize(("version", "says"), [(11, "a newer RaftMQ wrote it"), (1, "a build before RaftMQ 0.1.0")])
+def test_a_frame_of_another_format_is_refused_not_cut(disk: Disk, version: int, says: str) -> None:
     header = bytearray(disk.entries[9].header)
-    header[25] = 2
+    header[25] = version
     header[4:8] = crc32c(bytes(header[8:])).to_bytes(4)
     disk.fs.damage(disk.paths[2], disk.offset(9), bytes(header))
-    with pytest.raises(CorruptLogError, match="newer RaftMQ"):
+    with pytest.raises(CorruptLogError, match=says):
         disk.open()
 
 

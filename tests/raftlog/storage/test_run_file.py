@@ -67,7 +67,7 @@ def test_other_bytes_are_neither(data: bytes) -> None:
 
 @given(body=st.binary(max_size=100), run=runs, at=st.integers(8, 511), value=st.integers(0, 255))
 def test_bytes_with_a_good_checksum_are_read_or_refused(body: bytes, run: Run, at: int, value: int) -> None:
-    rest = b"\0\1\0\0" + GROUP.to_bytes(4) + body
+    rest = b"\0\x0a\0\0" + GROUP.to_bytes(4) + body
     data = b"RMQV" + crc32c(rest).to_bytes(4) + rest
     assert isinstance(vote_withheld.decode(data, GROUP), VoteWithheld | None)
     slot = bytearray(run_file.encode_slot(run, 1, GROUP))
@@ -76,7 +76,7 @@ def test_bytes_with_a_good_checksum_are_read_or_refused(body: bytes, run: Run, a
     try:
         decoded = run_file.decode_slot(bytes(slot), GROUP)
     except CorruptLogError:
-        assert slot[8:10] != b"\0\1"
+        assert slot[8:10] != b"\0\x0a"
     else:
         assert decoded is None or decoded[1].state in RunState
 
@@ -97,10 +97,10 @@ def test_a_newer_format_is_refused(fs: MemoryFileSystem) -> None:
         (run_file.encode_slot(RUN, 0, GROUP), "RUN"),
         (vote_withheld.encode(VoteWithheld("why", 4, 5), GROUP), "VOTE_WITHHELD"),
     ):
-        newer = raw[:8] + b"\0\2" + raw[10:]
+        newer = raw[:8] + b"\0\x0b" + raw[10:]
         newer = newer[:4] + crc32c(newer[8:]).to_bytes(4) + newer[8:]
         fs.open(DATA / name, create=True).pwritev([newer], 0)
-        with pytest.raises(CorruptLogError, match=f"{name} has format 2, this RaftMQ reads 1"):
+        with pytest.raises(CorruptLogError, match=f"{name} has format 11: a newer RaftMQ"):
             load_run(fs, DATA, GROUP) if name == "RUN" else vote_withheld.load(fs, DATA, GROUP)
 
 

@@ -154,9 +154,9 @@ def test_a_directory_of_a_newer_format(tmp_path: Path) -> None:
     nodes = make(tmp_path)
     create_data_dirs(configs(nodes))
     path = data(nodes[0]) / "IDENTITY"
-    rest = b"\x00\x03" + path.read_bytes()[10:]
+    rest = b"\x00\x0b" + path.read_bytes()[10:]
     path.write_bytes(path.read_bytes()[:4] + crc32c(rest).to_bytes(4) + rest)
-    refused(nodes, "newer RaftMQ (format 3)", "pip install --upgrade")
+    refused(nodes, "has format 11: a newer RaftMQ", "pip install --upgrade")
 
 
 def test_a_damaged_identity(tmp_path: Path) -> None:

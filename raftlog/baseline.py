@@ -1,0 +1,39 @@
+"""The number at which formats begin, and the words with which another one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BASELINE = 10
+"""The number of every format on disk and on the wire in RaftMQ 0.1.0, and of the level of commands. Builds before it
+used lower ones, which nothing reads."""
+
+
+def is_known(found: object, known: int) -> bool:
+    """Returns True if this version reads the format `found`; `known` is the newest that it reads."""
+    return type(found) is int and BASELINE <= found <= known
+
+
+def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, str]:
+    """Returns three lines for people: what is refused, why, and what to do. `found`: the format that `what` names."""
+    if type(found) is int and found > known:
+        return (
+            f"{what} has format {found}: a newer RaftMQ wrote it",
+            f"this version reads formats up to {known} and would misread the data; nothing was changed",
+            "use the newer version: pip install --upgrade raftmq",
+        )
+    return (
+        f"{what} has format {found}: a build before RaftMQ 0.1.0 wrote it",
+        f"formats begin at {BASELINE}, and no release reads earlier ones; nothing was changed",
+        "read it with the build that wrote it, or begin with an empty directory: raftmq up --data DIR",
+    )
+
+
+def refusal(what: Path | str, found: object, known: int) -> str:
+    """The three lines as one text."""
+    return "\n".join(why_unknown(what, found, known))
+
+
+def remark(what: str, found: object, known: int) -> str:
+    """The first two of the lines as one, for what becomes part of another message."""
+    return "; ".join(why_unknown(what, found, known)[:2])
