@@ -7,18 +7,43 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.broker.names import DEAD_LETTER_PREFIX
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
     from cluster.runtime.work import Turns
+
+
+class DeadLetterMetrics:
+    """RocketMQ's counter of dead letters: what was stored in the topics of dead letters, by whichever way it came
+    there.
+
+    Derived at a scrape from the messages stored by topic: nothing is counted for it.
+    """
+
+    def __init__(self, registry: CollectorRegistry, stored: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """`stored`: (topic, messages acknowledged since the start)."""
+        self._stored = stored
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the counter for the registry."""
+        family = CounterMetricFamily(
+            "rocketmq_send_to_dlq_messages", "Dead letters stored", labels=("consumer_group", "topic")
+        )
+        for topic, messages in self._stored():
+            if topic.startswith(DEAD_LETTER_PREFIX):
+                family.add_metric((topic.removeprefix(DEAD_LETTER_PREFIX), topic), messages)
+        yield family
+
 
 SERIES_MAX: Final = 1000
 """Series of the metric of consumers' connections; the rest is in its last series, of no group."""

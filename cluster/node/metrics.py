@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 
 from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
-from cluster.broker.dead_letter_metrics import DeadLetterMetrics
+from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.broker.groups.client_relay import RelayMetrics
 from cluster.broker.groups.group_lag import LagMetrics
 from cluster.broker.timers.timer_delivery import TimerMetrics
@@ -34,9 +34,7 @@ from cluster.peer.link_state import LinkMetrics
 from cluster.remoting.request_metrics import RequestMetrics
 from cluster.repair.log_repair import RepairMetrics
 from cluster.repair.progress import InstallMetrics
-from cluster.replication.append_metrics import AppendMetrics
-from cluster.replication.ha_metrics import HaMetrics
-from cluster.replication.mode_metrics import ModeMetrics
+from cluster.replication.metrics import AppendMetrics, HaMetrics, ModeMetrics
 from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
 from cluster.runtime.tallies import Spread, Tallies, Tally
@@ -237,7 +235,7 @@ class NodeMetrics:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.loop_lag`)."""
+        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turn_metrics`)."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 

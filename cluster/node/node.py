@@ -21,8 +21,8 @@ from cluster.replication.apply_lane import Applied
 from cluster.runtime.chores import Chores, DiskLag, Every
 from cluster.runtime.contained import contain_each
 from cluster.runtime.environment import Environment
-from cluster.runtime.loop_lag import LoopLagSampler
 from cluster.runtime.parts import Part, Parts
+from cluster.runtime.turn_metrics import LoopLagSampler
 from cluster.runtime.turn_watch import LongTurn, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.replication.acks.early_answers import EarlyAnswers
     from cluster.replication.acks.early_ledger import Ledger
-    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.context import NodeContext
     from statemachine.broker_state import BrokerState
 

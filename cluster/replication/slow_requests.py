@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cluster.config.config import Config
-    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.context import NodeContext
     from cluster.runtime.stage_times import StageTimes
 

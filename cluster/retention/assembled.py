@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.broker.services import Services
-    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.metrics import ModeMetrics
     from cluster.replication.proposals import Proposals
     from cluster.retention.leases import Leases
     from cluster.retention.metrics import RetentionMetrics

@@ -30,7 +30,7 @@ from statemachine.rows.kv import KVFullError
 
 if TYPE_CHECKING:
     from cluster.config.config import RetentionSection
-    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.alarms import Alarms
     from raftlog.storage.files.fs import FileSystem
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.config.config import ModesSection
     from cluster.replication.acks.early_ledger import Ledger
     from cluster.replication.message_batch import Built, Send
-    from cluster.replication.mode_metrics import ModeMetrics
+    from cluster.replication.metrics import ModeMetrics
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.pending import PendingEntry, SendReplies
     from raftlog.core.raw_node import RawNode

@@ -1,0 +1,195 @@
+"""Metrics of replication: RocketMQ's names of its HA service, writes to the log, disk space, early answers and reads
+from followers. docs/metrics.md has names and meanings.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from cluster.runtime.tallies import buckets
+
+TRANSFER = "rocketmq_ha_transfer_byte_total"
+SLAVE_OFFSET = "rocketmq_ha_slave_max_offset"
+MASTER_OFFSET = "rocketmq_ha_master_max_offset"
+CONNECTIONS = "rocketmq_ha_connection_count"
+SEND_TIMEOUTS = "ha_send_timeout_count"
+PEER_LAG = "raftmq_peer_lag_bytes"
+PEER_LAG_TEXT = "Bytes by which the peer's disk is behind the leader's log"
+STORAGE = (
+    "rocketmq_storage_size",
+    "rocketmq_storage_flush_behind_bytes",
+    "rocketmq_storage_dispatch_behind_bytes",
+)
+STORAGE_TEXTS = (
+    "Bytes of log that are kept",
+    "Bytes at the end of the log that are not durable on this node",
+    "Bytes at the end of the log whose rows are not applied yet",
+)
+
+
+class HaMetrics:
+    """Replication under names that dashboards of RocketMQ's HA service use, in bytes, exactly as they are spelt there.
+
+    A collector of its own: prometheus_client would add `_total` to the names of counters. Counted by the event loop,
+    read when somebody scrapes.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sent_bytes = self._received_bytes = self._send_timeouts = 0
+        self._storage: tuple[int, int, int] = (0, 0, 0)
+        self._master_offset = 0
+        self._slaves: dict[str, int] = {}
+        self._connections = 0
+        registry.register(self)
+
+    def received(self, size_bytes: int) -> None:
+        """Entries of a leader are durable here."""
+        self._received_bytes += size_bytes
+
+    def timed_out(self, sends: int) -> None:
+        """They were not decided at their deadline."""
+        self._send_timeouts += sends
+
+    def show(
+        self,
+        *,
+        end_position: int,
+        slaves: Mapping[int, int],
+        connections: int,
+        sent_bytes: int,
+        storage: tuple[int, int, int],
+    ) -> None:
+        """Shows where this node's log ends, and where the followers' copies do if it leads; `sent_bytes`: of entries,
+        since the start; `storage`: the values of STORAGE. All in bytes."""
+        self._sent_bytes = sent_bytes
+        self._storage = storage
+        self._master_offset = end_position
+        self._slaves = {str(node): offset for node, offset in slaves.items()}
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics for the registry."""
+        transfer = CounterMetricFamily(
+            TRANSFER, "Bytes of the log sent to followers (master) or received from leaders (slave)", labels=["role"]
+        )
+        transfer.add_metric(["master"], self._sent_bytes)
+        transfer.add_metric(["slave"], self._received_bytes)
+        yield transfer
+        slaves = GaugeMetricFamily(
+            SLAVE_OFFSET, "Position in bytes up to which a follower has the leader's log on disk", labels=["slaveId"]
+        )
+        for node, offset in self._slaves.items():
+            slaves.add_metric([node], offset)
+        yield slaves
+        behind = GaugeMetricFamily(PEER_LAG, PEER_LAG_TEXT, labels=["peer"])
+        for node, offset in self._slaves.items():
+            behind.add_metric([node], max(0, self._master_offset - offset))
+        yield behind
+        yield GaugeMetricFamily(MASTER_OFFSET, "Position in bytes at which this node's log ends", self._master_offset)
+        yield GaugeMetricFamily(CONNECTIONS, "Other members that are connected", self._connections)
+        text = "Sends that were undecided at their deadline; counts since the start"
+        timeouts = Metric(SEND_TIMEOUTS, text, "unknown")  # of type counter its name would get `_total`
+        timeouts.add_sample(SEND_TIMEOUTS, {}, self._send_timeouts)
+        yield timeouts
+        for name, what, value in zip(STORAGE, STORAGE_TEXTS, self._storage, strict=True):
+            yield GaugeMetricFamily(name, what, value)
+
+
+WHOLE = "raftmq_append_seconds", "Duration of one write to the log, fdatasync included"
+SYNC = "raftmq_fdatasync_seconds", "Duration of fdatasync alone, of one write to the log"
+BYTES = "raftmq_append_bytes", "Bytes made durable in the log"
+
+
+class AppendMetrics:
+    """Writes to the log: how many bytes, how long, and how much of that was fdatasync. One call per write. Event loop
+    only.
+    """
+
+    def __init__(self, registry: CollectorRegistry, bounds: tuple[float, ...]) -> None:
+        """`bounds`: the greatest value of each bucket, ascending, seconds; one more bucket has the rest."""
+        self.bounds = (*bounds, inf)
+        self._whole, self._sync = [0] * len(self.bounds), [0] * len(self.bounds)
+        self._whole_s = self._sync_s = 0.0
+        self._bytes = 0
+        registry.register(self)
+
+    def written(self, size_bytes: int, seconds: float, sync_seconds: float) -> None:
+        """One write."""
+        self._bytes += size_bytes
+        self._whole[bisect_left(self.bounds, seconds)] += 1
+        self._whole_s += seconds
+        self._sync[bisect_left(self.bounds, sync_seconds)] += 1
+        self._sync_s += sync_seconds
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Returns the writes in each bucket by their time, fdatasync included."""
+        return tuple(self._whole)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics for the registry."""
+        for (name, text), counts, total_s in (WHOLE, self._whole, self._whole_s), (SYNC, self._sync, self._sync_s):
+            family = HistogramMetricFamily(name, text)
+            family.add_metric([], buckets(self.bounds, counts), total_s)
+            yield family
+        yield CounterMetricFamily(*BYTES, self._bytes)
+
+
+class ModeMetrics:
+    """Disk space, early answers and reads from followers. Fed once per look at the disk, per entry or per pull. Event
+    loop only.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        self._disk_used = gauge("rocketmq_disk_ratio", "Share of the data directory's file system that is used, 0 to 1")
+        self._disk_refusing = gauge("raftmq_disk_refusing", "1 while sends are refused because the disk is full")
+        self._log_waits = gauge("raftmq_log_waits_for_space", "1 while the log cannot be written for lack of space")
+
+        self._full_in = gauge(
+            "raftmq_disk_full_in_seconds",
+            "Time until sends will be refused at the growth rate of the last hour; +Inf if that is not expected",
+        )
+        self._full_in.set(float("inf"))
+        self._slow_appends = counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
+
+        self._early = counter("raftmq_early_answers", "Messages acknowledged before they were committed")
+        self._window = gauge("raftmq_loss_window_messages", "Messages acknowledged and not yet committed")
+        self._lost = counter("raftmq_early_lost_messages", "Messages acknowledged early whose entry was replaced")
+
+    def answered_early(self, messages: int, window: int) -> None:
+        """An answer was sent before the commit; `window`: all messages answered early and undecided."""
+        self._early.inc(messages)
+        self._window.set(window)
+
+    def window(self, messages: int) -> None:
+        """Sets the acknowledged messages that may be lost now."""
+        self._window.set(messages)
+
+    def lost_early(self, messages: int) -> None:
+        """Early answers whose entry was replaced."""
+        self._lost.inc(messages)
+
+    def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
+        """Sets the figures of the disk as the last look found them."""
+        self._disk_used.set(used)
+        self._disk_refusing.set(refusing)
+        self._log_waits.set(parked)
+
+    def outlook(self, full_in_ms: int | None) -> None:
+        """Sets when the disk will be full, by the last look; None: it does not fill up."""
+        self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
+
+    def slow_append(self) -> None:
+        """Write and fdatasync took longer than the bound."""
+        self._slow_appends.inc()
