@@ -9,22 +9,73 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from cluster.config.local_layout import NodeRecord
 from cluster.peer import keyring, secret
-from jepsen_like.fuzz import http, peers, remoting
+from jepsen_like.fuzz import http, mutate, peers, remoting
 from jepsen_like.fuzz.greeting import Greeting
 from jepsen_like.fuzz.lanes import Finding, HttpLane, PeerLane, RemotingLane
 from jepsen_like.fuzz.shot import Port, Shot, save
-from jepsen_like.fuzz.store import KINDS, Vandal
 from jepsen_like.hostile.wire import ask_http, request
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, ask_turns
 from jepsen_like.live.probes.tier_probe import STORE
 from jepsen_like.live.probes.watch import Watch
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import leader_of
+
+KINDS = ("object HEAD", "object manifest", "object log", "object index")
+"""Kinds of objects that are damaged; every long run must come to each."""
+_GLOBS = dict(zip(KINDS, ("manifest/HEAD", "manifest/*.json", "log/*.seg", "index/*.idx"), strict=True))
+
+
+class Vandal:
+    """Damages the tier of live nodes: objects of a directory store are cut, changed, mixed up or removed while the
+    nodes read, upload, scrub and publish. Draws the next object and what becomes of it.
+    """
+
+    def __init__(self, store: Path, rng: random.Random) -> None:
+        """`store`: the directory of `tier.url`, with one cluster's folder."""
+        self._store = store
+        self._rng = rng
+
+    def strike(self) -> str | None:
+        """The kind of object that was damaged; None if there is none yet."""
+        rng = self._rng
+        kind = rng.choice(KINDS)
+        found = sorted(self._store.glob(f"[0-9a-f]*/{_GLOBS[kind]}"))
+        if not found:
+            return None
+        path = rng.choice(found[-8:] if rng.random() < 0.5 else found)  # the newest are what is read
+        with suppress(FileNotFoundError):  # swept, or deleted by the nodes meanwhile
+            data = path.read_bytes()
+            damaged = self._damaged(data, rng.choice(found))
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            return kind
+        return None
+
+    def _damaged(self, data: bytes, other: Path) -> bytes | None:
+        """Returns the damaged content of the object; None: it is removed."""
+        rng, fate = self._rng, self._rng.random()
+        if data.startswith((b"{", b"[")) and fate < 0.6:
+            with suppress(ValueError, RecursionError):  # it is damaged already
+                return mutate.encode(rng, mutate.tree(rng, json.loads(data), rng.choice((1, 1, 2))))
+        if fate < 0.7 and data:
+            at = rng.randrange(len(data))
+            return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        if fate < 0.8:
+            return data[: rng.randrange(len(data) + 1)]
+        if fate < 0.85:
+            return data + mutate.noise(rng)
+        if fate < 0.9:
+            return mutate.noise(rng)
+        return other.read_bytes() if fate < 0.95 else None
+
 
 BATCH = {Port.REMOTING: 60, Port.HTTP: 10, Port.PEER: 20}
 """Shots that one connection sends at once, or one after the other."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jepsen_like.history import Op
-from jepsen_like.live.probes.pauses import Acks, Blow
+from jepsen_like.live.stories.story_failover import Acks, Blow
 
 MS = 1_000_000
 
