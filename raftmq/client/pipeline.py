@@ -10,20 +10,63 @@ node leads; then everything unanswered is sent again, same bytes, to the new lea
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import functools
 import logging
 from collections import deque
+
+import msgspec
 
 from cluster.wire.codec import Header
 from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
-from raftmq.client.message import SendResult
+from raftmq.client.message import SendResult, position_of
 from raftmq.client.room import Room
 from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
-from raftmq.client.send_result import read_result, settle
 from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
+
+
+class _SendReply(msgspec.Struct, gc=False):
+    queueId: int  # the protocol's names
+    queueOffset: int
+    msgId: str = ""
+    recallHandle: str = ""
+
+
+_decode_reply = msgspec.json.Decoder(_SendReply, strict=False).decode
+
+
+def read_result(pending: Pending, header: Header) -> SendResult | list[SendResult]:
+    """One result, or one per message of a batch, whose offsets are consecutive. Raises Unknown for a reply that says
+    "stored" but not where.
+    """
+    ids = pending.message_ids
+    try:
+        reply = _decode_reply(header.extFields or b"{}")
+    except msgspec.DecodeError as error:
+        text = f"send to {pending.topic}: the success reply is not understood: {error}"
+        raise Unknown(text, message_ids=ids) from error
+    if not pending.batch:
+        return SendResult(ids[0], reply.queueId, reply.queueOffset, position_of(reply.msgId), reply.recallHandle)
+    positions = [position_of(i) for i in reply.msgId.split(",")]
+    positions += [-1] * (len(ids) - len(positions))
+    return [
+        SendResult(message_id, reply.queueId, reply.queueOffset + n, position)
+        for n, (message_id, position) in enumerate(zip(ids, positions, strict=False))
+    ]
+
+
+def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, error: Exception | None) -> None:
+    """Sets the outcome unless the caller gave the future up."""
+    with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
 
 logger = logging.getLogger(__name__)
 

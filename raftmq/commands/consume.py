@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raftmq.commands.common import connect, json_option, servers_option
-from raftmq.commands.stopping import Stop
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Consumer, Message, QueueInfo
+
+
+class Stop:
+    """SIGINT and SIGTERM for a command that must not be cut off between two steps.
+
+    Notes the signal; the command looks at `asked` between its steps. A second one interrupts whatever it does.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._at_once = False
+        self._before: dict[signal.Signals, signal.Handlers | object] = {}
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, the first signal raises KeyboardInterrupt too: for a step that may block and may be cut off."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        interrupts = self._at_once or self.asked
+        self.asked = True
+        if interrupts:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Stop:
+        self._before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+
 
 _IDLE_S = 0.1
 _COMMIT_S = 1.0

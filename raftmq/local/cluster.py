@@ -6,17 +6,26 @@ runs is written to cluster.json before anybody waits for it, so that every proce
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cluster.config.local_layout import CLUSTER_FILE, ClusterFile, NodeRecord, locked, read_cluster, write_cluster
-from cluster.config.node_files import move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
+from cluster.config.local_layout import (
+    CLUSTER_FILE,
+    ClusterFile,
+    NodeRecord,
+    locked,
+    read_cluster,
+    sync_folder,
+    write_cluster,
+)
+from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
 from cluster.errors import ExitCode, LocalError
 from cluster.tier.store.opening import check_url
-from raftmq.local.addresses import tell_new_ports
-from raftmq.local.begun import BEGUN, begun, undo_begun
+from raftmq.local.admin_http import AdminApi
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
 from raftmq.local.process import (
     check_ports,
@@ -29,6 +38,67 @@ from raftmq.local.process import (
     stop_nodes,
 )
 from raftmq.local.status import ClusterView, view_cluster
+
+
+def tell_new_ports(view: ClusterView) -> None:
+    """Tells the leader of a ready cluster where each member is now, if its log says otherwise. Raises LocalError.
+
+    The members of GENESIS are found through each node's raftmq.toml; a node that joined later said where it is when it
+    was added.
+    """
+    leader = next(node.record for node in view.nodes if node.record.id == view.leader)
+    api = AdminApi([f"{HOST}:{leader.admin_port}"], "raftmq node list")
+    members = api.local("/v1/members")
+    known = {member["id"]: member for member in members["members"]}
+    for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # a leader that moves hands over
+        member = known.get(node.record.id)
+        if member is None:
+            continue
+        told = _place(node.record, member["listeners"])
+        if any(member[key] != value for key, value in told.items()):
+            who = {"id": node.record.id, "cluster_id": members["cluster_id"], "uuid": member["uuid"]}
+            api.post("/v1/members", {**who, **told, "force": not node.running})
+
+
+def _place(record: NodeRecord, listeners: dict[str, str]) -> dict[str, object]:
+    broker = f"{HOST}:{record.broker_port}"
+    return {
+        "host": HOST,
+        "port": record.peer_port,
+        "admin": f"{HOST}:{record.admin_port}",
+        "listeners": {name: broker if name in ("broker", "namesrv") else at for name, at in listeners.items()},
+    }
+
+
+BEGUN = "BEGUN"
+
+
+@contextlib.contextmanager
+def begun(data: Path) -> Iterator[None]:
+    """Marks the directory while its content is made; the mark stays if that does not end well.
+
+    DATA/BEGUN stands there from before the first file until all data directories are complete. No node starts
+    meanwhile, so a command that finds it (Ctrl-C, kill -9 or a power cut came between) may remove what was made and
+    begin again.
+    """
+    mark = data / BEGUN
+    mark.touch()
+    sync_folder(data)
+    yield
+    sync_folder(data)
+    mark.unlink()
+    sync_folder(data)
+
+
+def undo_begun(data: Path) -> None:
+    """Removes what an interrupted first start made."""
+    if not (data / BEGUN).exists():
+        return
+    for home in data.glob("n[0-9]*"):
+        shutil.rmtree(home)
+    sync_folder(data)
+    (data / BEGUN).unlink()
+
 
 READY_TIMEOUT_S = 30.0
 _COUNT = 3

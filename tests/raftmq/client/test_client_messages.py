@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cluster.wire.codec import decode_header, ext_of
 from cluster.wire.message_format import Message as StoredMessage
 from cluster.wire.message_format import encode_message, parse_properties
-from raftmq.client import decompress
+from raftmq.client import message as messages_of_users
 from raftmq.client import message as m
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single
@@ -80,7 +80,7 @@ def test_a_body_in_lz4_or_zstd_is_inflated(
     for damaged in (packed[: len(packed) // 2], b"neither"):
         with pytest.raises(Failed, match="does not inflate"):
             m.decode_messages(stored("T", 0, 0, stored_message(damaged, "", 1, flags)))
-    monkeypatch.setattr(decompress, "MAX_INFLATED_BYTES", 1000)
+    monkeypatch.setattr(messages_of_users, "MAX_INFLATED_BYTES", 1000)
     with pytest.raises(Failed, match="more than 1000 bytes"):
         m.decode_messages(stored("T", 0, 0, stored_message(packed, "", 1, flags)))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -106,7 +106,7 @@ def test_properties_that_are_not_utf_8_do_not_hide_the_message() -> None:
 def test_a_bad_or_huge_compressed_body_is_failed(
     stored: Any, stored_message: Any, body: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompress, "MAX_INFLATED_BYTES", 1000)
+    monkeypatch.setattr(messages_of_users, "MAX_INFLATED_BYTES", 1000)
     with pytest.raises(Failed, match=why):
         m.decode_messages(stored("T", 0, 0, stored_message(body, "", 1, m.COMPRESSED)))
 

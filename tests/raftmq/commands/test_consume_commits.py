@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from raftmq.client.message import Message
 from raftmq.commands import consume
-from raftmq.commands.stopping import Stop
+from raftmq.commands.consume import Stop
 
 
 def message(offset: int) -> Message:

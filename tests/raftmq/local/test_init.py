@@ -23,8 +23,7 @@ from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
 from raftmq.cli import cli
 from raftmq.local import init as local_init
-from raftmq.local.begun import BEGUN
-from raftmq.local.cluster import LocalCluster, prepare_data_dir
+from raftmq.local.cluster import BEGUN, LocalCluster, prepare_data_dir
 from raftmq.local.init import check_data_dirs, create_data_dirs
 from tests.support.small_segments import LOG, small_segments
 
