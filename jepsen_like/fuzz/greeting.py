@@ -11,7 +11,8 @@ from cluster.peer import handshake
 from cluster.peer.connections import CONTROL
 from cluster.peer.keyring import KeyFileError, key_id
 from cluster.peer.wire import Kind, WireError, pack, unpack
-from jepsen_like.fuzz.lanes import HOST, Line, dial
+from jepsen_like.fuzz.lanes import Line, dial
+from jepsen_like.hostile.wire import HOST
 
 ME = 901
 """Base of the guests' ids: each node has its own guest, whose id is this plus the node's."""

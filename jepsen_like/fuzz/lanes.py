@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from cluster.wire.codec import FLAG_RESPONSE, CodecError, decode_header
+from cluster.wire.codec import FLAG_RESPONSE, CodecError
 from jepsen_like.fuzz import http
 from jepsen_like.fuzz.shot import Shot
+from jepsen_like.hostile.wire import HOST, frames_of
 
-HOST = "127.0.0.1"
 ANSWER_S = 20.0
 """Seconds after which a shot counts as not answered."""
 DIAL_TRIES = 20
@@ -34,7 +34,7 @@ class Line(asyncio.Protocol):
         self.wanted: set[int] = set()
         self.settled = asyncio.Event()
         self.broken = ""
-        self._buffer = b""
+        self._buffer = bytearray()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -43,21 +43,16 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Counts complete answers."""
-        data = self._buffer + data
-        at, end = 0, len(data)
-        while end - at >= 8 and end - at >= 4 + (length := int.from_bytes(data[at : at + 4], "big")):
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            try:
-                header = decode_header(data[at + 4], data[at + 8 : header_end])
-            except CodecError as error:
-                self.broken = f"the node answered with what is no frame: {error}"
-                self.abort()
-                return
-            if header.flag & FLAG_RESPONSE:
-                self.answers[header.opaque] += 1
-                self.wanted.discard(header.opaque)
-            at += 4 + length
-        self._buffer = data[at:]
+        self._buffer += data
+        try:
+            for header, _ in frames_of(self._buffer):
+                if header.flag & FLAG_RESPONSE:
+                    self.answers[header.opaque] += 1
+                    self.wanted.discard(header.opaque)
+        except CodecError as error:
+            self.broken = f"the node answered with what is no frame: {error}"
+            self.abort()
+            return
         if not self.wanted:
             self.settled.set()
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
@@ -64,6 +65,18 @@ def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
     """A frame with a header of these very bytes."""
     length = 4 + len(header) + len(body)
     return b"".join((struct.pack(">iI", length, serialize_type << 24 | len(header)), header, body))
+
+
+def frames_of(buffer: bytearray) -> Iterator[tuple[Header, bytes]]:
+    """Takes whole frames out of the buffer: (header, body) of each. Raises CodecError for what is no frame."""
+    at, end = 0, len(buffer)
+    try:
+        while end - at >= 8 and end >= (stop := at + 4 + int.from_bytes(buffer[at : at + 4], "big")):
+            header_end = at + 8 + int.from_bytes(buffer[at + 5 : at + 8], "big")
+            yield decode_header(buffer[at + 4], bytes(buffer[at + 8 : header_end])), bytes(buffer[header_end:stop])
+            at = stop
+    finally:
+        del buffer[:at]
 
 
 class Wire(asyncio.Protocol):
@@ -151,20 +164,13 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes answers out of the stream; requests of the node are passed over."""
-        buffer = self._buffer
-        buffer += data
-        at, end = 0, len(buffer)
-        while end - at >= 8 and end >= (stop := at + 4 + int.from_bytes(buffer[at : at + 4], "big")):
-            header_end = at + 8 + int.from_bytes(buffer[at + 5 : at + 8], "big")
-            try:
-                header = decode_header(buffer[at + 4], bytes(buffer[at + 8 : header_end]))
+        self._buffer += data
+        try:
+            for header, body in frames_of(self._buffer):
                 if header.flag & FLAG_RESPONSE:
-                    self._settle(header, bytes(buffer[header_end:stop]))
-            except CodecError:
-                self.abort()
-                return
-            at = stop
-        del buffer[:at]
+                    self._settle(header, body)
+        except CodecError:
+            self.abort()
 
     def _settle(self, header: Header, body: bytes) -> None:
         waiting = self.future(header.opaque)

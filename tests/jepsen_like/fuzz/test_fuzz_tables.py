@@ -126,7 +126,7 @@ def test_peers_say_no_term_that_could_rightly_move_the_group() -> None:
 
 def test_answers_are_counted_by_opaque() -> None:
     line = Line.__new__(Line)
-    line.answers, line.wanted, line._buffer, line.broken = Counter(), {3, 4}, b"", ""
+    line.answers, line.wanted, line._buffer, line.broken = Counter(), {3, 4}, bytearray(), ""
     line.settled = MagicMock()
     data = encode_frame(0, 3, 1) + encode_frame(0, 3, 1) + encode_frame(40, 4, 2)
     for at in range(0, len(data), 7):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cluster.wire.codec import decode_header, ext_of
 from cluster.wire.message_format import Message as StoredMessage
 from cluster.wire.message_format import encode_message, parse_properties
-from raftmq.client import message as messages_of_users
 from raftmq.client import message as m
+from raftmq.client import message as messages_of_users
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single
 
