@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import data_option, json_option, show, show_problems
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
+from raftmq.commands.common import cluster_options, show, show_problems
+from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 
 
 @click.group()
@@ -18,9 +18,7 @@ def alarm() -> None:
 
 
 @alarm.command("list")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the raised alarms, node by node."""
     answers, silent = ask_all(node_addresses(admin, data), "/v1/status")
@@ -37,9 +35,7 @@ def _line(row: dict[str, Any]) -> str:
 
 @alarm.command("ack")
 @click.argument("key")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def ack(key: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Acknowledge the event behind the alarm KEY: the alarm ends on every node, permanently."""
     answer = AdminApi(admin_addresses(admin, data)).post(f"/v1/alarms/{quote(key, safe='')}/ack", {})

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_option, json_option, print_json, print_table, show, show_problems
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
+from raftmq.commands.common import cluster_options, console, json_option, print_json, print_table, show, show_problems
+from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 
 if TYPE_CHECKING:
     from cluster.backup.manifest import Manifest
@@ -51,9 +51,7 @@ class Duration(click.ParamType[float]):
 @click.option("--keep", type=click.IntRange(1), metavar="24", help="Keep only this many of the cluster's backups.")
 @click.option("--copy", "copy_all", is_flag=True, help="Copy everything instead of using hard links.")
 @click.option("--dry-run", is_flag=True, help="Make none; only show which older backups --keep would remove.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def create(
     to: str,
     node: int | None,

@@ -19,6 +19,7 @@ import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
 from cluster.errors import ExitCode, LocalError
+from raftmq.local.admin_http import admin_option
 from raftmq.local.contexts import check_cluster, find_servers_context
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def data_option(command: F) -> F:
         metavar="DIR",
         help=_DATA_HELP,
     )(command)
+
+
+def cluster_options(command: F) -> F:
+    """--data, --admin and --json: a cluster by its directory or its HTTP addresses, and JSON instead of text."""
+    return data_option(admin_option(json_option(command)))
 
 
 def servers_option(command: F) -> F:

@@ -13,8 +13,8 @@ from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import author, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, ask_all, node_addresses
+from raftmq.commands.common import author, cluster_options, json_option, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
 
 LOOK = "raftmq config show"
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -31,9 +31,7 @@ def config() -> None:
 @config.command()
 @click.argument("key", required=False)
 @click.option("--changed", is_flag=True, help="Only keys that differ from the defaults.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def show(key: str | None, changed: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the cluster's keys, or KEY alone: value, version, and who set it when."""
     answer = AdminApi(admin_addresses(admin, data), LOOK).get("/v1/config")
@@ -71,9 +69,7 @@ def show(key: str | None, changed: bool, data: str | None, admin: str | None, as
 @click.option("--reason", default="", help="For the history.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask, even if the change takes something away.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def set_keys(
     pairs: tuple[str, ...],
     reason: str,
@@ -123,9 +119,7 @@ def _show_changed(answer: dict[str, Any], as_json: bool) -> None:
 
 @config.command()
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many changes.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def history(limit: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show who changed what and when, the newest change first."""
     answer = AdminApi(admin_addresses(admin, data), LOOK).local(f"/v1/config/history?limit={limit}")
@@ -163,9 +157,7 @@ def check(file: Path, as_json: bool) -> None:
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def diff(file: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Compare FILE with the running cluster; without FILE, show which nodes' files say something else.
 

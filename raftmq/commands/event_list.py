@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from cluster.runtime.events import KINDS
-from raftmq.commands.common import data_option, json_option, show, show_problems
-from raftmq.local.admin_http import admin_option, ask_all, node_addresses
+from raftmq.commands.common import cluster_options, show, show_problems
+from raftmq.local.admin_http import ask_all, node_addresses
 
 FOLLOW_EVERY_S = 1.0
 
@@ -21,9 +21,7 @@ FOLLOW_EVERY_S = 1.0
 @click.option("--since", metavar="TIME", help="Events from then on, such as 2026-11-21T03:04:05Z.")
 @click.option("--kind", type=click.Choice(list(KINDS)), help="Only events of this kind.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Events per node.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def events(
     follow: bool, since: str | None, kind: str | None, limit: int, data: str | None, admin: str | None, as_json: bool
 ) -> None:

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from raftmq.commands.common import data_option, json_option, plain, print_json, print_pages, print_table, show
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, plain, print_json, print_pages, print_table, show
+from raftmq.local.admin_http import AdminApi, admin_addresses
 
 
 class ResetTo(click.ParamType[dict[str, object]]):
@@ -42,9 +42,7 @@ def group() -> None:
 @click.option("--consume", type=click.Choice(["yes", "no"]), help="Whether its consumers get messages.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the group if it exists.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Leave the group as it is if it exists.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def create(
     name: str,
     retries: int | None,
@@ -67,9 +65,7 @@ def create(
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Delete the group NAME with its offsets. A consumer that is connected makes it again."""
     api, path = AdminApi(admin_addresses(admin, data)), f"/v1/groups/{quote(name, safe='')}"
@@ -90,9 +86,7 @@ def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | N
 @click.option("--topic", help="The offsets of this topic alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def clone(
     source: str,
     name: str,
@@ -117,9 +111,7 @@ def clone(
 
 
 @group.command("list")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List all groups with their lag."""
     api = AdminApi(admin_addresses(admin, data))
@@ -136,9 +128,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 
 @group.command("describe")
 @click.argument("name")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the members of the group NAME and its offset and lag in each queue."""
     answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/groups/{quote(name, safe='')}", "offsets")
@@ -177,9 +167,7 @@ def _seconds(ms: int | None) -> str | None:
 @click.option("--queue", type=click.IntRange(0), help="This queue alone (default: all of the topic).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, in messages.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def reset(
     name: str,
     topic: str,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_option, node_addresses
+from raftmq.commands.common import cluster_options, print_json
+from raftmq.local.admin_http import AdminApi, node_addresses
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView
@@ -57,9 +57,7 @@ def _convert(answer: dict[str, Any], kind: Any) -> Any:
 
 
 @click.command("inspect-consistency")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def inspect(data: str | None, admin: str | None, as_json: bool) -> int:
     """Compare the nodes with each other while they run: log, consume queues, index and metadata.
 

@@ -7,17 +7,15 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, console, print_json, print_table
+from raftmq.local.admin_http import each_node, node_addresses
 
 _LINKS = "/v1/links"
 _COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}
 
 
 @click.command()
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def links(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show the links between the nodes, as each node sees its own.
 
@@ -66,9 +64,7 @@ def _age(age_ms: int) -> str:
 
 @click.command()
 @click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def reload(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
     """Make running nodes read their configuration again.
 

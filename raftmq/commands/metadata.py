@@ -10,8 +10,8 @@ import click
 
 from cluster.errors import ExitCode, LocalError
 from cluster.runtime.private_files import as_the_user_has_it
-from raftmq.commands.common import data_option, json_option, print_json, show
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, print_json, show
+from raftmq.local.admin_http import AdminApi, admin_addresses
 
 if TYPE_CHECKING:
     from cluster.backup.metadata import Metadata, Plan
@@ -27,9 +27,7 @@ def metadata() -> None:
 
 @metadata.command("export")
 @click.option("--to", metavar="FILE", type=click.Path(path_type=Path), help="The file to write (default: stdout).")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Write topics and groups with every attribute, and all offsets, as one JSON document.
 
@@ -61,9 +59,7 @@ def export(to: Path | None, data: str | None, admin: str | None, as_json: bool) 
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def import_(file: Path, dry_run: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Create or change topics, groups and offsets to match FILE; shows the changes first and asks.
 

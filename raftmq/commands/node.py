@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import author, console, data_dir, data_option, json_option, print_json, print_table, show
+from raftmq.commands.common import (
+    author,
+    cluster_options,
+    console,
+    data_dir,
+    data_option,
+    json_option,
+    print_json,
+    print_table,
+    show,
+)
 from raftmq.commands.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
-from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option, drain_node
+from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, drain_node
 
 if TYPE_CHECKING:
     from raftmq.local.membership import Joined, LocalMembers
@@ -29,9 +39,7 @@ def node() -> None:
 
 
 @node.command("list")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_nodes(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the members, their addresses, and how far each lags behind the leader."""
     api = AdminApi(admin_addresses(admin, data), LOOK)
@@ -190,9 +198,7 @@ def _add_elsewhere(
 
 @node.command()
 @NODE
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make a learner a voter once it has caught up; for nodes added with --learner."""
     changed = AdminApi(admin_addresses(admin, data), LOOK).post(f"/v1/members/{node}/promote", {})
@@ -209,9 +215,7 @@ def promote(node: int, data: str | None, admin: str | None, as_json: bool) -> No
     help="Only show the voters before and after, and how many failures they survive.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask, even if fewer than three voters remain.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def remove(node: int, plan: bool, yes: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Remove a node from the cluster.
 
@@ -275,9 +279,7 @@ def replace(node: int, data: str | None, as_json: bool) -> None:
     help="What one of its listeners advertises from now on; may be repeated (default: they stay).",
 )
 @click.option("--force", is_flag=True, help="Move it although nobody finds it there, because it is down.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def move(
     node: int,
     address: str,
@@ -353,9 +355,7 @@ def _listener(text: str) -> tuple[str, str]:
     metavar="SECONDS",
     help="Wait so long before the command ends: after 35 s RocketMQ's clients have asked for routes and moved.",
 )
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | None, as_json: bool) -> None:
     """Make NODE hand over leadership and send clients elsewhere until its next start, before maintenance."""
     addresses = admin_addresses(admin, data)
@@ -375,9 +375,7 @@ def drain(node: int, undo: bool, grace_s: float, data: str | None, admin: str | 
 @NODE
 @click.option("--reason", default="", help="What is done to it; shown to everybody.")
 @click.option("--dry-run", is_flag=True, help="Only ask whether it could begin.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def maintenance(
     state: str, node: int, reason: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool
 ) -> None:
@@ -399,9 +397,7 @@ def maintenance(
 
 @node.command()
 @NODE
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def transfer(node: int, data: str | None, admin: str | None, as_json: bool) -> None:
     """Transfer leadership to NODE; its log must be nearly complete."""
     view = AdminApi(admin_addresses(admin, data), LOOK).post("/v1/leader/transfer", {"to": node})

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_option, json_option, show
-from raftmq.local.admin_http import admin_option, ask_all, node_addresses
+from raftmq.commands.common import cluster_options, show
+from raftmq.local.admin_http import ask_all, node_addresses
 
 _MIB = 1 << 20
 _ENDED = {
@@ -21,9 +21,7 @@ _ENDED = {
 
 @click.command()
 @click.option("--node", type=click.IntRange(min=1), help="Only this node.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def recovery(node: int | None, data: str | None, admin: str | None, as_json: bool) -> int:
     """Show what the last start of each node found and did.
 

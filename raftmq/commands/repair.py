@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode
-from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, print_json
+from raftmq.local.admin_http import AdminApi, each_node, node_addresses
 
 _WAIT_S, _POLL_S = 60.0, 0.2
 
@@ -17,9 +17,7 @@ _WAIT_S, _POLL_S = 60.0, 0.2
 @click.command()
 @click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
 @click.option("--plan", "--dry-run", "plan", is_flag=True, help="Only show what is damaged and what would be done.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def repair(node: int | None, plan: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Repair running nodes: fetch damaged ranges of the log from other nodes and verify them.
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from cluster.retention.views import differing
-from raftmq.commands.common import data_option, json_option, print_json, print_table, size_of
-from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, print_json, print_table, size_of
+from raftmq.local.admin_http import AdminApi, each_node, node_addresses
 
 _HOUR_MS = 3_600_000
 
@@ -16,9 +16,7 @@ _HOUR_MS = 3_600_000
 @click.command()
 @click.option("--run", is_flag=True, help="Remove expired messages now, at any hour.")
 @click.option("--dry-run", is_flag=True, help="With --run: only show what would be removed.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show where the log begins, which nodes still have files below that position, and what holds them.
 

@@ -7,8 +7,8 @@ import os
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, show
-from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, console, data_dir, show
+from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.rolling import Restart, RollingRestart, by_command
 
@@ -38,9 +38,7 @@ from raftmq.local.rolling import Restart, RollingRestart, by_command
     metavar="SECONDS",
     help="For a node to be allowed to stop, and for it to be back.",
 )
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def rolling_restart(
     command: str | None,
     chosen: tuple[int, ...],

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode
-from raftmq.commands.common import data_option, json_option, print_json
-from raftmq.local.admin_http import AdminApi, admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, print_json
+from raftmq.local.admin_http import AdminApi, each_node, node_addresses
 
 _POLL_S = 0.3
 
@@ -17,9 +17,7 @@ _POLL_S = 0.3
 @click.command()
 @click.option("--node", type=click.IntRange(1), metavar="N", help="Only this node.")
 @click.option("--status", is_flag=True, help="Only show the result of the last scrub.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def scrub(node: int | None, status: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Make running nodes read their logs and rows again, and report what is wrong.
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import data_dir, data_option, json_option, print_json, print_table, show
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, data_dir, data_option, json_option, print_json, print_table, show
+from raftmq.local.admin_http import AdminApi, admin_addresses, each_node, node_addresses
 
 if TYPE_CHECKING:
     from cluster.config.config import Config
@@ -108,9 +108,7 @@ def rotate(file: Path | None, data: str | None, as_json: bool) -> None:
 
 
 @secret.command()
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show which secret each node has and which nodes it waits for.
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from raftmq.commands.common import console, data_dir, data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, console, data_dir, print_json, print_table
+from raftmq.local.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses
 
 if TYPE_CHECKING:
     from raftmq.local.status import ClusterView, NodeView
@@ -20,9 +20,7 @@ STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
 @click.command()
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show the leader and the state of each node.
 

@@ -12,8 +12,8 @@ import click
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.errors import ExitCode, LocalError
 from cluster.runtime.private_files import as_the_user_has_it
-from raftmq.commands.common import console, data_dir, data_option, json_option, show
-from raftmq.local.admin_http import GivenAddresses, admin_option, node_addresses
+from raftmq.commands.common import cluster_options, console, data_dir, show
+from raftmq.local.admin_http import GivenAddresses, node_addresses
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
 
 MISSING = (
@@ -32,9 +32,7 @@ def support() -> None:
 @click.option(
     "--to", "to", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A new file, name.tar.gz."
 )
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def bundle(to: Path | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Write state, metrics, events, logs and configuration of all nodes into one file.
 

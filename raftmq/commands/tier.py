@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from cluster.errors import ExitCode
-from raftmq.commands.common import data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option, each_node, node_addresses
+from raftmq.commands.common import cluster_options, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses, each_node, node_addresses
 from raftmq.local.tier_scrub import scrubbed
 
 
@@ -18,9 +18,7 @@ def tier() -> None:
 
 
 @tier.command()
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def status(data: str | None, admin: str | None, as_json: bool) -> None:
     """Show how far the log is uploaded and verified, and what waits.
 
@@ -56,9 +54,7 @@ def _show(view: dict[str, Any]) -> None:
 
 
 @tier.command(name="ls")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the segments in the tier, with their objects."""
     api, since = AdminApi(admin_addresses(admin, data)), 0
@@ -80,9 +76,7 @@ def list_segments(data: str | None, admin: str | None, as_json: bool) -> None:
 
 @tier.command()
 @click.option("--sizes-only", is_flag=True, help="Compare only sizes, and read nothing.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def verify(sizes_only: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Read every object of the tier and compare it with the log's state.
 
@@ -92,9 +86,7 @@ def verify(sizes_only: bool, data: str | None, admin: str | None, as_json: bool)
 
 
 @tier.command()
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def repair(data: str | None, admin: str | None, as_json: bool) -> int:
     """Verify, and write again what is missing or damaged and the leader still has.
 
@@ -105,9 +97,7 @@ def repair(data: str | None, admin: str | None, as_json: bool) -> int:
 
 @tier.command()
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed; temporary files are not looked for.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def sweep(dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> int:
     """Remove objects that no segment names and none ever will, and temporary files older than a day.
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raftmq.commands.common import WIDTH_MAX, console, data_option, json_option, natural_width, print_json, table_of
+from raftmq.commands.common import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
 from raftmq.commands.status import finding_lines
-from raftmq.local.admin_http import admin_addresses, admin_option
+from raftmq.local.admin_http import admin_addresses
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -30,9 +30,7 @@ Before = dict[int, tuple[float, int]]
 @click.command()
 @click.option("--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds per look.")
 @click.option("--count", type=click.IntRange(1), help="End after so many looks (default: until Ctrl-C).")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def top(interval: float, count: int | None, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show roles, throughput, lag, load and findings live, until Ctrl-C. With --json one line per look."""
     from rich.live import Live

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import click
 
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
-from raftmq.commands.common import data_option, json_option, print_json, print_pages, print_table, show, size_of
-from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, print_json, print_pages, print_table, show, size_of
+from raftmq.local.admin_http import AdminApi, ApiRefusal, admin_addresses
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -42,9 +42,7 @@ def topic() -> None:
 @click.option("--retention", type=KeptFor(), metavar="12h", help="How long messages are kept: 15m, 12h, 7d, forever.")
 @click.option("--update", "if_exists", flag_value="update", help="Change the topic if it exists.")
 @click.option("--keep", "if_exists", flag_value="keep", help="Leave the topic as it is if it exists.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def create(
     name: str,
     queues: int | None,
@@ -87,9 +85,7 @@ def _known_attributes(api: AdminApi, name: str) -> dict[str, str]:
 
 @topic.command("list")
 @click.option("--all", "with_system", is_flag=True, help="Also show the system's own topics (%RETRY%…).")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """List the topics."""
     api = AdminApi(admin_addresses(admin, data))
@@ -111,9 +107,7 @@ def list_(with_system: bool, data: str | None, admin: str | None, as_json: bool)
 
 @topic.command("describe")
 @click.argument("name")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Show the queues of the topic NAME."""
     answer = AdminApi(admin_addresses(admin, data)).whole(f"/v1/topics/{quote(name, safe='')}", "queues")
@@ -132,9 +126,7 @@ def describe(name: str, data: str | None, admin: str | None, as_json: bool) -> N
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def delete(name: str, yes: bool, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Delete the topic NAME with its queues and all groups' offsets for it."""
     api = AdminApi(admin_addresses(admin, data))

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_table
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, print_json, print_table
+from raftmq.local.admin_http import AdminApi, admin_addresses
 
 
 @click.group()
@@ -17,9 +17,7 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the first open transactions of the log: messages that are neither committed nor rolled back."""
     answer = AdminApi(admin_addresses(admin, data)).get("/v1/transactions")

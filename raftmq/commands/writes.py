@@ -6,8 +6,8 @@ from datetime import datetime
 
 import click
 
-from raftmq.commands.common import data_option, json_option, print_json, print_table, show
-from raftmq.local.admin_http import AdminApi, admin_addresses, admin_option
+from raftmq.commands.common import cluster_options, print_json, print_table, show
+from raftmq.local.admin_http import AdminApi, admin_addresses
 
 
 @click.group()
@@ -16,9 +16,7 @@ def writes() -> None:
 
 
 @writes.command("list")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def list_(data: str | None, admin: str | None, as_json: bool) -> None:
     """List the tries of tasks that are staged, and the newest committed write of each name."""
     answer = AdminApi(admin_addresses(admin, data)).get("/v1/writes")
@@ -42,9 +40,7 @@ def list_(data: str | None, admin: str | None, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("write", type=click.IntRange(0))
 @click.option("--dry-run", is_flag=True, help="Only show what would be discarded.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
@@ -57,9 +53,7 @@ def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | N
 @writes.command("forget")
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
-@data_option
-@admin_option
-@json_option
+@cluster_options
 def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_json: bool) -> None:
     """Forget what was committed under NAME. Whoever writes under it again writes everything again."""
     api = AdminApi(admin_addresses(admin, data), "raftmq writes list")
