@@ -117,6 +117,17 @@ class AdminSection(_Section, frozen=True, kw_only=True):
     """Further names by which it may be asked, with ; between them; "*.example" for all below one."""
 
 
+class AuthSection(_Section, frozen=True, kw_only=True):
+    """Users. Their names and rules, and the mode in which requests are judged, are in the log."""
+
+    key_file: str = ""
+    """The file with the key that encrypts the secrets of users; "" if there are no users."""
+    first_user_file: str = ""
+    """The file with name and secret of the first Super, for a cluster that never had a user; "" for none."""
+    stale_ms_max: Annotated[int, msgspec.Meta(ge=1, le=86_400_000, extra=within(1000, 600_000))] = 10_000
+    """A node that has heard no leader for so long does not judge requests."""
+
+
 class RaftSection(_Section, frozen=True, kw_only=True):
     """Consensus. Timeouts are multiples of one tick; an election timeout is drawn from [election_ticks, 2x)."""
 
@@ -454,6 +465,7 @@ class Config(_Section, frozen=True, kw_only=True):
     peer: PeerSection = PeerSection()
     ha: HaSection = HaSection()
     admin: AdminSection = AdminSection()
+    auth: AuthSection = AuthSection()
     raft: RaftSection = RaftSection()
     log: LogSection = LogSection()
     limits: LimitsSection = LimitsSection()

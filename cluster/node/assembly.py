@@ -12,6 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.backup.service import Backups
+from cluster.broker.access.first_user import FirstUser
+from cluster.broker.access.secrets import Secrets
+from cluster.broker.access.user_admin import UserAdmin
 from cluster.broker.delivery import staged_of, timers_of
 from cluster.broker.groups.client_relay import ClientRelay
 from cluster.broker.groups.early_routes import EarlyRoutes
@@ -40,6 +43,7 @@ from cluster.peer import secret
 from cluster.peer.admission import Implausible
 from cluster.peer.links import links_of
 from cluster.peer.secret import SecretKeeper
+from cluster.remoting.admission import Admission
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.reply_path import pack_host
 from cluster.remoting.connection.rooms import Rooms
@@ -52,6 +56,8 @@ from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.remoting.handlers.table import handlers_of
 from cluster.remoting.handlers.transactions import TransactionRequests, ask_producer
+from cluster.remoting.handlers.users_admin import UserRequests
+from cluster.remoting.needs import needs_of
 from cluster.remoting.node_figures import NodeFigures
 from cluster.remoting.router import Listeners, Router
 from cluster.repair.consistency import Consistency
@@ -237,13 +243,34 @@ class Assembly:
             room=rooms.unsent,
             closings=closings,
             soon=context.loop.call_soon,
+            trusted=lambda: self.transport.keyring.demanded,
             slow=proposals.figures.slow,
         )
         self.staged, writes = staged_of(context, services, proposals, sends)
-        handlers = self._build_handlers(writes)
+        self.secrets = Secrets(
+            config.auth.key_file,
+            state.access,
+            clusters=services.cluster_uuids,
+            entropy=self.environment.entropy,
+            now_ms=self._clock.monotonic_ms,
+        )
+        self.user_admin = UserAdmin(services, self.secrets)
+        self.first_user = FirstUser(config.auth.first_user_file, state.access, self.user_admin)
+        handlers = self._build_handlers(writes) | UserRequests(services, self.user_admin).handlers()
+        self.admission = Admission(
+            state.access,
+            self.secrets,
+            lambda code, ext, body: needs_of(code, ext, body, config.cluster.name),
+            polls=self.pulls.long_polls,
+            stale=self._unheard,
+            refuse=replies.refuse,
+            now_ms=self._clock.monotonic_ms,
+            turns=services.turns,
+            figures=metrics,
+        )
         self.router = self._build_router(closings, rooms, send_handler, replies, fates, handlers)
         arrived.add(self.router.on_request)
-        handed.add(self.router.as_leader)
+        handed.add(self.router.on_handed)
         self.membership.removed.add(self.router.drop_clients)
         self.listeners = Listeners(config, self.router)
 
@@ -275,6 +302,7 @@ class Assembly:
             forwarder=self.forwarder,
             handlers=handlers,
             members=self.clients,
+            admission=self.admission,
             parked=self.pulls.long_polls.has,
         )
 
@@ -317,6 +345,13 @@ class Assembly:
             None if self.tier_access is None else self.tier_access.keys,
             self._old_bounds,
         )
+
+    def _unheard(self) -> str:
+        """Why this node may not know of changes of users and rules; "" if it does."""
+        silent_ms = 0 if self.services.writes_open() else self._clock.monotonic_ms() - self.raw.raft.heard_ms
+        if silent_ms <= self.config.auth.stale_ms_max:
+            return ""
+        return f"no leader was heard for {silent_ms} ms, auth.stale_ms_max is {self.config.auth.stale_ms_max}"
 
     def _build_timers(self) -> Recalls:
         """Builds the service that delivers delayed messages; returns the one that recalls them."""

@@ -162,6 +162,10 @@ class NodeMetrics:
         """A request with an unsupported code was refused; both labels have few values."""
         self._codes_refused.labels(code, language).inc()
 
+    def denied(self, *, enforced: bool) -> None:
+        """A request was denied to its user, or would be once `auth.mode` is enforce."""
+        self._denied.labels("denied" if enforced else "observed").inc()
+
     def pulled(self, outcome: str) -> None:
         """A pull was answered: "found", "empty" (long poll ran out), "moved" or "refused"."""
         counts = self._pulls.values
@@ -357,6 +361,7 @@ class NodeMetrics:
         self._long_polls = gauge("raftmq_long_polls", "Pulls waiting for messages")
         self._inflight_bytes = gauge("raftmq_inflight_bytes", "Bytes of requests that are not answered yet")
         self._refused = counter("raftmq_requests_refused", "Requests refused before anything was proposed", "reason")
+        self._denied = counter("raftmq_requests_denied", "Requests that no rule allows to their user", "outcome")
         self._codes_refused = counter(
             "raftmq_codes_refused", "Requests with a code that this version does not support", "code", "language"
         )

@@ -115,6 +115,8 @@ class Node(Assembly):
             Part(name="check back", tick=self.check_back.tick),
             Part(name="retries", tick=self.retries.expire),
             self.router.part(),
+            self.admission.part(),
+            Part(name="first user", opened=self.first_user.writes_opened),
             Part(name="unsafe event", tick=lambda _: watch_event(self.state, self.alarms)),
             self.repairs.part(),
             self.consistency.part(),
@@ -265,6 +267,8 @@ class Node(Assembly):
         whatever they may ask is up to date."""
         self.metrics.applied(len(applied.entries), applied.seconds)
         self.storage.recovery.applied(self.state.applied.index)
+        if self.state.access.version != self.admission.version:  # a branch, not a part's call: most runs change none
+            self.admission.changed()
         for told in self._parts.applied:
             told(applied)
         grown = applied.run.grown

@@ -47,6 +47,8 @@ class Request(Protocol):
     opaque: int
     flag: int
     body: bytes
+    user: int
+    """Id of the user who signed it; 0: nobody has, or nobody looked."""
 
     @property
     def version(self) -> int:

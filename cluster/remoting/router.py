@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.config.config import Config
+from cluster.remoting.admission import Admission
 from cluster.remoting.connection.acceptor import Acceptor, has_descriptors
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.patience import IdleClients, Patience
@@ -26,7 +27,7 @@ from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.parts import Part
 from cluster.wire.codec import CodecError
-from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.codes import ABOUT_USERS, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
@@ -55,6 +56,7 @@ LEADER_ONLY = WRITES | {
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    *ABOUT_USERS,
 }
 """Requests that only the leader answers: writes, and reads that must be linearizable."""
 
@@ -101,6 +103,7 @@ class Router(Dispatch):
         forwarder: Forwarder,
         handlers: dict[int, Handler],
         members: Members,
+        admission: Admission,
         parked: Callable[[RemotingConnection], bool],
     ) -> None:
         """`known_topic`: virtual topics (TBW102) count as known. `parked`: whether pulls of a connection wait. `turns`:
@@ -125,6 +128,7 @@ class Router(Dispatch):
         """The open ones, oldest first."""
         self.closings = closings
         self._members = members
+        self._admission = admission
         self._parked = parked
         self._sends = sends
         self._replies = replies
@@ -212,6 +216,11 @@ class Router(Dispatch):
 
     def on_request(self, frame: Frame) -> None:
         """Handles one request. Any failure becomes the answer to this request and affects no other."""
+        if self._admission.on:
+            if not self._admission.admits(frame):
+                return
+        elif frame.header.code in ABOUT_USERS:
+            self._admission.name(frame)
         line = frame.path.line
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:
@@ -223,7 +232,7 @@ class Router(Dispatch):
         if self.closings.waiting:
             self.closings.look()
         proposals, line = self._proposals, connection.line
-        if not proposals.open or proposals.refusing or (line is not None and line.waits):
+        if self._admission.on or not proposals.open or proposals.refusing or (line is not None and line.waits):
             return at
         return self._sends.intake.take(connection, data, frames, at)
 
@@ -234,6 +243,11 @@ class Router(Dispatch):
     def on_oversized(self, frame: Frame, remark: str) -> None:
         """Answers it as a message that is too large is answered: the client does not send it again."""
         self._replies.refuse(frame, Refused(Reason.MESSAGE_ILLEGAL, remark))
+
+    def on_handed(self, frame: Frame) -> None:
+        """Handles a request that was forwarded to this node, or held until it leads: judged once more."""
+        if not self._admission.on or self._admission.admits_again(frame):
+            self.as_leader(frame)
 
     def as_leader(self, frame: Frame) -> None:
         """Handles a request; also one that was forwarded or held, now that this node leads."""

@@ -100,7 +100,7 @@ class Frames:
         match kind:
             case Kind.FORWARD:
                 payload = self._requests.draw().data[4:]
-                about = [rng.randrange(1 << 20), "127.0.0.1", 5000, "default", None, self._term]
+                about = [rng.randrange(1 << 20), "127.0.0.1", 5000, "default", None, self._term, rng.choice((0, 1, 2))]
             case Kind.FORWARD_REPLY:
                 payload = self._requests.draw().data
                 about = [rng.randrange(100), rng.random() < 0.5]

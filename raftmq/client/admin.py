@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -175,6 +175,37 @@ class AsyncAdmin(Offsets):
             committed = await self.committed(group, topic, queue_id)
             found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
         return found
+
+    async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
+        """Creates a user. As a Super only, like the other calls about users. Raises Refused."""
+        body = {"username": name, "password": secret, "userType": "Super" if is_super else "Normal"}
+        await self._write(
+            RequestCode.AUTH_CREATE_USER, {"username": name}, f"create user {name}", msgspec.json.encode(body)
+        )
+
+    async def delete_user(self, name: str) -> None:
+        """Deletes a user with its rules; its connections end."""
+        await self._write(RequestCode.AUTH_DELETE_USER, {"username": name}, f"delete user {name}")
+
+    async def set_rule(
+        self, user: str, resource: str, actions: Sequence[str], *, allow: bool = True, sources: Sequence[str] = ()
+    ) -> None:
+        """Allows or denies actions ("Pub", "Sub") on "Topic:orders", "Topic:orders*", "Group:*" or "*". Replaces the
+        user's rule for that resource."""
+        entry = {"resource": resource, "actions": list(actions), "sourceIps": list(sources)}
+        entry["decision"] = "Allow" if allow else "Deny"
+        body = {"subject": f"User:{user}", "policies": [{"policyType": "Custom", "entries": [entry]}]}
+        ext = {"subject": f"User:{user}"}
+        await self._write(RequestCode.AUTH_CREATE_ACL, ext, f"set a rule of {user}", msgspec.json.encode(body))
+
+    async def delete_rule(self, user: str, resource: str) -> None:
+        """Deletes the user's rule for that resource."""
+        ext = {"subject": f"User:{user}", "policyType": "Custom", "resource": resource}
+        await self._write(RequestCode.AUTH_DELETE_ACL, ext, f"delete a rule of {user}")
+
+    async def set_auth_mode(self, mode: str) -> None:
+        """Sets `auth.mode`: off, observe or enforce."""
+        await self._write(RequestCode.SET_AUTH_MODE, {"mode": mode}, f"set auth.mode to {mode}")
 
     async def members(self) -> dict[str, str]:
         """broker id -> "host:port"; "0" is the leader."""

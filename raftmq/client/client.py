@@ -12,7 +12,7 @@ from raftmq.client.admin import AsyncAdmin
 from raftmq.client.connection import Reply
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.discovery import find_servers
-from raftmq.client.environment import REAL, Environment
+from raftmq.client.environment import REAL, Environment, with_credentials
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.offsets import Start
@@ -26,11 +26,18 @@ _T = TypeVar("_T")
 
 
 def aconnect(
-    servers: str | Iterable[str] | None = None, *, timeout_s: float = 30.0, environment: Environment = REAL
+    servers: str | Iterable[str] | None = None,
+    *,
+    access_key: str = "",
+    secret_key: str = "",
+    timeout_s: float = 30.0,
+    environment: Environment = REAL,
 ) -> AsyncClient:
     """A client for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's
-    file, or 127.0.0.1:9876-9878. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    file, or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is
+    signed with them. Nothing is dialled before it is needed. Raises ValueError for a bad address.
     """
+    environment = with_credentials(environment, access_key, secret_key)
     return AsyncClient(find_servers(servers), timeout_s=timeout_s, environment=environment)
 
 

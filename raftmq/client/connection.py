@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
+from cluster.wire.signature import Credentials
 from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
 
@@ -51,8 +52,10 @@ class Connection(asyncio.Protocol):
         on_read: Callable[[], None] | None = None,
         on_request: OnRequest | None = None,
         on_lost: Callable[[Connection], None] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
+        self._credentials = credentials
         self.closed = False
         self._on_response = on_response
         self._on_read = on_read
@@ -73,7 +76,7 @@ class Connection(asyncio.Protocol):
         opaque = next(self._opaque) & 0x7FFFFFFF
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._calls[opaque] = future
-        self.write((encode_frame(code, opaque, 0, ext=ext, body=body),))
+        self.write((encode_frame(code, opaque, 0, ext=self._signed(ext, body), body=body),))
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -82,7 +85,11 @@ class Connection(asyncio.Protocol):
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         """A request that wants no reply."""
-        self.write((encode_frame(code, next(self._opaque) & 0x7FFFFFFF, FLAG_ONEWAY, ext=ext, body=body),))
+        opaque = next(self._opaque) & 0x7FFFFFFF
+        self.write((encode_frame(code, opaque, FLAG_ONEWAY, ext=self._signed(ext, body), body=body),))
+
+    def _signed(self, ext: dict[str, str], body: bytes) -> dict[str, str]:
+        return ext if self._credentials is None else self._credentials.signed(ext, body)
 
     def write(self, frames: Iterable[bytes]) -> None:
         """Queues frames for the end of this loop iteration; dropped when closed (on_lost tells)."""
@@ -213,7 +220,8 @@ class ConnectionPool:
 
     async def _dial(self, address: str) -> Connection:
         try:
-            new = Connection(address, on_request=self._on_request, on_lost=self._lost)
+            credentials = self._environment.credentials
+            new = Connection(address, on_request=self._on_request, on_lost=self._lost, credentials=credentials)
             connection = await dial(self._environment, new)
             self._open[address] = connection
             return connection

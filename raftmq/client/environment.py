@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from cluster.wire.signature import Credentials
+
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
 """Opens a byte stream to (host, port) and attaches the protocol; raises OSError."""
 
@@ -20,6 +22,8 @@ class Environment(NamedTuple):
     dial: Dial
     members_every_s: float = 5.0
     """Interval at which the leader is asked for the nodes; 0: only on trouble."""
+    credentials: Credentials | None = None
+    """The user in whose name requests are signed; None: they are not."""
 
 
 def _wall_clock_ms() -> int:
@@ -31,3 +35,10 @@ async def _dial_tcp(host: str, port: int, factory: Callable[[], asyncio.Protocol
 
 
 REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
+
+
+def with_credentials(environment: Environment, access_key: str, secret_key: str) -> Environment:
+    """The environment in which requests are signed; itself for two empty texts. Raises ValueError for one of both."""
+    if bool(access_key) != bool(secret_key):
+        raise ValueError("access_key= and secret_key= belong together: give both, or none")
+    return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment

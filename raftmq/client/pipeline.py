@@ -87,7 +87,7 @@ class SendPipeline:
         self.producer_id = view.environment.entropy(16)
         self._room = room
         self._attempt_s = attempt_s
-        self._frames = FrameWriter(group, self.producer_id)
+        self._frames = FrameWriter(group, self.producer_id, view.environment.credentials)
         self._window = SendWindow()
         self._incoming: deque[Submission] = deque()
         self._link: Connection | None = None
@@ -218,7 +218,13 @@ class SendPipeline:
                 await self._backoff.pause()
             while True:
                 leader = await self.view.find_leader()
-                link = Connection(leader, on_response=self._on_response, on_read=self._on_read, on_lost=self._on_lost)
+                link = Connection(
+                    leader,
+                    on_response=self._on_response,
+                    on_read=self._on_read,
+                    on_lost=self._on_lost,
+                    credentials=self.view.environment.credentials,
+                )
                 try:
                     self._link = await dial(self.view.environment, link)
                     break

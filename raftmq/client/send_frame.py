@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cluster.wire import message_format
-from cluster.wire.codec import VERSION_SENT
+from cluster.wire.codec import VERSION_SENT, encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem
+from cluster.wire.signature import Credentials
 from raftmq.client.delay import Delay, DeliverAt, with_delay
 from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
 from raftmq.client.send_window import AnyFuture, too_large
@@ -149,17 +150,45 @@ class FrameWriter:
     Only the values that vary are formatted per message; what comes from users goes through the JSON encoder.
     """
 
-    def __init__(self, group: str, producer_id: bytes) -> None:
+    def __init__(self, group: str, producer_id: bytes, credentials: Credentials | None = None) -> None:
+        """`credentials`: of the user who signs; a frame that is signed is not made from a template."""
+        self._credentials = credentials
         self._group = group
         self._producer_id = producer_id.hex()
         self._templates: dict[tuple[str, bool], bytes] = {}
 
     def frame(self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int) -> bytes:
         """The whole frame. The same bytes are sent again on a retry."""
+        if self._credentials is not None:
+            return self._signed(request, queue_id, sequence, low, born_ms, self._credentials)
         template = self._templates.get((request.topic, request.batch)) or self._template(request.topic, request.batch)
         header = template % (queue_id, born_ms, _json(request.properties), sequence, low, sequence & 0x7FFFFFFF)
         body = request.body
         return b"".join((_PREFIX.pack(4 + len(header) + len(body), len(header)), header, body))
+
+    def _signed(
+        self, request: SendRequest, queue_id: int, sequence: int, low: int, born_ms: int, credentials: Credentials
+    ) -> bytes:
+        ext = {
+            "a": self._group,
+            "b": request.topic,
+            "c": "TBW102",
+            "d": "8",
+            "e": str(queue_id),
+            "f": "0",
+            "g": str(born_ms),
+            "h": "0",
+            "i": request.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if request.batch else "false",
+            "raftmqPid": self._producer_id,
+            "raftmqSeq": str(sequence),
+            "raftmqLow": str(low),
+        }
+        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
+        body = request.body
+        return encode_frame(code, sequence & 0x7FFFFFFF, 0, ext=credentials.signed(ext, body), body=body)
 
     def _template(self, topic: str, batch: bool) -> bytes:
         def quoted(text: str) -> bytes:

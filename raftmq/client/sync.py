@@ -11,6 +11,7 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.consumer import AsyncConsumer
 from raftmq.client.delay import Delay
 from raftmq.client.discovery import find_servers
+from raftmq.client.environment import REAL, Environment, with_credentials
 from raftmq.client.handling import COMMIT_EVERY_S
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
@@ -23,19 +24,29 @@ from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 
 
-def connect(servers: str | Iterable[str] | None = None, *, timeout_s: float = 30.0) -> Client:
+def connect(
+    servers: str | Iterable[str] | None = None,
+    *,
+    access_key: str = "",
+    secret_key: str = "",
+    timeout_s: float = 30.0,
+) -> Client:
     """A client for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's file,
-    or 127.0.0.1:9876-9878. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is signed
+    with them. Nothing is dialled before it is needed. Raises ValueError for a bad address.
     """
-    return Client(find_servers(servers), timeout_s=timeout_s)
+    return Client(find_servers(servers), access_key=access_key, secret_key=secret_key, timeout_s=timeout_s)
 
 
 class Client:
     """Usable from any thread. `timeout_s` bounds each send of the default producer."""
 
-    def __init__(self, servers: Sequence[str], *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, servers: Sequence[str], *, access_key: str = "", secret_key: str = "", timeout_s: float = 30.0
+    ) -> None:
+        environment = with_credentials(REAL, access_key, secret_key)
         self._thread = LoopThread()
-        self._client = self._thread.run(_make(servers, timeout_s))
+        self._client = self._thread.run(_make(servers, timeout_s, environment))
         self._timeout_s = timeout_s
         self._producer: Producer | None = None
         self._transaction_producers: list[TransactionProducer] = []
@@ -341,8 +352,8 @@ class Consumer:
         self._thread.run(self._consumer.close(current_done=kind is None))
 
 
-async def _make(servers: Sequence[str], timeout_s: float) -> AsyncClient:
-    return AsyncClient(servers, timeout_s=timeout_s)
+async def _make(servers: Sequence[str], timeout_s: float, environment: Environment) -> AsyncClient:
+    return AsyncClient(servers, timeout_s=timeout_s, environment=environment)
 
 
 async def _producer(client: AsyncClient, options: dict[str, Any]) -> AsyncProducer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from raftmq.client.admin import AsyncAdmin, GroupOffset, TopicInfo
 from raftmq.client.loop_thread import LoopThread
@@ -81,6 +81,28 @@ class Admin:
     def earliest_store_ms(self, topic: str, queue_id: int) -> int:
         """Returns the time when the first kept message was stored; -1 for an empty queue."""
         return self._run(self._admin.earliest_store_ms(topic, queue_id))
+
+    def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
+        """Creates a user. As a Super only, like the other calls about users."""
+        self._run(self._admin.create_user(name, secret, is_super=is_super))
+
+    def delete_user(self, name: str) -> None:
+        """Deletes a user with its rules; its connections end."""
+        self._run(self._admin.delete_user(name))
+
+    def set_rule(
+        self, user: str, resource: str, actions: Sequence[str], *, allow: bool = True, sources: Sequence[str] = ()
+    ) -> None:
+        """Allows or denies actions ("Pub", "Sub") on "Topic:orders", "Topic:orders*", "Group:*" or "*"."""
+        self._run(self._admin.set_rule(user, resource, actions, allow=allow, sources=sources))
+
+    def delete_rule(self, user: str, resource: str) -> None:
+        """Deletes the user's rule for that resource."""
+        self._run(self._admin.delete_rule(user, resource))
+
+    def set_auth_mode(self, mode: str) -> None:
+        """Sets `auth.mode`: off, observe or enforce."""
+        self._run(self._admin.set_auth_mode(mode))
 
     def members(self) -> dict[str, str]:
         """broker id -> "host:port"; "0" is the leader."""

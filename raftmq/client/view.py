@@ -237,6 +237,8 @@ class ClusterView:
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
         """(leader or None, the other brokers) as `server` says; None if it says nothing or is of another cluster.
         Raises msgspec.DecodeError."""
+        if reply.code == ResponseCode.NO_PERMISSION:
+            return server, ()  # it tells this user nothing, and each request why: any node can say no
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable

@@ -180,6 +180,10 @@ class ClientPath(ReplyPath):
         if self.on_reply is not None:
             self.on_reply(header.opaque, header.code, header.remark or "")
 
+    def leave_now(self) -> None:
+        """The node ends the connection."""
+        self.node.loop.call_soon(self.close)
+
     def close(self) -> None:
         """The client goes away."""
         if not self.closed:

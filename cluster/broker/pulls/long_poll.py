@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.filters.subscription import MessageFilter
+from cluster.broker.refusal import Refused
 from cluster.broker.services import Client, Services
 from cluster.runtime.room import Room, Share
 from raftlog.work import ITEM_UNITS, METER, charge
@@ -66,12 +67,39 @@ class LongPolls:
         """With messages, given in this step of a wake; None outside of one. A step is too short for them to be old, and
         what they hold is on its way to clients anyway."""
         self._leaving = False
+        self._denied: Callable[[Pull], Refused | None] | None = None
+        self._changes = 0
+        """Changes of users and rules since the start."""
         self.count = 0
         """The number of parked pulls."""
         self._bytes = Room(services.config.limits.node_inflight_bytes_max, lambda again: services.call_later(0, again))
         """The room that large ones of them hold, and their filters; usual ones are bounded by their number."""
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
+
+    def judge_again(self, denied: Callable[[Pull], Refused | None]) -> None:
+        """Users or rules changed: pulls that wait and are denied now are refused, before they are given anything."""
+        self._denied = denied
+        self._changes += 1
+        self._services.turns.begin_later("pulls that are judged again", self._judge_all())
+
+    def _judge_all(self) -> Steps:
+        began = METER.units
+        for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
+            if METER.units - began >= STEP_UNITS:
+                yield
+                began = METER.units
+            charge(WAKE_UNITS)
+            if pull.parked and pull.judged != self._changes and not self._is_allowed(pull):
+                self._unpark(pull)
+
+    def _is_allowed(self, pull: Pull) -> bool:
+        """Returns False if the pull is refused."""
+        refused = None if self._denied is None or pull.judged == self._changes else self._denied(pull)
+        pull.judged = self._changes
+        if refused is not None:
+            pull.puller.refused(refused)
+        return refused is None
 
     def reload(self, bytes_max: int) -> None:
         """Another `limits.node_inflight_bytes_max`; the other limits are looked up."""
@@ -173,6 +201,8 @@ class LongPolls:
 
     def _try_out_of_line(self, pull: Pull) -> None:
         self._leave(pull)
+        if pull.judged != self._changes and not self._is_allowed(pull):
+            return
         if not pull.puller.client.closed and not self._attempt(pull):
             self.park(pull)
 

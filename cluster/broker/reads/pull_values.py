@@ -100,6 +100,10 @@ class Puller(Protocol):
         """The client whose connection the pull came over."""
 
     @property
+    def user(self) -> int:
+        """Id of the user who asked; 0: nobody was asked for one."""
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes that are kept of the request until it is answered."""
 
@@ -144,6 +148,8 @@ class Pull(Untracked):
     here: bool = False
     """The tier did not answer it: this node's log does, whatever `tier.read` says."""
     parked: bool = False
+    judged: int = 0
+    """The number of changes of users and rules after which it was judged last."""
     wave: int = 0
     """Which wake it waits for: of those that are under way, it is part of the earlier ones no more."""
     kept: Share | None = None

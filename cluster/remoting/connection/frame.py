@@ -25,6 +25,8 @@ class Frame(msgspec.Struct, gc=False):
     """Bytes of header and body: they count against the limits until it is answered."""
     identity: Identity | None = None
     """The identity that the node with the client's connection gave to a send; None otherwise."""
+    user: int = 0
+    """Id of the user who signed it, as the node that holds the connection has verified; 0: nobody."""
 
     @property
     def version(self) -> int:

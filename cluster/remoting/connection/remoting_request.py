@@ -40,6 +40,8 @@ class RemotingRequest(Untracked):
     _slow: SlowRequests | None
     _arrived_s: float
     _ext: dict[str, str] | None
+    user: int
+    """Id of the user who signed it; 0: nobody has, or nobody looked."""
     received: Frame | None = None
     """The frame as it came, if another node may have to answer it; None otherwise."""
     _answered: bool = False
@@ -60,6 +62,7 @@ class RemotingRequest(Untracked):
             slow,
             0.0 if slow is None else slow.clock_s(),
             ext_of(header) if reads_ext else None,
+            frame.user,
         )
 
     def may_come_back(self, frame: Frame) -> None:

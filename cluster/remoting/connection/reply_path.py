@@ -11,7 +11,7 @@ from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.identity import ConnectionSession
 from cluster.runtime.room import Room
 from cluster.wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
-from cluster.wire.codes import RequestCode
+from cluster.wire.codes import CHANGES_OF_USERS, RequestCode
 
 
 class ReplyPath:
@@ -79,6 +79,9 @@ class ReplyPath:
             return True
         self.room.wait(size, lambda: None if self.closed else again())
         return False
+
+    def leave_now(self) -> None:
+        """Ends the connection once queued answers have left; does nothing here, where there is none."""
 
     def work_waits(self, count: int) -> None:
         """Does nothing: only paths that limit the work of their client count it."""
@@ -171,6 +174,7 @@ ONE_TRY = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
+        *CHANGES_OF_USERS,
     }
 )
 """Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""

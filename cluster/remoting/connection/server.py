@@ -568,6 +568,12 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             else:
                 self._transport.close()
 
+    def leave_now(self) -> None:
+        """Ends the connection once queued answers have left."""
+        self._halted = True
+        self.say_goodbye()
+        self._loop.call_later(FAREWELL_S, self.abort)
+
     def abort(self) -> None:
         """Closes at once."""
         self._halted = True

@@ -190,10 +190,12 @@ class Forwarder:
         room: Room,
         closings: Closings,
         soon: Soon,
+        trusted: Callable[[], bool] = lambda: False,
         slow: SlowRequests | None = None,
     ) -> None:
         """`leads`: this node leads and its writes are open; `term`: as this node knows it; `local` handles a request
-        as the leader; `room`: for answers on their way to clients."""
+        as the leader; `room`: for answers on their way to clients; `trusted`: every peer has proven the cluster's
+        secret, so what it says of a client's user counts."""
         self._room = room
         self.reload(config)
         self._clock = clock
@@ -214,6 +216,7 @@ class Forwarder:
         milliseconds after an election; or it has no connection to the sender yet, and an answer would be lost."""
         self._admitting = False
         self._soon = soon
+        self._trusted = trusted
         self._slow = slow
         """Hears of requests that were held for long."""
         self._ids = transport.request_ids()
@@ -348,7 +351,8 @@ class Forwarder:
             return
         frame, path = held.frame, held.frame.path
         identity = list(frame.identity) if frame.identity else None
-        header = [forward_id, path.peer_address[0], path.peer_address[1], path.listener, identity, self._term()]
+        client = [path.peer_address[0], path.peer_address[1], path.listener]
+        header = [forward_id, *client, identity, self._term(), frame.user]
         payload = raw_frame(frame.serialize_type, frame.header_bytes, frame.body)
         if self._transport.send_frame(leader, Kind.FORWARD, header, payload):
             held.sent_to = leader
@@ -432,7 +436,7 @@ class Forwarder:
             raise WireError(f"malformed forward frame: {error}") from error
 
     def _on_forward(self, peer: NodeId, header: list[Any], frame: bytes) -> None:
-        forward_id, client, listener, identity, term = decode_forward(header)
+        forward_id, client, listener, identity, term, user = decode_forward(header)
         if not self._transport.connected(peer):  # nor could it be handed back
             if self._early_fits(len(frame)):
                 self._put_early(peer, header, frame)
@@ -450,7 +454,8 @@ class Forwarder:
         header_bytes = frame[4:end]
         request = decode_header(frame[0], header_bytes)
         path = ForwardedPath(self._transport, peer, forward_id, client, listener, self._room, self._works)
-        passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity)
+        named = user if self._trusted() else 0
+        passed_on = Frame(path, frame[0], request, header_bytes, frame[end:], len(frame) - 4, identity, named)
         if self._works[path.owner] >= WORKS_MAX:
             _answer(passed_on, ResponseCode.SYSTEM_BUSY, _TOO_MUCH)
         else:
@@ -556,15 +561,20 @@ class Forwarded(NamedTuple):
     identity: Identity | None
     term: int
     """The term in which the addressee leads."""
+    user: int
+    """Id of the user who signed it; 0: nobody."""
 
 
 def decode_forward(header: list[Any]) -> Forwarded:
     """Raises WireError for what is none."""
     match header:
-        case [int(forward_id), str(ip), int(port), str(listener), identity, int(term)] if (
-            0 <= forward_id <= _NUMBER_MAX and 0 <= port <= 0xFFFF and 0 <= term <= _NUMBER_MAX
+        case [int(forward_id), str(ip), int(port), str(listener), identity, int(term), int(user)] if (
+            0 <= forward_id <= _NUMBER_MAX
+            and 0 <= port <= 0xFFFF
+            and 0 <= term <= _NUMBER_MAX
+            and 0 <= user <= _NUMBER_MAX
         ):
-            return Forwarded(forward_id, (ip, port), listener, _identity(identity), term)
+            return Forwarded(forward_id, (ip, port), listener, _identity(identity), term, user)
     raise WireError(f"malformed header of a forwarded request: {header!r:.200}")
 
 

@@ -101,6 +101,10 @@ class PullReply(Untracked):
         return self._request.connection
 
     @property
+    def user(self) -> int:
+        return self._request.user
+
+    @property
     def kept_bytes(self) -> int:
         return len(self._request.ext_json) + len(self._request.body)
 

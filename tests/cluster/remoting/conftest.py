@@ -116,6 +116,7 @@ class FakeRequest:
         self.version = 401
         self.language = "JAVA"
         self.ext = ext
+        self.user = 0
         self.body = body
         self.raw = b""
         self.replies: list[Reply] = []

@@ -12,17 +12,19 @@ from cluster.remoting.forward.forwarder import decode_forward
 from cluster.replication.acks.written import WrittenRelay
 from cluster.replication.identity import Identity
 
-GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9]
+GOOD: list[Any] = [7, "10.0.0.1", 5000, "default", [b"p" * 16, 3, 2], 9, 4]
 
 
 def test_a_good_header_is_read() -> None:
     told = decode_forward(GOOD)
-    assert (told.forward_id, told.client, told.listener, told.term) == (7, ("10.0.0.1", 5000), "default", 9)
+    assert (told.forward_id, told.client, told.listener, told.term, told.user) == (
+        *(7, ("10.0.0.1", 5000), "default", 9, 4),
+    )
     assert told.identity == Identity(b"p" * 16, 3, 2)
-    assert decode_forward([*GOOD[:4], None, 9]).identity is None
+    assert decode_forward([*GOOD[:4], None, 9, 0]).identity is None
 
 
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", range(7))
 @pytest.mark.parametrize(
     "value", [[], {}, 1.5, float("inf"), -1, 1 << 64, b"x", ["a", 1, 1], [b"p", -1, 1], [b"", 1, 1]]
 )
@@ -31,7 +33,7 @@ def test_a_field_that_is_none_is_refused(place: int, value: Any) -> None:
         decode_forward([*GOOD[:place], value, *GOOD[place + 1 :]])
 
 
-@pytest.mark.parametrize("header", [[], GOOD[:5], [*GOOD, 1], [[GOOD]]])
+@pytest.mark.parametrize("header", [[], GOOD[:6], [*GOOD, 1], [[GOOD]]])
 def test_a_header_of_another_length_is_refused(header: list[Any]) -> None:
     with pytest.raises(WireError):
         decode_forward(header)

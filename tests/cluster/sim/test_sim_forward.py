@@ -232,7 +232,7 @@ def test_a_request_meant_for_the_leader_of_another_term_is_handed_back(sim: SimC
         frame=lambda peer, kind, header, payload: answers.append((kind, header, payload))
     )
     for term in (leader.raw.term - 1, leader.raw.term + 1):
-        header = [77, "10.0.0.9", 1, "broker", None, term]
+        header = [77, "10.0.0.9", 1, "broker", None, term, 0]
         leader.forwarder.on_frame(follower.node_id, Kind.FORWARD, header, frame)
     sim.loop.run_until(lambda: len(answers) == 2, 5)
     assert answers == [(Kind.FORWARD_REPLY, [77, False], b"")] * 2

@@ -1,0 +1,1 @@
+"""Users: their secrets, and changes of users, rules, tokens and the mode."""

@@ -1,0 +1,156 @@
+"""Encrypts and reads the secrets of users. The log holds what this makes; the key is in a file of its own.
+
+The key file has the form of the cluster's secret (`cluster.peer.keyring`): one key per line, base64, the newest first.
+It lies outside the data directory, and nobody but its owner may read it. Which key encrypts the secrets, the state
+says by its id. A node without that key goes on, and can verify no signature: `problem` says why.
+
+A secret is bound to its cluster, its user's id and the key: copied to another user's row, it cannot be read.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.peer.keyring import FILE_MAX, KeyFileError, key_id, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from statemachine.access.users import Access, User
+
+NONCE_BYTES: Final = 12
+LENGTH_MIN: Final = 8
+LENGTH_MAX: Final = 256
+"""Bytes of a secret."""
+KEPT_MAX: Final = 10_000
+LOOK_EVERY_MS: Final = 1_000
+_HEAD: Final = b"raftmq user secret 1\0"
+_KEY_BYTES: Final = 32
+
+
+class Secrets:
+    """The secrets of the users of one cluster. Event loop only."""
+
+    def __init__(
+        self,
+        path: str,
+        access: Access,
+        *,
+        clusters: Callable[[], Sequence[str]],
+        entropy: Callable[[int], bytes],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`path`: the key file; "" for none. `clusters`: the cluster's uuid, then those it goes on from."""
+        self._path = path
+        self._access = access
+        self._clusters = clusters
+        self._entropy = entropy
+        self._now_ms = now_ms
+        self._keys: dict[str, bytes] = {}
+        self._why = ""
+        self._looked_ms = 0
+        self._plain: dict[int, tuple[bytes, bytes]] = {}
+        """User id -> (encrypted, plain)."""
+        self.look()
+
+    def reload(self, path: str) -> None:
+        """Another key file from now on."""
+        self._path = path
+        self.look()
+
+    def look(self) -> None:
+        """Reads the key file. Keeps the keys that are known if it cannot be read any more."""
+        self._looked_ms = self._now_ms()
+        if not self._path:
+            self._why = "auth.key_file names no file"
+            return
+        try:
+            self._keys = {key_id(key).hex(): key[:_KEY_BYTES] for key in _read(Path(self._path))}
+            self._why = ""
+        except OSError as error:
+            self._why = f"the key file {self._path} cannot be read: {error.strerror or error}"
+        except KeyFileError as error:
+            self._why = f"{self._path} is no key file: {error}"
+
+    @property
+    def problem(self) -> str:
+        """Why no secret can be read or written here; "" if it can. The file may be there by now: it is looked at again,
+        at most once a second."""
+        if self._lacks and self._path and self._now_ms() - self._looked_ms >= LOOK_EVERY_MS:
+            self.look()
+        if not self._lacks:
+            return ""
+        if self._why:
+            return self._why
+        return f"{self._path} does not have the key {self._access.key_id}, which encrypts the secrets of this cluster"
+
+    @property
+    def _lacks(self) -> bool:
+        """The key that counts is not there."""
+        wanted = self._access.key_id
+        return wanted not in self._keys if wanted else not self._keys
+
+    @property
+    def key_to_use(self) -> str:
+        """The id of the key for the next secret. Raises Refused."""
+        if self.problem:
+            raise Refused(Reason.UNAVAILABLE, f"no secret can be stored: {self.problem}")
+        return self._access.key_id or next(iter(self._keys))
+
+    def encrypted(self, user_id: int, secret: str) -> bytes:
+        """The secret for the row of that user. Raises Refused."""
+        plain = secret.encode()
+        if not LENGTH_MIN <= len(plain) <= LENGTH_MAX:
+            raise Refused(Reason.INVALID, f"a secret has {LENGTH_MIN} to {LENGTH_MAX} bytes, not {len(plain)}")
+        key = self.key_to_use
+        nonce = self._entropy(NONCE_BYTES)
+        return nonce + _cipher(self._keys[key]).encrypt(nonce, plain, _bound(self._clusters()[0], user_id, key))
+
+    def of(self, user: User) -> bytes | None:
+        """The user's secret; None if this node cannot read it (`problem` says why, or the row is not the user's)."""
+        kept = self._plain.get(user.id)
+        if kept is not None and kept[0] == user.secret:
+            return kept[1]
+        key = self._keys.get(user.key_id)
+        plain = None if key is None else self._decrypted(user, key)
+        if plain is not None:
+            if len(self._plain) >= KEPT_MAX:
+                self._plain.clear()
+            self._plain[user.id] = user.secret, plain
+        return plain
+
+    def _decrypted(self, user: User, key: bytes) -> bytes | None:
+        from cryptography.exceptions import InvalidTag
+
+        nonce, sealed = user.secret[:NONCE_BYTES], user.secret[NONCE_BYTES:]
+        for cluster in self._clusters():
+            try:
+                return _cipher(key).decrypt(nonce, sealed, _bound(cluster, user.id, user.key_id))
+            except (InvalidTag, ValueError):
+                continue
+        return None
+
+
+def _read(path: Path) -> tuple[bytes, ...]:
+    """The keys in the file. Raises OSError, KeyFileError."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise KeyFileError(f"its mode is {mode:04o}, so others may read it: chmod 600 {path}")
+        return parse(file.read(FILE_MAX + 1))
+
+
+def _bound(cluster: str, user_id: int, key: str) -> bytes:
+    return b"%b%b\0%d\0%b" % (_HEAD, cluster.encode(), user_id, key.encode())
+
+
+def _cipher(key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers import aead  # only where there are users
+
+    return aead.AESGCM(key)

@@ -1,0 +1,156 @@
+"""Changes users, rules and the mode: proposes the commands and reads what they came to. Leader only.
+
+Who may ask is decided before: only a Super, or the operator who has the cluster's secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cluster.broker.refusal import Reason, Refused, not_written
+from cluster.replication.outcome import Outcome, ProposeResult
+from statemachine.access.users import User, checked_user_name
+from statemachine.commands import (
+    CHANGE_USER,
+    CREATE_USER,
+    REMOVE_RULES,
+    REMOVE_USER,
+    SET_AUTH_KEY,
+    SET_AUTH_MODE,
+    SET_RULES,
+    InvalidCommandError,
+)
+
+if TYPE_CHECKING:
+    from cluster.broker.access.secrets import Secrets
+    from cluster.broker.services import Services
+    from statemachine.commands import Command, CommandResult
+
+TRIES: Final = 5
+"""So often a user is proposed whose id another one was given meanwhile."""
+_REASONS: Final = {"not_found": Reason.NOT_FOUND, "refused": Reason.ILLEGAL, "conflict": Reason.UNAVAILABLE}
+
+
+class Asker(NamedTuple):
+    """The Super, or the operator, who asks for a change."""
+
+    user: str
+    """The Super's name, or that of the operator."""
+    address: str
+    """The client's."""
+
+
+Told = Callable[[Refused | None], None]
+"""Called once with None, or with why nothing was changed."""
+
+
+class UserAdmin:
+    """Changes of users. Methods raise Refused, or tell it later."""
+
+    def __init__(self, services: Services, secrets: Secrets) -> None:
+        self._services = services
+        self._secrets = secrets
+        self._access = services.state.access
+
+    def user(self, name: str) -> User:
+        """The user of that name. Raises Refused."""
+        user = self._access.users.get(name)
+        if user is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no user {name!r:.80}")
+        return user
+
+    def create(self, asker: Asker, name: str, secret: str, told: Told, *, is_super: bool, enabled: bool) -> None:
+        """Creates a user. One that exists with equal contents is no error."""
+        try:
+            checked_user_name(name)
+        except InvalidCommandError as error:
+            raise Refused(Reason.INVALID, str(error)) from None
+        self._create(asker, name, secret, told, is_super, enabled, TRIES)
+
+    def _create(
+        self, asker: Asker, name: str, secret: str, told: Told, is_super: bool, enabled: bool, tries: int
+    ) -> None:
+        user_id, key = self._access.next_id, self._secrets.key_to_use
+        sealed = self._secrets.encrypted(user_id, secret)
+        mark: list[Command] = [] if self._access.key_id else [[SET_AUTH_KEY, self._origin(asker), key]]
+        create = [CREATE_USER, self._origin(asker), user_id, name, is_super, enabled, sealed, key]
+
+        def done(result: CommandResult | None, refused: Refused | None) -> None:
+            if result is not None and result.code == "conflict" and tries > 1:
+                try:
+                    self._create(asker, name, secret, told, is_super, enabled, tries - 1)
+                except Refused as other:
+                    told(other)
+            elif result is not None and result.code == "exists" and self._equals(name, secret, is_super, enabled):
+                told(None)
+            else:
+                told(refused)
+
+        self._propose([*mark, create], done)
+
+    def _equals(self, name: str, secret: str, is_super: bool, enabled: bool) -> bool:
+        user = self._access.users.get(name)
+        if user is None or (user.is_super, user.enabled) != (is_super, enabled):
+            return False
+        return self._secrets.of(user) == secret.encode()
+
+    def change(
+        self,
+        asker: Asker,
+        name: str,
+        told: Told,
+        *,
+        secret: str | None = None,
+        is_super: bool | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Changes what is not None."""
+        user = self.user(name)
+        changes: dict[str, Any] = {}
+        if secret is not None:
+            changes["secret"] = [self._secrets.encrypted(user.id, secret), self._secrets.key_to_use]
+        if is_super is not None:
+            changes["super"] = is_super
+        if enabled is not None:
+            changes["enabled"] = enabled
+        if not changes:
+            raise Refused(Reason.INVALID, "nothing is to be changed: name a secret, a type or a status")
+        self._tell([CHANGE_USER, self._origin(asker), user.id, changes], told)
+
+    def remove(self, asker: Asker, name: str, told: Told) -> None:
+        """Removes a user with its rules and tokens."""
+        self._tell([REMOVE_USER, self._origin(asker), self.user(name).id], told)
+
+    def set_rules(self, asker: Asker, name: str, rules: list[list[Any]], told: Told) -> None:
+        """Sets rules, as `statemachine.access.rules.parse_rule` takes them."""
+        self._tell([SET_RULES, self._origin(asker), self.user(name).id, rules], told)
+
+    def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Told) -> None:
+        """Removes one rule, or all."""
+        self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
+
+    def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
+        """Sets the weight of a verdict."""
+        self._tell([SET_AUTH_MODE, self._origin(asker), mode], told)
+
+    def _origin(self, asker: Asker) -> list[Any]:
+        return [self._services.log_time_ms(), asker.user, asker.address]
+
+    def _tell(self, command: Command, told: Told) -> None:
+        self._propose([command], lambda _, refused: told(refused))
+
+    def _propose(self, run: list[Command], done: Callable[[CommandResult | None, Refused | None], None]) -> None:
+        """`done` gets the result of the last command, and why it had no effect."""
+
+        def applied(result: ProposeResult) -> None:
+            if result.unacceptable:
+                done(None, Refused(Reason.INVALID, result.remark))
+            elif result.outcome is not Outcome.OK:
+                done(None, not_written(result.outcome, result.remark))
+            else:
+                last = result.results[-1]
+                reason = _REASONS.get(last.code, Reason.INVALID)
+                done(last, None if last.ok else Refused(reason, str(last.value)))
+
+        self._services.propose(run, applied)

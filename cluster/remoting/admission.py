@@ -1,0 +1,254 @@
+"""Admission: who sent a request, and may they? Asked before every request, unless `auth.mode` is off.
+
+The node that holds the client's connection verifies the signature and judges. When it forwards the request, it tells
+the leader the user's id in the header of FORWARD, and the leader judges once more by its own state: a rule that was
+taken away meanwhile counts. Nothing that a client writes into its own fields says who it is, except its signature.
+
+    off       nothing is judged, but for changes of users and rules once there is a Super
+    observe   every request passes; what enforcing would deny is counted and logged
+    enforce   what is denied is answered with code 16; with 14 while this node cannot tell
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.connection.frame import Frame
+from cluster.remoting.needs import pull_needs
+from cluster.runtime.parts import Part
+from cluster.wire.codec import CodecError, ext_of
+from cluster.wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
+from raftlog.work import charge
+from statemachine.access.judging import Denied, Verdicts, judge
+from statemachine.access.rules import Need
+from statemachine.access.users import Mode
+
+if TYPE_CHECKING:
+    from cluster.broker.access.secrets import Secrets
+    from cluster.broker.pulls.long_poll import LongPolls
+    from cluster.broker.reads.pull_values import Pull
+    from cluster.remoting.connection.reply_path import ReplyPath
+    from cluster.runtime.work import Steps, Turns
+    from statemachine.access.users import Access, User
+
+logger = logging.getLogger(__name__)
+
+NeedsOf = Callable[[int, Mapping[str, str], bytes], "Sequence[Need] | None"]
+"""(code, ext fields, body) -> what the request needs; None: a Super. Raises Refused for a body that cannot be read."""
+
+SIGNED_BYTES_PER_UNIT: Final = 512
+VERIFY_UNITS: Final = 5
+LOGGED_MAX: Final = 1_024
+LOGGED_EVERY_MS: Final = 10_000
+"""A denial of one user at one address is logged once in this time."""
+CLIENTS_PER_STEP: Final = 64
+
+
+class Figures(Protocol):
+    """Counts requests that are denied."""
+
+    def denied(self, *, enforced: bool) -> None:
+        """One was denied, or would be."""
+
+
+class _Client:
+    """One connection: the users that have signed on it, and verdicts."""
+
+    __slots__ = ("users", "verdicts")
+
+    def __init__(self, address: str) -> None:
+        self.verdicts = Verdicts(address)
+        self.users: dict[int, bytes] = {}
+        """User id -> the encrypted secret that its signature was verified with."""
+
+
+class Admission:
+    """Judges the requests of one node. Event loop only."""
+
+    def __init__(
+        self,
+        access: Access,
+        secrets: Secrets,
+        needs: NeedsOf,
+        *,
+        polls: LongPolls,
+        stale: Callable[[], str],
+        refuse: Callable[[Frame, Refused], None],
+        now_ms: Callable[[], int],
+        turns: Turns,
+        figures: Figures | None = None,
+    ) -> None:
+        """`polls`: pulls that wait, which are judged again after a change. `stale`: why this node cannot tell what
+        users may do now; "" if it can. `refuse` answers a request."""
+        self._access = access
+        self._secrets = secrets
+        self._needs = needs
+        self._stale = stale
+        self._refuse = refuse
+        self._now_ms = now_ms
+        self._turns = turns
+        self._polls = polls
+        self._figures = figures
+        self._clients: dict[ReplyPath, _Client] = {}
+        self.version = -1
+        """The version of users and rules that it has seen."""
+        self._logged: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self.on = False
+        """Requests are judged."""
+        self.changed()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def admits(self, frame: Frame) -> bool:
+        """Judges a request of a connection of this node, and names its user. False: it is answered."""
+        refused = self._judged(frame, self._client(frame.path))
+        return self._goes_on(frame, refused)
+
+    def admits_again(self, frame: Frame) -> bool:
+        """Judges a request that was forwarded, or held for a leader, by the user whom the node that holds the
+        connection has named. False: it is answered."""
+        if not frame.user:
+            return self._goes_on(frame, self._judged(frame, None))
+        user = self._access.by_id.get(frame.user)
+        if user is None:
+            gone = Refused(Reason.NO_PERMISSION, "the user of this request was removed")
+            return self._goes_on(frame, gone)
+        try:
+            return self._goes_on(frame, self._verdict(frame, user, ext_of(frame.header), None))
+        except CodecError as error:
+            return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
+
+    def name(self, frame: Frame) -> None:
+        """Names the user of a request that is not judged, if its signature is right."""
+        with contextlib.suppress(CodecError):  # its handler refuses it
+            user = self._identified(frame, ext_of(frame.header))
+            frame.user = 0 if isinstance(user, Refused) else user.id
+
+    def _judged(self, frame: Frame, client: _Client | None) -> Refused | None:
+        try:
+            ext = ext_of(frame.header)
+            user = self._identified(frame, ext)
+            if isinstance(user, Refused):
+                return user
+            frame.user = user.id
+            if client is not None:
+                client.users[user.id] = user.secret
+            return self._verdict(frame, user, ext, client)
+        except CodecError as error:
+            return Refused(Reason.INVALID, str(error))
+
+    def _identified(self, frame: Frame, ext: Mapping[str, str]) -> User | Refused:
+        """The user whose signature the request has."""
+        name, signature = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
+        if not name or not signature:
+            return Refused(
+                Reason.NO_PERMISSION, "the request is not signed: give the client an access key and a secret"
+            )
+        if why := self._secrets.problem or self._stale():
+            return Refused(Reason.UNAVAILABLE, f"this node can verify no signature now: {why}")
+        charge(VERIFY_UNITS + frame.size // SIGNED_BYTES_PER_UNIT)
+        user = self._access.users.get(name)
+        secret = None if user is None else self._secrets.of(user)
+        signed = content(ext, frame.body, version=frame.header.version)
+        if user is None or secret is None or not is_right(secret, signed, signature):
+            return Refused(Reason.NO_PERMISSION, "the signature is wrong, or there is no such user")
+        return user
+
+    def _verdict(self, frame: Frame, user: User, ext: Mapping[str, str], client: _Client | None) -> Refused | None:
+        try:
+            needs = self._needs(frame.header.code, ext, frame.body)
+        except Refused as refused:
+            return refused
+        if needs is None and not user.is_super:
+            return Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
+        if client is None:
+            verdict = judge(user, frame.path.peer_address[0], needs or ())
+        else:
+            verdict = client.verdicts.judge(user, needs or ())
+        return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
+
+    def _goes_on(self, frame: Frame, refused: Refused | None) -> bool:
+        if refused is None:
+            return True
+        enforced = self._access.mode is Mode.ENFORCE
+        if refused.reason is Reason.NO_PERMISSION:
+            self._note(frame, refused, enforced)
+        if not enforced:
+            return True
+        self._refuse(frame, refused)
+        return False
+
+    def _note(self, frame: Frame, refused: Refused, enforced: bool) -> None:
+        if self._figures is not None:
+            self._figures.denied(enforced=enforced)
+        address, now_ms = frame.path.peer_address[0], self._now_ms()
+        key = address, refused.remark
+        if now_ms - self._logged.get(key, -LOGGED_EVERY_MS) < LOGGED_EVERY_MS:
+            return
+        self._logged[key] = now_ms
+        self._logged.move_to_end(key)
+        if len(self._logged) > LOGGED_MAX:
+            self._logged.popitem(last=False)
+        what = "denied" if enforced else "would be denied"
+        logger.warning("client %s: request code %d %s: %s", address, frame.header.code, what, ascii(refused.remark))
+
+    def _client(self, path: ReplyPath) -> _Client:
+        client = self._clients.get(path)
+        if client is None:
+            client = _Client(path.peer_address[0])
+            if not path.closed:
+                self._clients[path] = client
+                path.on_close.append(lambda: self._forget(path))
+        return client
+
+    def _forget(self, path: ReplyPath) -> None:
+        self._clients.pop(path, None)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def part(self) -> Part:
+        """Returns its part of the node."""
+        return Part(
+            name="admission",
+            reload=lambda config: self._secrets.reload(config.auth.key_file),
+        )
+
+    def changed(self) -> None:
+        """Users, rules or the mode changed: pulls that wait are judged again, and connections of users that are gone
+        are closed."""
+        began, self.version = self.version < 0, self._access.version
+        self.on = self._access.mode is not Mode.OFF
+        if began:
+            return
+        self._polls.judge_again(self._denied_now)
+        if self._clients:
+            self._turns.begin_later("connections of changed users", self._close_gone())
+
+    def _denied_now(self, pull: Pull) -> Refused | None:
+        """Why a pull that waits is refused; None if it may go on waiting."""
+        if self._access.mode is not Mode.ENFORCE:
+            return None
+        puller = pull.puller
+        user = self._access.by_id.get(puller.user)
+        if user is None:
+            return Refused(Reason.NO_PERMISSION, "no user has signed this request, or the user was removed")
+        verdict = judge(user, puller.client.peer_address[0], pull_needs(pull.topic, pull.group))
+        return Refused(Reason.NO_PERMISSION, verdict.reason) if isinstance(verdict, Denied) else None
+
+    def _close_gone(self) -> Steps:
+        for at, (path, client) in enumerate(list(self._clients.items())):
+            if at % CLIENTS_PER_STEP == 0:
+                yield
+            charge(1)
+            if not path.closed and any(self._is_gone(user_id, secret) for user_id, secret in client.users.items()):
+                path.leave_now()
+
+    def _is_gone(self, user_id: int, secret: bytes) -> bool:
+        """Removed, disabled, or with another secret than the connection has proven."""
+        user = self._access.by_id.get(user_id)
+        return user is None or not user.enabled or user.secret != secret

@@ -1,0 +1,274 @@
+"""Users and rules as mqadmin of RocketMQ 5 manages them (codes 3001 to 3010), and the mode (700006).
+
+Leader only, and for a Super only. The first Super comes out of a file (`cluster.broker.access.first_user`). A user is
+answered without its secret (RocketMQ sends it in plain text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cluster.broker.access.user_admin import Asker, Told, UserAdmin
+from cluster.broker.refusal import Reason, Refused
+from cluster.remoting.answers import after_read_index, answer_in_steps, refuse, refusing, table_body
+from cluster.remoting.request import Handler, Request, text
+from cluster.runtime import metered_json
+from cluster.runtime.request_limits import TEXT_MAX
+from cluster.wire.codes import RequestCode, ResponseCode
+from cluster.wire.json_text import MALFORMED
+from statemachine.access.rules import ACTION_NAMES, Policy, Rule
+
+if TYPE_CHECKING:
+    from cluster.broker.services import Services
+    from statemachine.access.users import User
+
+FIRST_SUPER: Final = "there is no Super yet: the first one comes out of the file that auth.first_user_file names"
+SUBJECT: Final = "User:"
+_STATUSES: Final = {"enable": True, "disable": False}
+_TYPES: Final = {"super": True, "normal": False}
+_POLICIES: Final = {"custom": Policy.CUSTOM, "default": Policy.DEFAULT}
+_DECISIONS: Final = {"allow": True, "deny": False}
+
+
+class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """RocketMQ's UserInfo; null stays as it is."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+
+class EntryInfo(msgspec.Struct, rename="camel"):
+    """RocketMQ's PolicyEntryInfo."""
+
+    resource: str
+    actions: list[str]
+    source_ips: list[str] | None = None
+    decision: str = ""
+
+
+class PolicyInfo(msgspec.Struct, rename="camel"):
+    """RocketMQ's PolicyInfo."""
+
+    policy_type: str | None = None
+    entries: list[EntryInfo] = []
+
+
+class AclInfo(msgspec.Struct, rename="camel"):
+    """RocketMQ's AclInfo: the rules of a user."""
+
+    subject: str | None = None
+    policies: list[PolicyInfo] = []
+
+
+_decode_user = metered_json.decoder(UserInfo, strict=False)
+_decode_acl = metered_json.decoder(AclInfo, strict=False)
+_encode = metered_json.encode
+
+
+class UserRequests:
+    """Handlers of requests about users and rules."""
+
+    def __init__(self, services: Services, users: UserAdmin) -> None:
+        self._services = services
+        self._users = users
+        self._access = services.state.access
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler; all of them the leader's."""
+        return {
+            RequestCode.AUTH_CREATE_USER: refusing(self._create_user),
+            RequestCode.AUTH_UPDATE_USER: refusing(self._update_user),
+            RequestCode.AUTH_DELETE_USER: refusing(self._delete_user),
+            RequestCode.AUTH_GET_USER: refusing(self._get_user),
+            RequestCode.AUTH_LIST_USER: refusing(self._list_users),
+            RequestCode.AUTH_CREATE_ACL: refusing(self._set_rules),
+            RequestCode.AUTH_UPDATE_ACL: refusing(self._set_rules),
+            RequestCode.AUTH_DELETE_ACL: refusing(self._remove_rules),
+            RequestCode.AUTH_GET_ACL: refusing(self._get_acl),
+            RequestCode.AUTH_LIST_ACL: refusing(self._list_acls),
+            RequestCode.SET_AUTH_MODE: refusing(self._set_mode),
+        }
+
+    def _asker(self, request: Request) -> Asker:
+        """The Super who asks. Raises Refused (16)."""
+        if not self._access.supers:
+            raise Refused(Reason.NO_PERMISSION, FIRST_SUPER)
+        user = self._access.by_id.get(request.user)
+        if user is None:
+            raise Refused(Reason.NO_PERMISSION, "only a Super may do this: sign the request as one")
+        if not (user.is_super and user.enabled):
+            raise Refused(Reason.NO_PERMISSION, f"only a Super may do this, and user {user.name} is none")
+        return Asker(user.name, request.connection.peer_address[0])
+
+    def _create_user(self, request: Request) -> None:
+        asker, name = self._asker(request), text(request, "username")
+        info = _decoded(request, _decode_user, "UserInfo")
+        if not info.password:
+            raise Refused(Reason.INVALID, "the user needs a password")
+        self._users.create(
+            asker,
+            name,
+            info.password,
+            _answering(request),
+            is_super=bool(_choice("userType", info.user_type, _TYPES)),
+            enabled=_choice("userStatus", info.user_status, _STATUSES) is not False,
+        )
+
+    def _update_user(self, request: Request) -> None:
+        asker, name = self._asker(request), text(request, "username")
+        info = _decoded(request, _decode_user, "UserInfo")
+        self._users.change(
+            asker,
+            name,
+            _answering(request),
+            secret=info.password or None,
+            is_super=_choice("userType", info.user_type, _TYPES),
+            enabled=_choice("userStatus", info.user_status, _STATUSES),
+        )
+
+    def _delete_user(self, request: Request) -> None:
+        """Deleting a user that is not there succeeds: the caller's wish is met."""
+        asker, name = self._asker(request), text(request, "username")
+        if name in self._access.users:
+            self._users.remove(asker, name, _answering(request))
+        else:
+            request.reply(ResponseCode.SUCCESS)
+
+    def _set_rules(self, request: Request) -> None:
+        asker, name = self._asker(request), _subject(request)
+        info = _decoded(request, _decode_acl, "AclInfo")
+        rules = list(_rules_of(info))
+        if not rules:
+            raise Refused(Reason.INVALID, "the body names no rule")
+        self._users.set_rules(asker, name, rules, _answering(request))
+
+    def _remove_rules(self, request: Request) -> None:
+        asker, name = self._asker(request), _subject(request)
+        resource = request.ext.get("resource") or None
+        policy = _choice("policyType", request.ext.get("policyType"), _POLICIES)
+        if resource is not None and policy is None:
+            policy = Policy.CUSTOM
+        self._users.remove_rules(asker, name, policy, resource, _answering(request))
+
+    def _set_mode(self, request: Request) -> None:
+        self._users.set_mode(self._asker(request), text(request, "mode"), _answering(request))
+
+    def _get_user(self, request: Request) -> None:
+        self._asker(request)
+        name = text(request, "username")
+
+        def answer(request: Request) -> None:
+            user = self._access.users.get(name)
+            request.reply(ResponseCode.SUCCESS, body=b"" if user is None else _encode(_info_of(user)))
+
+        after_read_index(self._services, request, answer)
+
+    def _list_users(self, request: Request) -> None:
+        self._asker(request)
+        wanted = request.ext.get("filter") or ""
+
+        def answer(request: Request) -> None:
+            found = (user for name, user in self._access.users.items() if wanted in name)
+            steps = table_body(b"[", found, lambda user: _encode(_info_of(user)), b"]")
+            answer_in_steps(self._services, request, steps)
+
+        after_read_index(self._services, request, answer)
+
+    def _get_acl(self, request: Request) -> None:
+        self._asker(request)
+        name = _subject(request)
+
+        def answer(request: Request) -> None:
+            user = self._access.users.get(name)
+            has = user is not None and user.rules
+            request.reply(ResponseCode.SUCCESS, body=_encode(_acl_of(user, user.rules)) if user and has else b"")
+
+        after_read_index(self._services, request, answer)
+
+    def _list_acls(self, request: Request) -> None:
+        self._asker(request)
+        subject, resource = request.ext.get("subjectFilter") or "", request.ext.get("resourceFilter") or ""
+
+        def answer(request: Request) -> None:
+            found = (
+                (user, rules)
+                for name, user in self._access.users.items()
+                if subject in SUBJECT + name
+                and (rules := tuple([rule for rule in user.rules if resource in str(rule.resource)]))
+            )
+            steps = table_body(b"[", found, lambda row: _encode(_acl_of(*row)), b"]")
+            answer_in_steps(self._services, request, steps)
+
+        after_read_index(self._services, request, answer)
+
+
+def _decoded(request: Request, decode: Callable[[bytes], Any], what: str) -> Any:
+    try:
+        return decode(request.body)
+    except MALFORMED as error:
+        raise Refused(Reason.INVALID, f"body is not {what} JSON: {error}") from None
+
+
+def _answering(request: Request) -> Told:
+    def told(refused: Refused | None) -> None:
+        if refused is None:
+            request.reply(ResponseCode.SUCCESS)
+        else:
+            refuse(request, refused)
+
+    return told
+
+
+def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
+    """None if it is not given. Raises Refused (29)."""
+    if not given:
+        return None
+    if given.lower() not in known:
+        words = ", ".join(word.capitalize() for word in known)
+        raise Refused(Reason.INVALID, f"{field} is one of {words}, not {given!r:.80}")
+    return known[given.lower()]
+
+
+def _subject(request: Request) -> str:
+    """The name of the user; `User:name` in RocketMQ's words."""
+    subject = text(request, "subject")
+    if not subject.startswith(SUBJECT):
+        raise Refused(Reason.INVALID, f"the subject is {SUBJECT}name, not {subject[:TEXT_MAX]!r:.80}")
+    return subject.removeprefix(SUBJECT)
+
+
+def _rules_of(info: AclInfo) -> Iterator[list[Any]]:
+    for policy in info.policies:
+        kind = _choice("policyType", policy.policy_type, _POLICIES) or Policy.CUSTOM
+        for entry in policy.entries:
+            allow = _choice("decision", entry.decision, _DECISIONS)
+            if allow is None:
+                raise Refused(Reason.INVALID, f"the rule of {entry.resource!r:.80} has no decision: Allow or Deny")
+            yield [int(kind), entry.resource, entry.actions, entry.source_ips or [], allow]
+
+
+def _info_of(user: User) -> UserInfo:
+    return UserInfo(
+        username=user.name,
+        user_type="Super" if user.is_super else "Normal",
+        user_status="enable" if user.enabled else "disable",
+    )
+
+
+def _acl_of(user: User, rules: tuple[Rule, ...]) -> AclInfo:
+    policies = []
+    for policy in Policy:
+        entries = [_entry_of(rule) for rule in rules if rule.policy is policy]
+        if entries:
+            policies.append(PolicyInfo(policy.name.capitalize(), entries))
+    return AclInfo(SUBJECT + user.name, policies)
+
+
+def _entry_of(rule: Rule) -> EntryInfo:
+    actions = [ACTION_NAMES[action] for action in sorted(rule.actions)]
+    return EntryInfo(str(rule.resource), actions, list(rule.sources) or None, "Allow" if rule.allow else "Deny")

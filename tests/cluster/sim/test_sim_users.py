@@ -1,0 +1,279 @@
+"""Users and rules on whole nodes: who is let through, on which node, and what counts when a rule changes meanwhile."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.broker.access.user_admin import Asker
+from cluster.broker.refusal import Refused
+from cluster.wire.codec import encode_frame
+from cluster.wire.codes import RequestCode
+from cluster.wire.signature import Credentials
+from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
+
+OPERATOR = Asker("operator", "127.0.0.1")
+ROOT, SHOP, OTHER = (
+    Credentials("root", "root-secret"),
+    Credentials("shop", "shop-secret"),
+    Credentials("shop", "wrong-one"),
+)
+SEND_T = [1, "Topic:T", ["Pub"], [], True]
+READ_T = [[1, "Topic:T", ["Sub"], [], True], [1, "Group:g", ["Sub"], [], True]]
+
+
+def key_file(folder: Path, key: bytes = b"k" * 32, mode: int = 0o600) -> Path:
+    path = folder / "auth.key"
+    path.write_bytes(base64.b64encode(key) + b"\n")
+    path.chmod(mode)
+    return path
+
+
+def with_key(folder: Path) -> SimCluster:
+    overrides: dict[str, Any] = {"auth.key_file": str(key_file(folder))}
+    return SimCluster(7, **overrides)
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[SimCluster]:
+    with with_key(tmp_path) as made:
+        made.create_topic("T")
+        yield made
+
+
+def ask_admin(sim: SimCluster, method: str, *arguments: Any, **named: Any) -> Refused | None:
+    """A change of the operator on the leader; why it had no effect."""
+    leader = sim.leader()
+    told: list[Refused | None] = []
+    leader.run(lambda: getattr(leader.running.user_admin, method)(OPERATOR, *arguments, told.append, **named))
+    sim.loop.run_until(lambda: told, 10, method)
+    return told[0]
+
+
+def begin(sim: SimCluster, mode: str = "enforce") -> None:
+    """A Super, a user that may send to T, and the mode; known everywhere."""
+    assert ask_admin(sim, "create", "root", "root-secret", is_super=True, enabled=True) is None
+    assert ask_admin(sim, "create", "shop", "shop-secret", is_super=False, enabled=True) is None
+    assert ask_admin(sim, "set_rules", "shop", [SEND_T]) is None
+    assert ask_admin(sim, "set_mode", mode) is None
+    settle(sim)
+
+
+def settle(sim: SimCluster) -> None:
+    version = sim.leader().state.access.version
+    sim.loop.run_until(
+        lambda: all(node.state.access.version == version for node in sim.running), 10, "known everywhere"
+    )
+
+
+def request(who: Credentials | None, code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+    return encode_frame(code, opaque, 0, ext=ext if who is None else who.signed(ext, body), body=body)
+
+
+def send(who: Credentials | None, opaque: int, topic: str = "T", body: bytes = b"m") -> bytes:
+    ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+    return request(who, RequestCode.SEND_MESSAGE_V2, opaque, ext, body)
+
+
+def pull(who: Credentials | None, opaque: int, wait_ms: int = 30_000) -> bytes:
+    ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "8", "sysFlag": "6"}
+    ext |= {
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return request(who, RequestCode.PULL_MESSAGE, opaque, ext)
+
+
+def answer(sim: SimCluster, path: ClientPath, opaque: int) -> int:
+    sim.loop.run_until(lambda: path.replies.get(opaque), 10, f"an answer to {opaque}")
+    return codes(path, opaque)[0]
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_only_the_signature_of_a_user_with_the_right_is_let_through(sim: SimCluster, place: str) -> None:
+    begin(sim)
+    node = sim.leader() if place == "leader" else sim.followers()[0]
+    path = node.connect()
+    for opaque, (who, topic) in enumerate([(SHOP, "T"), (OTHER, "T"), (None, "T"), (SHOP, "U"), (ROOT, "T")], 1):
+        path.ask(send(who, opaque, topic))
+    assert [answer(sim, path, opaque) for opaque in range(1, 6)] == [0, 16, 16, 16, 0]
+    assert "not signed" in path.replies[3][0][1]
+    assert "no right to Pub on Topic:U" in path.replies[4][0][1]
+    assert len(sim.leader().bodies("T")) == 2
+
+
+def test_the_body_and_every_field_are_signed(sim: SimCluster) -> None:
+    begin(sim)
+    path = sim.leader().connect()
+    frame = send(SHOP, 1, body=b"one hundred")
+    path.ask(frame.replace(b"one hundred", b"two hundred"))
+    path.ask(send(SHOP, 2).replace(b'"e":"0"', b'"e":"1"'))
+    assert [answer(sim, path, opaque) for opaque in (1, 2)] == [16, 16]
+
+
+def test_what_was_signed_once_can_be_sent_again(sim: SimCluster) -> None:
+    """The signature has neither a time nor a nonce: only encryption of the connection keeps it from strangers."""
+    begin(sim)
+    first, second = sim.leader().connect(), sim.leader().connect()
+    first.ask(frame := send(SHOP, 1))
+    second.ask(frame)
+    assert [answer(sim, path, 1) for path in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize("mode", ["off", "observe"])
+def test_nothing_is_denied_before_it_is_enforced(sim: SimCluster, mode: str) -> None:
+    begin(sim)
+    assert ask_admin(sim, "set_mode", mode) is None
+    settle(sim)
+    path = sim.followers()[0].connect()
+    for opaque, who in enumerate([None, OTHER, SHOP], 1):
+        path.ask(send(who, opaque))
+    assert [answer(sim, path, opaque) for opaque in (1, 2, 3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["off", "observe", "enforce"])
+def test_users_are_changed_by_a_super_alone_in_every_mode(sim: SimCluster, mode: str) -> None:
+    begin(sim)
+    assert ask_admin(sim, "set_mode", mode) is None
+    settle(sim)
+    path = sim.followers()[0].connect()
+    body = json.dumps({"username": "new", "password": "new-secret", "userType": "Super"}).encode()
+    for opaque, who in enumerate([None, OTHER, SHOP, ROOT], 1):
+        path.ask(request(who, RequestCode.AUTH_CREATE_USER, opaque, {"username": "new"}, body))
+    assert [answer(sim, path, opaque) for opaque in (1, 2, 3, 4)] == [16, 16, 16, 0]
+    newest = next(sim.leader().state.access.audit(1 << 60, 1))
+    assert (newest.user, newest.address, newest.about) == ("root", "10.0.0.9", "User:new")
+
+
+def test_the_first_super_is_not_made_by_a_stranger(sim: SimCluster) -> None:
+    path = sim.leader().connect()
+    path.ask(request(None, RequestCode.AUTH_CREATE_USER, 1, {"username": "me"}, b'{"password":"my-secret"}'))
+    assert answer(sim, path, 1) == 16
+    assert not sim.leader().state.access.users
+
+
+def test_the_leader_judges_again_what_was_forwarded(sim: SimCluster) -> None:
+    begin(sim)
+    through = sim.followers()[0]
+    through.apply.hold()
+    assert ask_admin(sim, "remove_rules", "shop", None, None) is None
+    assert through.state.access.users["shop"].rules, "this node has not heard of it"
+    path = through.connect()
+    path.ask(send(SHOP, 1))
+    assert answer(sim, path, 1) == 16
+    through.apply.release()
+    assert sim.leader().bodies("T") == []
+
+
+def test_a_node_that_hears_no_leader_says_so(sim: SimCluster) -> None:
+    begin(sim)
+    lonely = sim.followers()[0]
+    sim.isolate(lonely)
+    sim.loop.run_for(11.0)
+    path = lonely.connect()
+    path.ask(pull(SHOP, 1))
+    assert answer(sim, path, 1) == 14
+    assert "auth.stale_ms_max" in path.replies[1][0][1]
+
+
+def parked(sim: SimCluster, node: SimNode) -> ClientPath:
+    assert ask_admin(sim, "set_rules", "shop", READ_T) is None
+    settle(sim)
+    sim.propose(sim.leader(), ["put_group", {"name": "g"}, True])
+    sim.loop.run_until(lambda: all("g" in each.state.groups for each in sim.running), 5)
+    path = node.connect()
+    path.ask(pull(SHOP, 1))
+    sim.loop.run_until(lambda: node.running.pulls.long_polls.count == 1, 5, "the pull waits")
+    return path
+
+
+@pytest.mark.parametrize("how", ["rule", "user", "disabled", "secret"])
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimCluster, how: str, place: str) -> None:
+    begin(sim)
+    node = sim.leader() if place == "leader" else sim.followers()[0]
+    path = parked(sim, node)
+    change: dict[str, tuple[Any, ...]] = {
+        "rule": ("remove_rules", "shop", 1, "Group:g"),
+        "user": ("remove", "shop"),
+    }
+    if how in change:
+        assert ask_admin(sim, *change[how]) is None
+    else:
+        named = {"enabled": False} if how == "disabled" else {"secret": "another-secret"}
+        leader, told = sim.leader(), list[Refused | None]()
+        leader.run(lambda: leader.running.user_admin.change(OPERATOR, "shop", told.append, **named))
+    began = sim.loop.now
+    if how == "secret":
+        sim.loop.run_until(lambda: path.closed, 5, "the connection is closed")
+        return
+    assert answer(sim, path, 1) == 16
+    assert sim.loop.now - began < 1.0
+    if how in ("user", "disabled"):
+        sim.loop.run_until(lambda: path.closed, 1, "the connection is closed")
+
+
+def test_a_message_after_the_change_is_not_given_to_who_waits(sim: SimCluster) -> None:
+    begin(sim)
+    follower = sim.followers()[0]
+    path = parked(sim, follower)
+    follower.apply.hold()
+    assert ask_admin(sim, "remove_rules", "shop", 1, "Group:g") is None
+    writer = sim.leader().connect()
+    writer.ask(send(ROOT, 9))
+    assert answer(sim, writer, 9) == 0
+    follower.apply.release()
+    assert answer(sim, path, 1) == 16
+    assert len(path.replies[1]) == 1
+
+
+def test_a_user_made_again_does_not_get_the_old_connection(sim: SimCluster) -> None:
+    begin(sim)
+    path = parked(sim, sim.followers()[0])
+    assert ask_admin(sim, "remove", "shop") is None
+    assert ask_admin(sim, "create", "shop", "shop-secret", is_super=False, enabled=True) is None
+    assert answer(sim, path, 1) == 16
+    again = sim.leader().connect()
+    again.ask(send(SHOP, 1))
+    assert answer(sim, again, 1) == 16, "no rule came along"
+
+
+def test_a_node_without_the_key_takes_no_signature_and_says_why(tmp_path: Path) -> None:
+    with with_key(tmp_path) as sim:
+        sim.create_topic("T")
+        begin(sim)
+        node = sim.followers()[0]
+        key_file(tmp_path, b"x" * 32)
+        node.run(node.running.secrets.look)
+        path = node.connect()
+        path.ask(send(SHOP, 1))
+        assert answer(sim, path, 1) == 14
+        assert "does not have the key" in path.replies[1][0][1]
+        key_file(tmp_path)
+        node.run(node.running.secrets.look)
+        path.ask(send(SHOP, 2))
+        assert answer(sim, path, 2) == 0
+
+
+def test_rules_go_over_the_wire_as_mqadmin_sends_them(sim: SimCluster) -> None:
+    begin(sim)
+    path = sim.followers()[0].connect()
+    entry = {"resource": "Topic:U*", "actions": ["Pub", "Sub"], "sourceIps": ["10.0.0.0/8"], "decision": "Allow"}
+    acl = {"subject": "User:shop", "policies": [{"entries": [entry]}]}
+    path.ask(request(ROOT, RequestCode.AUTH_CREATE_ACL, 1, {"subject": "User:shop"}, json.dumps(acl).encode()))
+    assert answer(sim, path, 1) == 0
+    path.ask(request(ROOT, RequestCode.AUTH_DELETE_ACL, 2, {"subject": "User:shop", "resource": "Topic:T"}))
+    assert answer(sim, path, 2) == 0
+    assert [str(rule.resource) for rule in sim.leader().state.access.users["shop"].rules] == ["Topic:U*"]
+    path.ask(request(ROOT, RequestCode.AUTH_CREATE_ACL, 3, {"subject": "User:nobody"}, json.dumps(acl).encode()))
+    assert answer(sim, path, 3) == 22
+    path.ask(request(ROOT, RequestCode.AUTH_DELETE_USER, 4, {"username": "root"}))
+    assert answer(sim, path, 4) == 604, "the last Super"

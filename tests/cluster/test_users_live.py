@@ -1,0 +1,96 @@
+"""Users on real processes: the right ones go on through a killed leader, the wrong ones get code 16."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from raftmq.client import connect
+from raftmq.client.errors import RaftMQError
+from raftmq.client.sync import Client
+from raftmq.local.cluster import LocalCluster
+from raftmq.local.process import free_base_port
+from tests.support.small_segments import small_segments
+
+pytestmark = pytest.mark.live
+ROOT, SHOP = ("root", "the-secret-of-root"), ("shop", "the-secret-of-shop")
+WRONG: list[tuple[tuple[str, str] | None, str]] = [
+    (None, "orders"),
+    (("shop", "another-secret"), "orders"),
+    (("nobody", SHOP[1]), "orders"),
+    (SHOP, "other"),
+]
+"""User, topic."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """Three nodes with a key, and a file with the first Super."""
+    for name, variable, data in (
+        ("key", "RAFTMQ_AUTH__KEY_FILE", base64.b64encode(os.urandom(32))),
+        ("first", "RAFTMQ_AUTH__FIRST_USER_FILE", "\n".join(ROOT).encode()),
+    ):
+        (tmp_path / name).write_bytes(data + b"\n")
+        (tmp_path / name).chmod(0o600)
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    made = LocalCluster(tmp_path / "data")
+    try:
+        with small_segments():
+            made.up(3, free_base_port(12))
+        yield made
+    finally:
+        made.down()
+
+
+def code_of(act: Callable[[], object]) -> int | None:
+    """The code with which it is refused; 0 if it is not."""
+    try:
+        act()
+    except RaftMQError as error:
+        return error.code
+    return 0
+
+
+def as_user(cluster: LocalCluster, user: tuple[str, str] | None) -> Client:
+    return connect(
+        cluster.servers, access_key=user[0] if user else "", secret_key=user[1] if user else "", timeout_s=20
+    )
+
+
+def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalCluster, tmp_path: Path) -> None:
+    with as_user(cluster, ROOT) as root:
+        root.admin.create_topic("orders")
+        root.admin.create_user(*SHOP)
+        root.admin.set_rule("shop", "Topic:orders", ["Pub", "Sub"])
+        root.admin.set_rule("shop", "Group:billing", ["Sub"])
+        root.admin.set_auth_mode("enforce")
+        for user, topic in WRONG:
+            with as_user(cluster, user) as client:
+                assert code_of(partial(client.send, topic, b"x")) == 16, (user, topic)
+                assert code_of(partial(client.admin.set_auth_mode, "off")) == 16, user
+        with as_user(cluster, SHOP) as shop:
+            sent = [f"message {number}".encode() for number in range(60)]
+            killer = threading.Timer(0.2, lambda: cluster.kill(cluster.wait_leader()))
+            killer.start()
+            for body in sent:
+                shop.send("orders", body)
+            killer.join()
+            with shop.consumer("billing", "orders", follow=False) as consumer:
+                got = [message.body for message in consumer]
+            assert sorted(got) == sorted(sent)
+            cluster.up()
+            root.admin.delete_rule("shop", "Topic:orders")
+            assert code_of(lambda: shop.send("orders", b"x")) == 16
+            root.admin.set_rule("shop", "Topic:ord*", ["Pub"])
+            assert code_of(lambda: shop.send("orders", b"x")) == 0
+    cluster.down()
+    secret = SHOP[1].encode()
+    kept = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert [path for path in kept if secret in path.read_bytes()] == []
+    assert [path for path in kept if b"message 59" in path.read_bytes()], "what is stored can be found so"
