@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.wire.codec import decode_header, encode_frame
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client
@@ -61,6 +63,40 @@ def as_user(cluster: LocalCluster, user: tuple[str, str] | None) -> Client:
     return connect(
         cluster.servers, access_key=user[0] if user else "", secret_key=user[1] if user else "", timeout_s=20
     )
+
+
+class Stranger:
+    """A producer that signs nothing: its sends are those that the kernel takes as they come."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address, timeout=10)
+        self._file = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def send(self) -> int:
+        """The code of the answer to one send."""
+        ext = {"a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
+        ext |= {"i": "", "j": "0", "k": "false", "m": "false"}
+        self._socket.sendall(encode_frame(310, 1, 0, ext=ext, body=b"from a stranger", language="JAVA"))
+        size = int.from_bytes(self._file.read(4), "big")
+        frame = self._file.read(size)
+        return int(decode_header(frame[0], frame[4 : 4 + int.from_bytes(frame[1:4], "big")]).code)
+
+
+def test_a_stranger_with_an_open_connection_is_stopped_when_the_mode_changes(cluster: LocalCluster) -> None:
+    with as_user(cluster, ROOT) as root:
+        root.admin.create_topic("orders")
+        leader = next(node for node in cluster.nodes if node.id == cluster.wait_leader())
+        stranger = Stranger(("127.0.0.1", leader.broker_port))
+        assert [stranger.send() for _ in range(3)] == [0, 0, 0]
+        root.admin.set_auth_mode("enforce")
+        assert [stranger.send() for _ in range(3)] == [16, 16, 16]
+        root.admin.set_auth_mode("observe")
+        assert stranger.send() == 0
+        stranger.close()
 
 
 def test_the_right_one_goes_on_and_the_wrong_ones_are_told_16(cluster: LocalCluster, tmp_path: Path) -> None:
