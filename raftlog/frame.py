@@ -92,15 +92,14 @@ def make_entry(
         header_crc,
         _PREFIX.pack(MAGIC, header_crc) + rest,
         payload,
+        position + length,
     )
 
 
 def tail_after(tail: LogTail, entry: Entry) -> LogTail:
     """The tail once `entry` is appended."""
     base = entry.position if entry.flags & FLAG_ROLL else tail.segment_base
-    return LogTail(
-        entry.term, entry.index, entry.position + 64 + len(entry.payload), entry.header_crc, base, entry.timestamp_ms
-    )
+    return LogTail(entry.term, entry.index, entry.end_position, entry.header_crc, base, entry.timestamp_ms)
 
 
 def check_follows(tail: LogTail, entry: Entry) -> None:
@@ -190,6 +189,7 @@ class FrameHeader:
             self.header_crc,
             self.raw,
             payload,
+            self.position + self.frame_length,
         )
 
 

@@ -65,16 +65,13 @@ class Entry(NamedTuple):
     header_crc: int
     header: bytes
     payload: bytes
+    end_position: int
+    """Position of the next frame (positions are dense)."""
 
     @property
     def size(self) -> int:
         """Frame length in bytes, header included."""
         return 64 + len(self.payload)
-
-    @property
-    def end_position(self) -> int:
-        """Position of the next frame (positions are dense)."""
-        return self.position + 64 + len(self.payload)
 
     @property
     def id(self) -> EntryId:

@@ -408,6 +408,7 @@ class Assembly:
             on_stop=self._on_failure,
             transport=FailpointTransport(transport, self.failpoints, loop) if self.failpoints.enabled else transport,
             proposer=proposer,
+            flush=self.proposals.flush,
             append=self._lanes.append,
             apply=self._lanes.apply,
             stages=context.stages,
@@ -445,7 +446,7 @@ class Assembly:
 
     def _on_persisted(self, persisted: Persisted) -> None:
         if persisted.bytes_written:
-            self.metrics.persisted(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
+            self.metrics.appends.written(persisted.bytes_written, persisted.seconds, persisted.sync_seconds)
             if not self.proposals.open:
                 self.metrics.ha.received(persisted.bytes_written)
         self.inbox.on_persisted(persisted)

@@ -111,10 +111,6 @@ class NodeMetrics:
         if outcome is Outcome.OK:
             self._commit_seconds.observe(seconds)
 
-    def persisted(self, size_bytes: int, seconds: float, sync_seconds: float = 0.0) -> None:
-        """One drain of the append lane, fdatasync included; `sync_seconds`: fdatasync alone."""
-        self._appends.written(size_bytes, seconds, sync_seconds)
-
     def appended_inline(self, stalled: bool) -> None:
         """One of these drains ran on the event loop; `stalled`: it took so long that the lane has the next ones."""
         self._appends_inline.inc()
@@ -256,8 +252,8 @@ class NodeMetrics:
             bytes_out=self._bytes_given,
             commits=self._commit_seconds.counts,
             commit_bounds_s=self._commit_seconds.bounds,
-            appends=self._appends.counts,
-            append_bounds_s=self._appends.bounds,
+            appends=self.appends.counts,
+            append_bounds_s=self.appends.bounds,
             loop_lag_s=self._loop_lag_s,
         )
 
@@ -341,7 +337,7 @@ class NodeMetrics:
         self._commit_seconds = self._spread(
             "raftmq_raft_commit_seconds", "Time from the proposal of an entry to its answer", COMMIT_BUCKETS
         )
-        self._appends = AppendMetrics(self.registry, SYNC_BUCKETS)
+        self.appends = AppendMetrics(self.registry, SYNC_BUCKETS)
         self._appends_inline = self._tally("raftmq_appends_inline", "Writes to the log done on the event loop")
         self._append_stalls = self._tally(
             "raftmq_append_stalls", "Writes to the log that held the event loop for more than 1 ms"

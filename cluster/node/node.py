@@ -258,10 +258,6 @@ class Node(Assembly):
 
     # --- what the driver calls (Proposer) ----------------------------------------------------------------------------
 
-    def flush(self, raw: RawNode) -> None:
-        """Proposes the queued requests."""
-        self.proposals.flush(raw)
-
     def on_applied_run(self, applied: Applied) -> None:
         """Counts the run and tells the parts, in the order APPLIED. Pulls that wait for messages come last, when
         whatever they may ask is up to date."""

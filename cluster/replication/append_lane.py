@@ -159,15 +159,17 @@ class AppendLane:
             work.hard_state = None
         while work.runs:
             run = work.runs[0]
-            self._check_reserve(run)
+            reserved = self._reserved()
+            if reserved:
+                self._check_messages(run, reserved)
             self._log.append(run)
             work.written += run[-1].end_position - run[0].position
             work.last = run[-1].id
             work.runs.popleft()
 
-    def _check_reserve(self, run: list[Entry]) -> None:
-        reserved = self._reserved()
-        if reserved and any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):
+    def _check_messages(self, run: list[Entry], reserved: str) -> None:
+        """Raises OutOfSpaceError if the run has messages, which may not be written."""
+        if any(entry.type == EntryType.MESSAGES and has_messages(entry.payload) for entry in run):
             raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:

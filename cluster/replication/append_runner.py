@@ -143,8 +143,12 @@ class AppendRunner:
         entries = job.entries
         if not entries or job.hard_state is not None or entries[0].index != self._next_index:
             return False
-        size = entries[-1].end_position - entries[0].position
-        return size <= INLINE_BYTES_MAX and not any(entry.flags & FLAG_ROLL for entry in entries)
+        if entries[-1].end_position - entries[0].position > INLINE_BYTES_MAX:
+            return False
+        for entry in entries:  # noqa: SIM110 - a generator costs a lone message more than the check
+            if entry.flags & FLAG_ROLL:
+                return False
+        return True
 
     def _to_thread(self, job: PersistJob) -> None:
         self._on_thread += 1

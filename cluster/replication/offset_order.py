@@ -195,22 +195,21 @@ TAKEN_MAX = 2_000
 
 
 class Effects:
-    """The waiting effects; falsy if there are none. Lost with leadership: their senders were promised nothing."""
+    """The waiting effects. Lost with leadership: their senders were promised nothing."""
 
     def __init__(self, flush_ms: int) -> None:
         """`flush_ms`: without another entry they get one of their own after this long."""
         self._flush_ms = flush_ms
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._ended_sessions: list[bytes] = []
+        self.waiting = False
+        """False if there are none; True if there may be some."""
         self._since_ms = 0
         self._taken: tuple[dict[tuple[str, int, int], int], list[bytes]] = ({}, [])
 
     def reload(self, flush_ms: int) -> None:
         """Another `flush_ms` from now on."""
         self._flush_ms = flush_ms
-
-    def __bool__(self) -> bool:
-        return bool(self._offsets or self._ended_sessions)
 
     def offset(self, group: str, topic_id: int, queue_id: int, offset: int, now_ms: int) -> None:
         """Adds offsets; only the last value per queue counts."""
@@ -259,6 +258,7 @@ class Effects:
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]
+        self.waiting = bool(self._offsets or self._ended_sessions)
         offsets, ended_sessions = self._taken
         if offsets:
             commands.append([COMMIT_OFFSETS, [[*name, offset] for name, offset in offsets.items()]])
@@ -284,12 +284,15 @@ class Effects:
         self._offsets = {**offsets, **self._offsets}
         self._ended_sessions = ended_sessions + self._ended_sessions
         self._taken = ({}, [])
+        self.waiting = True
 
     def clear(self) -> None:
         """Drops them."""
         self._offsets.clear()
         self._ended_sessions.clear()
+        self.waiting = False
 
     def _note(self, now_ms: int) -> None:
-        if not self:
+        if not (self._offsets or self._ended_sessions):
             self._since_ms = now_ms
+        self.waiting = True

@@ -306,7 +306,7 @@ class Proposals:
         """Proposes the queued requests as far as the windows allow."""
         if self._acks or self.early.waiting:
             self.early.advance(raw)
-        if not self._open_term or raw.role is not Role.LEADER or raw.term != self._open_term:
+        if not self._open_term or not raw.leads_in(self._open_term):
             return
         waiting = self._sends.waiting
         try:
@@ -318,7 +318,7 @@ class Proposals:
                     self._propose_commands(raw)
             while waiting and self._window_open():
                 self._propose_sends(raw)
-            if self._effects.due(self.now_ms):
+            if self._effects.waiting and self._effects.due(self.now_ms):
                 self._propose_effects(raw)
         except (NotLeaderError, ProposalDroppedError) as error:
             logger.info("proposing pauses: %s", error)
@@ -448,7 +448,7 @@ class Proposals:
     def _propose_sends(self, raw: RawNode) -> None:
         sends, size = self._sends.cut()
         # Not ahead of waiting commands: one of them may be older than an offset committed since.
-        effects = self._effects.take() if self._effects and not self._calls else b""
+        effects = self._effects.take() if self._effects.waiting and not self._calls else b""
         store_ms = max(raw.log_time_ms(), raw.tail.timestamp_ms)
         built: Built | None = None
         try:

@@ -49,10 +49,7 @@ class Transport(Protocol):
 
 
 class Proposer(Protocol):
-    """The source of proposals (see `proposals`)."""
-
-    def flush(self, raw: RawNode) -> None:
-        """Called once per turn: proposes queued requests as far as the windows allow."""
+    """Told of what the driver learns from the core."""
 
     def on_applied_run(self, applied: Applied) -> None:
         """A run was applied: settles its waiters."""
@@ -147,13 +144,16 @@ class RaftDriver:
         on_stop: Callable[[BaseException], None],
         transport: Transport,
         proposer: Proposer,
+        flush: Callable[[RawNode], object],
         append: LaneRunner[PersistJob],
         apply: LaneRunner[list[Entry]],
         stages: StageTimes | None = None,
         on_install: Callable[[InstallSnapshot], object] = lambda offer: None,
         apply_bytes: int = APPLY_BYTES,
     ) -> None:
-        """`on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is called with
+        """`flush` proposes queued requests as far as the windows allow; called once or a few times per turn (see
+        `proposals`). `on_stop` is called once, with the reason, when the node must stop taking part. `on_install` is
+        called with
         each offer of a snapshot: the leader has trimmed what this log lacks. `apply_bytes`: see `apply_lane.pieces`."""
         self.raw = raw
         self._inbox = inbox
@@ -165,6 +165,7 @@ class RaftDriver:
         self._apply_bytes, self._uncut_bytes = apply_bytes, apply_bytes // COMMAND_WEIGHT
         self._transport = transport
         self._proposer = proposer
+        self._flush = flush
         self._append = append
         self._apply = apply
         self._on_install = on_install
@@ -217,7 +218,7 @@ class RaftDriver:
             self._step_inputs()
             if inbox.reads:
                 self._start_reads()
-            self._proposer.flush(self.raw)
+            self._flush(self.raw)
             rounds = ROUNDS_MAX
             while self.raw.has_ready():
                 self._handle(self.raw.ready())
@@ -228,7 +229,7 @@ class RaftDriver:
                     for persisted in inbox.persisted:
                         self._now_ms += 1000 * persisted.seconds
                     self._take_reports()
-                    self._proposer.flush(self.raw)
+                    self._flush(self.raw)
         except Exception as error:  # noqa: BLE001 - a turn that broke off half-way left duties undone: stop, do not guess
             self.fail(error)
         inbox.turning = False

@@ -7,7 +7,7 @@ from raftlog.core.raft import Raft
 from raftlog.core.state.progress import Progress
 from raftlog.errors import DamagedLogError, InvariantViolationError
 from raftlog.messages import AppendEntries, AppendEntriesReply
-from raftlog.types import EntryId, NodeId, Role
+from raftlog.types import NOBODY, EntryId, NodeId, Role
 
 _NO_HINT = EntryId(0, -1)
 
@@ -95,7 +95,8 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
         if not raft.leads:
             return  # that commit removed this node
     replication.fill_window(raft, message.from_id, progress)
-    transfer.hand_over_if_caught_up(raft)
+    if raft.transferee != NOBODY:
+        transfer.hand_over_if_caught_up(raft)
 
 
 def _on_rejected(raft: Raft, message: AppendEntriesReply, progress: Progress) -> None:

@@ -294,6 +294,7 @@ class RawNode:
     def ready(self) -> Ready:
         """Takes all outputs; none is given out twice. The caller owns the lists."""
         raft = self.raft
+        log = raft.log
         if raft.replication_due:
             replication.broadcast(raft)
         if raft.reads.waiting and read_index.is_due(raft):
@@ -304,29 +305,24 @@ class RawNode:
         members_changed, raft.members.changed = raft.members.changed, False
         install, raft.install = raft.install, None
         return Ready(
-            self._take_hard_state(),
-            self._take_soft_state(),
-            raft.log.hand_to_disk(),
+            None if (raft.term, raft.vote) == self._hard else self._take_hard_state(),
+            None if (raft.leader_id, raft.role) == self._soft else self._take_soft_state(),
+            log.hand_to_disk(),
             messages,
             after_persist,
-            self._take_committed(),
+            self._take_committed() if log.applying_index < log.commit_index and self._can_apply() else [],
             read_states,
             members_changed,
             install,
         )
 
-    def _take_hard_state(self) -> HardState | None:
+    def _take_hard_state(self) -> HardState:
         raft = self.raft
-        if (raft.term, raft.vote) == self._hard:
-            return None
         self._hard = (raft.term, raft.vote)
         return raft.hard_state
 
-    def _take_soft_state(self) -> SoftState | None:
-        raft = self.raft
-        if (raft.leader_id, raft.role) == self._soft:
-            return None
-        self._soft = raft.soft_state
+    def _take_soft_state(self) -> SoftState:
+        self._soft = self.raft.soft_state
         return self._soft
 
     def _can_apply(self) -> bool:
@@ -335,11 +331,11 @@ class RawNode:
             return False
         if log.applying_index + 1 < log.cache.first_index and len(self._applying) >= READS_AHEAD:
             return False
-        return log.applying_index < log.applicable_index and self._applying_bytes < self.raft.config.applying_bytes_max
+        if log.applying_index >= log.persisted_index or log.applying_index >= log.commit_index:
+            return False
+        return self._applying_bytes < self.raft.config.applying_bytes_max
 
     def _take_committed(self) -> list[Entry]:
-        if not self._can_apply():
-            return []
         try:
             entries = self.raft.log.hand_to_apply(self.raft.config.apply_bytes_max)
         except DamagedLogError:
@@ -366,6 +362,11 @@ class RawNode:
     def role(self) -> Role:
         """Current role."""
         return self.raft.role
+
+    def leads_in(self, term: int) -> bool:
+        """Returns True if it is the leader of this term."""
+        raft = self.raft
+        return raft.role is Role.LEADER and raft.term == term
 
     @property
     def why(self) -> str:

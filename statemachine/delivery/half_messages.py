@@ -178,12 +178,13 @@ class HalfMessages:
 
     def publish(self) -> None:
         """Shows the run's changes to readers; called when its batch is written."""
-        earliest = min([ms for ms in (self.check_ms, self._added_ms) if ms is not None], default=None)
-        if self._first_gone and earliest is not None:
-            # Rows are removed from the front: a scan from the very first key would pass what each of them left behind.
-            earliest = self._first_check(earliest)
-        self.check_ms = earliest
-        self._added_ms, self._first_gone = None, False
+        if self._added_ms is not None or self._first_gone:
+            earliest = min([ms for ms in (self.check_ms, self._added_ms) if ms is not None], default=None)
+            if self._first_gone and earliest is not None:
+                # Rows are removed from the front: a scan from the very first key would pass what each left behind.
+                earliest = self._first_check(earliest)
+            self.check_ms = earliest
+            self._added_ms, self._first_gone = None, False
         self.pending = self._staged
 
     # -- inside

@@ -256,7 +256,8 @@ class Sends(Generic[_Origin]):
         else:
             unique_key = property_of(properties, b"UNIQ_KEY\x01") if at >= 0 else b""
         if not unique_key:
-            unique_key = self.new_key()
+            self._keys += 1  # `new_key`, in place: once per message
+            unique_key = b"%b%016X" % (self._key_prefix, self._keys)
             properties = b"%bUNIQ_KEY\x01%b\x02" % (properties, unique_key)
         stored = properties + self.suffix
         if len(stored) > self._limits.properties_bytes_max:

@@ -268,8 +268,10 @@ class RaftLog:
     def persisted(self, entry_id: EntryId) -> bool:
         """The write that ends at `entry_id`, and all before it, are on disk. True if `persisted_index` moved."""
         writes = self._writes
-        write = next((write for write in writes if write.holds(entry_id)), None)
-        if write is None:
+        for write in writes:
+            if write.holds(entry_id):
+                break
+        else:
             return False
         while writes[0] is not write:
             writes.popleft()
@@ -301,7 +303,7 @@ class RaftLog:
 
     def hand_to_apply(self, bytes_max: int) -> list[Entry]:
         """The next committed entries, once and in order."""
-        low, high = self.applying_index + 1, self.applicable_index + 1
+        low, high = self.applying_index + 1, min(self.commit_index, self.persisted_index) + 1
         if low >= high:
             return []
         entries = self.read(low, high, bytes_max)

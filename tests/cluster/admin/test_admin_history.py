@@ -72,7 +72,7 @@ async def test_the_first_sample_has_no_rates(sampled: Sampled) -> None:
 async def test_latencies_are_of_the_time_since_the_sample_before(sampled: Sampled) -> None:
     for _ in range(100):
         sampled.node.metrics.settled(Outcome.OK, 1, 0.004)
-        sampled.node.metrics.persisted(100, 0.0007)
+        sampled.node.metrics.appends.written(100, 0.0007, 0.0)
     sampled.after(5)
     last = await sampled.last()
     assert last["commit_p50_ms"] == pytest.approx(3.75)  # half of the bucket from 2.5 to 5 ms

@@ -47,7 +47,7 @@ def raft(metrics: NodeMetrics, leader: int) -> None:
 def test_a_batch_moves_counts_and_histograms(metrics: NodeMetrics) -> None:
     metrics.proposed(messages=100, size_bytes=5000)
     metrics.proposed(messages=0, size_bytes=70)
-    metrics.persisted(5070, 0.002)
+    metrics.appends.written(5070, 0.002, 0.0)
     metrics.applied(2, 0.001)
     metrics.settled(Outcome.OK, 100, 0.004)
     metrics.settled(Outcome.UNKNOWN, 3, 3.0)
@@ -269,7 +269,7 @@ def test_connections_are_counted_as_rocketmq_counts_them(monkeypatch: pytest.Mon
 
 
 def test_the_time_of_syncs_is_a_part_of_that_of_appends(metrics: NodeMetrics) -> None:
-    metrics.persisted(10, 0.5, 0.4)
+    metrics.appends.written(10, 0.5, 0.4)
     assert value(metrics, "raftmq_append_seconds_sum") == 0.5
     assert value(metrics, "raftmq_fdatasync_seconds_sum") == 0.4
     assert value(metrics, "raftmq_fdatasync_seconds_bucket", le="0.25") == 0

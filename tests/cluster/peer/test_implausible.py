@@ -43,7 +43,7 @@ async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Al
     raw, alarms = Raw(), Alarms(lambda: 1)
     cut: list[Any] = []
     ended: list[BaseException] = []
-    nobody: Any = SimpleNamespace(flush=lambda raw: None)
+    nobody: Any = SimpleNamespace()
     loop = asyncio.get_running_loop()
     inbox = DriverInbox(loop)
     driver = RaftDriver(
@@ -56,6 +56,7 @@ async def driven(*commits: int) -> tuple[Raw, list[Any], list[BaseException], Al
         on_stop=ended.append,
         transport=nobody,
         proposer=nobody,
+        flush=lambda raw: None,
         append=nobody,
         apply=nobody,
     )

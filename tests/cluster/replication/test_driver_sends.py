@@ -33,7 +33,7 @@ class Raw:
 
 async def test_a_follower_that_waits_for_another_turn_wakes_it() -> None:
     raw, loop = Raw(needs=5), asyncio.get_running_loop()
-    nobody: Any = SimpleNamespace(flush=lambda raw: None)
+    nobody: Any = SimpleNamespace()
     driver = RaftDriver(
         raw,  # type: ignore[arg-type]
         NodeId(1),
@@ -44,6 +44,7 @@ async def test_a_follower_that_waits_for_another_turn_wakes_it() -> None:
         on_stop=print,
         transport=nobody,
         proposer=nobody,
+        flush=lambda raw: None,
         append=nobody,
         apply=nobody,
     )

@@ -10,7 +10,7 @@ P = b"\1" * 16
 
 def test_the_last_offset_of_a_queue_counts_and_all_are_taken_once() -> None:
     effects = Effects(flush_ms=100)
-    assert not effects
+    assert not effects.waiting
     effects.offset("g", 1, 0, 5, now_ms=1_000)
     effects.offset("g", 1, 0, 7, now_ms=1_050)
     effects.offset("h", 1, 0, 1, now_ms=1_050)
@@ -18,7 +18,7 @@ def test_the_last_offset_of_a_queue_counts_and_all_are_taken_once() -> None:
     assert not effects.due(1_099)
     assert effects.due(1_100), "counted from the first"
     assert unpack(effects.take()) == [[COMMIT_OFFSETS, [["g", 1, 0, 7], ["h", 1, 0, 1]]], [END_SESSIONS, [P]]]
-    assert not effects
+    assert not effects.waiting
     assert effects.take() == b""
 
 
@@ -48,5 +48,5 @@ def test_what_is_dropped_is_not_proposed_in_a_later_term() -> None:
     effects.session_ended(P, now_ms=0)
     effects.offset("g", 1, 0, 5, now_ms=0)
     effects.clear()
-    assert not effects
+    assert not effects.waiting
     assert effects.take() == b""

@@ -39,6 +39,7 @@ def _driver(role: Role) -> tuple[RaftDriver, _Lane]:
         on_stop=print,
         transport=nothing,
         proposer=nothing,
+        flush=nothing,
         append=nothing,
         apply=cast(Any, lane),
     )

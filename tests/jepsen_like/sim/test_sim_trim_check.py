@@ -16,7 +16,7 @@ from statemachine import trim as trims
 
 
 def _entry(index: int, kind: EntryType, data: bytes) -> Entry:
-    return Entry(1, index, kind, 0, index * 100, index, 0, 0, bytes(64), data)
+    return Entry(1, index, kind, 0, index * 100, index, 0, 0, bytes(64), data, index * 100 + 64 + len(data))
 
 
 def _message(index: int, topic_id: int, offset: int) -> Entry:
