@@ -148,12 +148,13 @@ class UserRequests:
         self._users.set_rules(asker, name, rules, _answering(request))
 
     def _remove_rules(self, request: Request) -> None:
+        """Removing a rule that is not there succeeds: mqadmin asks every node of a cluster, and all have one log."""
         asker, name = self._asker(request), _subject(request)
         resource = request.ext.get("resource") or None
         policy = _choice("policyType", request.ext.get("policyType"), _POLICIES)
         if resource is not None and policy is None:
             policy = Policy.CUSTOM
-        self._users.remove_rules(asker, name, policy, resource, _answering(request))
+        self._users.remove_rules(asker, name, policy, resource, _answering(request, absent_is_fine=True))
 
     def _set_mode(self, request: Request) -> None:
         self._users.set_mode(self._asker(request), text(request, "mode"), _answering(request))
@@ -214,9 +215,9 @@ def _decoded(request: Request, decode: Callable[[bytes], Any], what: str) -> Any
         raise Refused(Reason.INVALID, f"body is not {what} JSON: {error}") from None
 
 
-def _answering(request: Request) -> Told:
+def _answering(request: Request, *, absent_is_fine: bool = False) -> Told:
     def told(refused: Refused | None) -> None:
-        if refused is None:
+        if refused is None or (absent_is_fine and refused.reason is Reason.NOT_FOUND):
             request.reply(ResponseCode.SUCCESS)
         else:
             refuse(request, refused)

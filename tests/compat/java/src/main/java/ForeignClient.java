@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -18,6 +19,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * The Java client: one process, one JSON object per line out. Arguments and lines are those of cpp_client.py, plus
@@ -25,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * for the queue at place n of the client's list. `--broker-assigns`: the consumer asks which queues are its own, as POP
  * consumers do. `--orderly`: it locks its queues, and a message that fails stops its queue. `--sql X`: the consumer wants
  * what the filter X selects; if the broker refuses it, the line "refused" has the code and the remark.
+ * `--access-key N --secret-key S`: requests are signed.
  * `--delay-level N` and `--delay-ms N`: messages are to be delivered later. `--recall N`: every Nth is recalled, twice.
  */
 public final class ForeignClient {
@@ -45,6 +48,8 @@ public final class ForeignClient {
   private int recall = 0;
   private int sent = 0;
   private String sql = null;
+  private String accessKey = "";
+  private String secretKey = "";
 
   public static void main(String[] args) throws Exception {
     ForeignClient client = new ForeignClient(args);
@@ -74,9 +79,22 @@ public final class ForeignClient {
         case "--delay-ms": delayMs = Long.parseLong(args[++at]); break;
         case "--recall": recall = Integer.parseInt(args[++at]); break;
         case "--sql": sql = args[++at]; break;
+        case "--access-key": accessKey = args[++at]; break;
+        case "--secret-key": secretKey = args[++at]; break;
         default: positionals.add(args[at]);
       }
     }
+  }
+
+  /** The client's own signatures, null without a key. By name: its class came into the client's jar with a later version. */
+  private RPCHook hook() throws ReflectiveOperationException {
+    if (accessKey.isEmpty()) {
+      return null;
+    }
+    String room = "org.apache.rocketmq.acl.common.";
+    Class<?> kind = Class.forName(room + "SessionCredentials");
+    Object credentials = kind.getConstructor(String.class, String.class).newInstance(accessKey, secretKey);
+    return (RPCHook) Class.forName(room + "AclClientRPCHook").getConstructor(kind).newInstance(credentials);
   }
 
   private static synchronized void say(String event, Object... fields) {
@@ -122,7 +140,7 @@ public final class ForeignClient {
   }
 
   private void produce() throws Exception {
-    DefaultMQProducer producer = new DefaultMQProducer(group);
+    DefaultMQProducer producer = new DefaultMQProducer(group, hook());
     producer.setNamesrvAddr(positionals.get(1));
     producer.start();
     say("ready");
@@ -217,7 +235,7 @@ public final class ForeignClient {
   }
 
   private void consume() throws Exception {
-    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(positionals.get(1));
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     consumer.setMaxReconsumeTimes(maxTimes);
