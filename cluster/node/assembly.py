@@ -254,7 +254,7 @@ class Assembly:
             entropy=self.environment.entropy,
             now_ms=self._clock.monotonic_ms,
         )
-        self.user_admin = UserAdmin(services, self.secrets)
+        self.user_admin = UserAdmin(services, self.secrets, lambda: self.transport.keyring.demanded)
         self.first_user = FirstUser(config.auth.first_user_file, state.access, self.user_admin)
         handlers = self._build_handlers(writes) | UserRequests(services, self.user_admin).handlers()
         self.admission = Admission(

@@ -6,7 +6,7 @@ Neither a time nor a nonce is among them, nor the request's code: who can read a
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hmac
 from collections.abc import Mapping
 from typing import Final
@@ -30,12 +30,16 @@ def content(ext: Mapping[str, str], body: bytes, *, version: int = V4_9_3 + 1) -
 
 def sign(secret: bytes, signed: bytes) -> str:
     """The signature of that content."""
-    return base64.b64encode(hmac.digest(secret, signed, "sha1")).decode()
+    return _signature(secret, signed).decode()
 
 
 def is_right(secret: bytes, signed: bytes, signature: str) -> bool:
     """Returns True if that is the signature of the content; takes the same time if it is not."""
-    return hmac.compare_digest(sign(secret, signed).encode(), signature.encode())
+    return hmac.compare_digest(_signature(secret, signed), signature.encode())
+
+
+def _signature(secret: bytes, signed: bytes) -> bytes:
+    return binascii.b2a_base64(hmac.digest(secret, signed, "sha1"), newline=False)
 
 
 class Credentials:

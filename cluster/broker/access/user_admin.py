@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused, not_written
 from cluster.replication.outcome import Outcome, ProposeResult
-from statemachine.access.users import User, checked_user_name
+from statemachine.access.users import Mode, User, checked_user_name
 from statemachine.commands import (
     CHANGE_USER,
     CREATE_USER,
@@ -48,7 +48,9 @@ Told = Callable[[Refused | None], None]
 class UserAdmin:
     """Changes of users. Methods raise Refused, or tell it later."""
 
-    def __init__(self, services: Services, secrets: Secrets) -> None:
+    def __init__(self, services: Services, secrets: Secrets, peers_prove: Callable[[], bool]) -> None:
+        """`peers_prove`: every peer has to prove the cluster's secret."""
+        self._peers_prove = peers_prove
         self._services = services
         self._secrets = secrets
         self._access = services.state.access
@@ -131,7 +133,12 @@ class UserAdmin:
         self._tell([REMOVE_RULES, self._origin(asker), self.user(name).id, policy, resource], told)
 
     def set_mode(self, asker: Asker, mode: str, told: Told) -> None:
-        """Sets the weight of a verdict."""
+        """Sets the weight of a verdict. Nothing is enforced while this node could verify no signature, or while a peer
+        may connect that has not proven the cluster's secret: what it says of a user would count for nothing."""
+        if mode == Mode.ENFORCE and self._secrets.problem:
+            raise Refused(Reason.ILLEGAL, f"this node could verify no signature: {self._secrets.problem}")
+        if mode == Mode.ENFORCE and not self._peers_prove():
+            raise Refused(Reason.ILLEGAL, "nodes do not prove the cluster's secret to each other: raftmq secret status")
         self._tell([SET_AUTH_MODE, self._origin(asker), mode], told)
 
     def _origin(self, asker: Asker) -> list[Any]:

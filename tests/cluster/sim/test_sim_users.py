@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.broker.access.user_admin import Asker
-from cluster.broker.refusal import Refused
+from cluster.broker.refusal import Reason, Refused
+from cluster.peer.keyring import OPEN
 from cluster.wire.codec import encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.signature import Credentials
@@ -34,9 +38,9 @@ def key_file(folder: Path, key: bytes = b"k" * 32, mode: int = 0o600) -> Path:
     return path
 
 
-def with_key(folder: Path) -> SimCluster:
+def with_key(folder: Path, seed: int = 7) -> SimCluster:
     overrides: dict[str, Any] = {"auth.key_file": str(key_file(folder))}
-    return SimCluster(7, **overrides)
+    return SimCluster(seed, **overrides)
 
 
 @pytest.fixture
@@ -277,3 +281,93 @@ def test_rules_go_over_the_wire_as_mqadmin_sends_them(sim: SimCluster) -> None:
     assert answer(sim, path, 3) == 22
     path.ask(request(ROOT, RequestCode.AUTH_DELETE_USER, 4, {"username": "root"}))
     assert answer(sim, path, 4) == 604, "the last Super"
+
+
+def test_nothing_is_enforced_without_a_key_or_without_proven_peers(sim: SimCluster, tmp_path: Path) -> None:
+    begin(sim, "observe")
+    leader = sim.leader()
+    keyring = leader.transport.keyring
+    leader.transport.keyring = OPEN
+    with pytest.raises(Refused, match="nodes do not prove"):
+        ask_admin(sim, "set_mode", "enforce")
+    leader.transport.keyring = keyring
+    key_file(tmp_path, b"x" * 32)
+    leader.run(leader.running.secrets.look)
+    with pytest.raises(Refused, match="does not have the key"):
+        ask_admin(sim, "set_mode", "enforce")
+    assert leader.state.access.mode == "observe"
+
+
+class Race:
+    """Sends at every node while the right to them is given and taken, and leaders come and go."""
+
+    def __init__(self, sim: SimCluster, seed: int) -> None:
+        self.sim = sim
+        self.rng = random.Random(seed)
+        self.sent: dict[bytes, tuple[ClientPath, int]] = {}
+        self.forbidden: set[bytes] = set()
+        """Sends that began when the right was gone for certain, while it is."""
+        self.may = "yes"
+        """yes, no, or unclear while a change is under way."""
+        self.opaque = 100
+
+    def send(self) -> None:
+        path = self.rng.choice(self.sim.running).connect()
+        self.opaque += 1
+        body = b"%d %b" % (self.opaque, self.may.encode())
+        path.ask(send(SHOP, self.opaque, body=body))
+        self.sent[body] = path, self.opaque
+        if self.may == "no":
+            self.forbidden.add(body)
+
+    def change(self) -> None:
+        """Gives the right, or takes it; repeated until the log has said so."""
+        gives, self.may = self.may == "no", "unclear"
+        if gives:  # what waits for a leader may be allowed by now
+            answered = {body for body in self.forbidden if codes(*self.sent[body])}
+            self.forbidden = answered
+        method, arguments = ("set_rules", ([SEND_T],)) if gives else ("remove_rules", (1, "Topic:T"))
+        while True:
+            leader = self.sim.leader()
+            told: list[Refused | None] = []
+            with contextlib.suppress(Refused):
+                leader.run(
+                    partial(getattr(leader.running.user_admin, method), OPERATOR, "shop", *arguments, told.append)
+                )
+                end = self.sim.loop.now + 2.0
+                while not told and self.sim.loop.now < end:
+                    self.sim.loop.run_for(0.01)
+                    if self.rng.random() < 0.1:
+                        self.send()
+            if told and (told[0] is None or told[0].reason is Reason.NOT_FOUND):
+                break
+        self.may = "yes" if gives else "no"
+
+    def disturb(self) -> None:
+        leader = self.sim.leader()
+        if self.rng.random() < 0.5:
+            leader.transfer(self.rng.choice(self.sim.followers()).node_id)
+        else:
+            leader.kill(power=False)
+            self.sim.loop.run_for(0.3)
+            leader.start()
+
+
+@pytest.mark.parametrize("seed", range(9_100, 9_106))
+def test_a_right_that_is_gone_lets_nothing_through_while_leaders_change(tmp_path: Path, seed: int) -> None:
+    with with_key(tmp_path, seed) as sim:
+        sim.create_topic("T")
+        begin(sim)
+        race = Race(sim, seed)
+        for _ in range(60):
+            act = race.rng.choices([race.send, race.change, race.disturb], [10, 2, 1])[0]
+            act()
+            sim.loop.run_for(race.rng.random() * 0.05)
+        sim.loop.run_for(5.0)
+        sim.settle()
+        sim.check_equal()
+        stored = {*sim.leader().bodies("T")}
+        assert race.forbidden & stored == set()
+        assert {code for body in race.forbidden for code in codes(*race.sent[body])} <= {14, 16}
+        assert stored
+        assert race.forbidden, "the race had both"
