@@ -20,6 +20,7 @@ RELOADABLE: Final = (
     *(f"ha.{name}" for name in HaSection.__struct_fields__),
     "retention.delete_gap_ms",
     "admin.allowed_hosts",
+    "auth.key_file",
     "backup.roots",
     "repair.bytes_per_second",
     "log_output.level",

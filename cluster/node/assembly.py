@@ -253,6 +253,7 @@ class Assembly:
             clusters=services.cluster_uuids,
             entropy=self.environment.entropy,
             now_ms=self._clock.monotonic_ms,
+            alarms=self.alarms,
         )
         self.user_admin = UserAdmin(services, self.secrets, lambda: self.transport.keyring.demanded)
         self.first_user = FirstUser(config.auth.first_user_file, state.access, self.user_admin)

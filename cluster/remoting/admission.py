@@ -222,6 +222,7 @@ class Admission:
         """Users, rules or the mode changed: pulls that wait are judged again, and connections of users that are gone
         are closed."""
         began, self.version = self.version < 0, self._access.version
+        self._secrets.tell()
         self.on = self._access.mode is not Mode.OFF
         if began:
             return

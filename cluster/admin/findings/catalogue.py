@@ -40,6 +40,7 @@ CODES: Final[dict[str, Code]] = {
     "removed": Code("critical", "raftmq node list"),
     "unsafe_recovered": Code("critical", "raftmq alarm list"),
     "peer_secret": Code("warning", "raftmq secret status"),
+    "user_key": Code("critical", "raftmq status"),
     "ports_open": Code("info", "raftmq doctor"),
     "data_readable": Code("warning", "raftmq doctor"),
     "implausible_peer": Code("warning", "raftmq links"),

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+    from cluster.runtime.alarms import Alarms
     from statemachine.access.users import Access, User
 
+ALARM = "user_key"
 NONCE_BYTES: Final = 12
 LENGTH_MIN: Final = 8
 LENGTH_MAX: Final = 256
@@ -45,6 +47,7 @@ class Secrets:
         clusters: Callable[[], Sequence[str]],
         entropy: Callable[[int], bytes],
         now_ms: Callable[[], int],
+        alarms: Alarms,
     ) -> None:
         """`path`: the key file; "" for none. `clusters`: the cluster's uuid, then those it goes on from."""
         self._path = path
@@ -52,6 +55,7 @@ class Secrets:
         self._clusters = clusters
         self._entropy = entropy
         self._now_ms = now_ms
+        self._alarms = alarms
         self._keys: dict[str, bytes] = {}
         self._why = ""
         self._looked_ms = 0
@@ -65,7 +69,11 @@ class Secrets:
         self.look()
 
     def look(self) -> None:
-        """Reads the key file. Keeps the keys that are known if it cannot be read any more."""
+        """Reads the key file, and tells of it. Keeps the keys that are known if it cannot be read any more."""
+        self._read_file()
+        self.tell()
+
+    def _read_file(self) -> None:
         self._looked_ms = self._now_ms()
         if not self._path:
             self._why = "auth.key_file names no file"
@@ -84,6 +92,17 @@ class Secrets:
         at most once a second."""
         if self._lacks and self._path and self._now_ms() - self._looked_ms >= LOOK_EVERY_MS:
             self.look()
+        return self._lack()
+
+    def tell(self) -> None:
+        """Raises the alarm while there are secrets that this node cannot read, and ends it."""
+        lack = self._lack() if self._access.key_id else ""
+        if lack:
+            self._alarms.raise_alarm(ALARM, f"no signature of a user can be verified here: {lack}")
+        else:
+            self._alarms.clear(ALARM)
+
+    def _lack(self) -> str:
         if not self._lacks:
             return ""
         if self._why:

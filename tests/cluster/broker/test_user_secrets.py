@@ -12,6 +12,7 @@ import pytest
 from cluster.broker.access.secrets import LENGTH_MAX, LENGTH_MIN, Secrets
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import key_id
+from cluster.runtime.alarms import Alarms
 from jepsen_like.fakes.memory_kv import MemoryKV
 from statemachine.access.users import Access, User
 
@@ -34,7 +35,14 @@ def written(path: Path, *keys: bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def secrets(path: Path | str, *, cluster: str = "c1", key: str = "", clock: Clock | None = None) -> Secrets:
+def secrets(
+    path: Path | str,
+    *,
+    cluster: str = "c1",
+    key: str = "",
+    clock: Clock | None = None,
+    alarms: Alarms | None = None,
+) -> Secrets:
     access, numbers = Access(MemoryKV()), count()
     access.key_id = key
     return Secrets(
@@ -43,6 +51,7 @@ def secrets(path: Path | str, *, cluster: str = "c1", key: str = "", clock: Cloc
         clusters=lambda: (cluster, "its parent"),
         entropy=lambda size: next(numbers).to_bytes(size),
         now_ms=clock or Clock(),
+        alarms=alarms or Alarms(Clock()),
     )
 
 
@@ -109,6 +118,19 @@ def test_the_file_is_looked_at_again_once_a_second_while_it_is_missing(tmp_path:
     assert made.problem
     clock.now = 1_000
     assert made.problem == ""
+
+
+def test_an_alarm_names_the_file_while_secrets_cannot_be_read(tmp_path: Path) -> None:
+    alarms = Alarms(Clock())
+    made = secrets(tmp_path / "key", key=key_id(KEY).hex(), alarms=alarms)
+    (alarm,) = alarms.all()
+    assert alarm.key == "user_key"
+    assert str(tmp_path / "key") in alarm.text
+    written(tmp_path / "key", KEY)
+    made.look()
+    assert alarms.all() == []
+    secrets("", alarms=alarms)
+    assert alarms.all() == [], "nobody has users"
 
 
 def test_the_newest_key_encrypts_until_the_state_names_one(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def described(metrics: NodeMetrics) -> list[tuple[str, tuple[str, str, str]]]:
     BrokerMetrics(metrics.registry, lambda: look)
     metrics.refused("r")
     metrics.code_refused("41", "CPP")
+    metrics.denied(enforced=True)
     metrics.pulled("p")
     metrics.queried("k", "q")
     metrics.messages_in("t", 1, 1)
