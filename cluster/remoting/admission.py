@@ -226,7 +226,10 @@ class Admission:
         self.on = self._access.mode is not Mode.OFF
         if began:
             return
-        self._polls.judge_again(self._denied_now)
+        self._polls.judge_again(self._denied_now, self._begin_closing)
+
+    def _begin_closing(self) -> None:
+        """Pulls that waited are answered: now their connections may end."""
         if self._clients:
             self._turns.begin_later("connections of changed users", self._close_gone())
 

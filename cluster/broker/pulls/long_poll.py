@@ -77,13 +77,14 @@ class LongPolls:
         self._filters = _Filters(self._bytes)
         services.on_applied(self.wake)
 
-    def judge_again(self, denied: Callable[[Pull], Refused | None]) -> None:
-        """Users or rules changed: pulls that wait and are denied now are refused, before they are given anything."""
+    def judge_again(self, denied: Callable[[Pull], Refused | None], then: Callable[[], None]) -> None:
+        """Users or rules changed: pulls that wait and are denied now are refused, before they are given anything.
+        `then` is called when all are told."""
         self._denied = denied
         self._changes += 1
-        self._services.turns.begin_later("pulls that are judged again", self._judge_all())
+        self._services.turns.begin_later("pulls that are judged again", self._judge_all(then))
 
-    def _judge_all(self) -> Steps:
+    def _judge_all(self, then: Callable[[], None]) -> Steps:
         began = METER.units
         for pull in [pull for waiting in self._by_client.values() for pull in waiting]:
             if METER.units - began >= STEP_UNITS:
@@ -92,6 +93,7 @@ class LongPolls:
             charge(WAKE_UNITS)
             if pull.parked and pull.judged != self._changes and not self._is_allowed(pull):
                 self._unpark(pull)
+        then()
 
     def _is_allowed(self, pull: Pull) -> bool:
         """Returns False if the pull is refused."""

@@ -225,6 +225,23 @@ def test_a_pull_that_waits_is_answered_16_when_its_user_may_no_more(sim: SimClus
         sim.loop.run_until(lambda: path.closed, 1, "the connection is closed")
 
 
+def test_500_pulls_that_wait_are_all_answered_16_within_a_second(sim: SimCluster) -> None:
+    begin(sim)
+    node = sim.followers()[0]
+    first = parked(sim, node)
+    paths = [node.connect() for _ in range(50)]
+    for path in paths:
+        for opaque in range(10):
+            path.ask(pull(SHOP, opaque))
+    sim.loop.run_until(lambda: node.running.pulls.long_polls.count == 501, 5, "all wait")
+    assert ask_admin(sim, "remove", "shop") is None
+    began = sim.loop.now
+    sim.loop.run_until(lambda: all(len(path.replies) == 10 for path in paths), 5, "all are answered")
+    assert sim.loop.now - began < 1.0
+    assert {code for path in (*paths, first) for opaque in path.replies for code in codes(path, opaque)} == {16}
+    sim.loop.run_until(lambda: all(path.closed for path in paths), 1, "their connections are closed")
+
+
 def test_a_message_after_the_change_is_not_given_to_who_waits(sim: SimCluster) -> None:
     begin(sim)
     follower = sim.followers()[0]
