@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jepsen_like.history import READERS_FROM, HistoryWriter
-from raftmq.client.pull import PullStatus
+from raftmq.client.consuming.pull import PullStatus
 
 if TYPE_CHECKING:
     from cluster.config.local_layout import NodeRecord

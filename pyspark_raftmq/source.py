@@ -13,10 +13,10 @@ from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.narrowing import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
 from pyspark_raftmq.plan import plan, split
-from pyspark_raftmq.sink import TopicStreamWriter, TopicWriter, check_topic
-from pyspark_raftmq.sink_options import check_sink_schema, parse_sink_options
 from pyspark_raftmq.stream import TopicStream
 from pyspark_raftmq.task import RangePartition, copy_partitions, read_partition
+from pyspark_raftmq.writing.sink import TopicStreamWriter, TopicWriter, check_topic
+from pyspark_raftmq.writing.sink_options import check_sink_schema, parse_sink_options
 from raftmq.arrow.columns import COLUMNS
 
 if TYPE_CHECKING:

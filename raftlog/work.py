@@ -1,8 +1,8 @@
 """The meter of work: who does work whose size a client or the data decides charges it here, before doing it.
 
 One unit is about one microsecond of a slow core. The meter only counts. It never refuses, reads no clock and knows no
-bound: `cluster.runtime.work.Turns` compares it with a turn's share, the simulator with the bound of a callback, and
-a live node's watch with the CPU time that a turn took. It lies at the bottom because the state machine and the log
+bound: `cluster.runtime.turns.work.Turns` compares it with a turn's share, the simulator with the bound of a callback,
+and a live node's watch with the CPU time that a turn took. It lies at the bottom because the state machine and the log
 charge it too, at the seams where rows and bytes are read.
 
 Each thread has a count of its own: what a lane does is no work of the event loop's turn.

@@ -20,7 +20,7 @@ import click
 
 from cluster.config.source import ConfigError, nearest
 from cluster.errors import ExitCode, LocalError
-from cluster.runtime.private_files import private
+from cluster.runtime.host.private_files import private
 
 ENTRY_POINT_GROUP = "raftmq.commands"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -34,56 +34,56 @@ class _Listed(NamedTuple):
 
 
 def _here(name: str, help_text: str, attribute: str | None = None) -> _Listed:
-    return _Listed(f"raftmq.commands.{name}", attribute or name, help_text)
+    return _Listed(f"raftmq.commands.{name}", attribute or name.rpartition(".")[2], help_text)
 
 
 COMMANDS = {
-    "up": _here("up", "Start a cluster on this machine."),
-    "down": _here("nodes", "Stop the cluster; nothing is deleted.", "down"),
-    "status": _here("status", "Show the leader and the state of each node."),
+    "up": _here("nodes.up", "Start a cluster on this machine."),
+    "down": _here("nodes.nodes", "Stop the cluster; nothing is deleted.", "down"),
+    "status": _here("nodes.status", "Show the leader and the state of each node."),
     "events": _here("event_list", "Show what happened on the nodes.", "events"),
-    "top": _here("top", "Show the cluster live."),
-    "links": _here("links", "Show the state of the links between the nodes."),
-    "reload": _here("links", "Make running nodes read their configuration again.", "reload"),
-    "config": _here("config_keys", "Show, change and compare the configuration.", "config"),
-    "recovery": _here("recovery", "Show what the last start of each node found and did."),
-    "fsck": _here("fsck", "Check data directories of stopped nodes."),
-    "rebuild": _here("rebuild", "Rebuild the state of a stopped node; shows a plan first."),
-    "inspect-consistency": _here("inspect", "Compare the nodes with each other while they run.", "inspect"),
-    "repair": _here("repair", "Repair damaged nodes with data from the others."),
-    "scrub": _here("scrub", "Make nodes read and check everything on their disks."),
-    "retention": _here("retention", "Show where the log begins; remove expired messages."),
-    "tier": _here("tier", "Show what the object store holds of the log."),
-    "kill": _here("nodes", "Kill one node (kill -9) to see what happens.", "kill"),
-    "restart": _here("nodes", "Stop and start one node.", "restart"),
-    "rolling-restart": _here("rolling_restart", "Restart the nodes one by one, the leader last."),
-    "node": _here("node", "Add, promote, replace and remove nodes; move leadership."),
-    "secret": _here("secret", "Create, change and show the secret shared by the nodes."),
-    "logs": _here("logs", "Show the output of the nodes."),
-    "topic": _here("topic", "Create, list, describe and delete topics."),
-    "group": _here("group", "Create, list, describe, reset and delete consumer groups."),
-    "dlq": _here("dlq", "List, resend and purge what consumer groups gave up."),
-    "transactions": _here("transactions", "List open transactions."),
-    "writes": _here("writes", "List and discard what Spark has staged."),
-    "produce": _here("produce", "Send each line of stdin or a file as a message."),
-    "consume": _here("consume", "Print the messages of a topic."),
-    "export": _here("export", "Write the messages of a topic to a Parquet file."),
-    "message": _here("message", "Find messages by key, id or position."),
-    "index": _here("index", "Check index files and look into them."),
-    "backup": _here("backup", "Create, list and verify backups."),
-    "restore": _here("restore", "Create a new cluster from a backup."),
-    "metadata": _here("metadata", "Export and import topics, groups and offsets as JSON."),
+    "top": _here("nodes.top", "Show the cluster live."),
+    "links": _here("nodes.links", "Show the state of the links between the nodes."),
+    "reload": _here("nodes.links", "Make running nodes read their configuration again.", "reload"),
+    "config": _here("nodes.config_keys", "Show, change and compare the configuration.", "config"),
+    "recovery": _here("data.recovery", "Show what the last start of each node found and did."),
+    "fsck": _here("data.fsck", "Check data directories of stopped nodes."),
+    "rebuild": _here("data.rebuild", "Rebuild the state of a stopped node; shows a plan first."),
+    "inspect-consistency": _here("data.inspect", "Compare the nodes with each other while they run.", "inspect"),
+    "repair": _here("data.repair", "Repair damaged nodes with data from the others."),
+    "scrub": _here("data.scrub", "Make nodes read and check everything on their disks."),
+    "retention": _here("data.retention", "Show where the log begins; remove expired messages."),
+    "tier": _here("data.tier", "Show what the object store holds of the log."),
+    "kill": _here("nodes.nodes", "Kill one node (kill -9) to see what happens.", "kill"),
+    "restart": _here("nodes.nodes", "Stop and start one node.", "restart"),
+    "rolling-restart": _here("nodes.rolling_restart", "Restart the nodes one by one, the leader last."),
+    "node": _here("nodes.node", "Add, promote, replace and remove nodes; move leadership."),
+    "secret": _here("nodes.secret", "Create, change and show the secret shared by the nodes."),
+    "logs": _here("nodes.logs", "Show the output of the nodes."),
+    "topic": _here("messages.topic", "Create, list, describe and delete topics."),
+    "group": _here("messages.group", "Create, list, describe, reset and delete consumer groups."),
+    "dlq": _here("messages.dlq", "List, resend and purge what consumer groups gave up."),
+    "transactions": _here("messages.transactions", "List open transactions."),
+    "writes": _here("messages.writes", "List and discard what Spark has staged."),
+    "produce": _here("messages.produce", "Send each line of stdin or a file as a message."),
+    "consume": _here("messages.consume", "Print the messages of a topic."),
+    "export": _here("data.export", "Write the messages of a topic to a Parquet file."),
+    "message": _here("messages.message", "Find messages by key, id or position."),
+    "index": _here("data.index", "Check index files and look into them."),
+    "backup": _here("data.backup", "Create, list and verify backups."),
+    "restore": _here("data.restore", "Create a new cluster from a backup."),
+    "metadata": _here("data.metadata", "Export and import topics, groups and offsets as JSON."),
     "runbook": _here("runbook", "Show what a finding or alert means, and what to do."),
     "alarm": _here("alarm", "List alarms; acknowledge an alarm."),
     "context": _here("context", "Give clusters names for --admin and --servers."),
     "support": _here("support", "Collect what is needed to understand a problem."),
     "bench": _here("bench", "Measure the cost of each mode on this machine."),
-    "unsafe-recover": _here("unsafe_recover", "Continue with one survivor when the majority is lost for good."),
+    "unsafe-recover": _here("data.unsafe_recover", "Continue with one survivor when the majority is lost for good."),
     "doctor": _here("doctor", "Examine this installation: Python, kernel, checksums."),
     "version": _here("about", "Show the version.", "version"),
     "help": _here("about", "Show the help of a command.", "show_help"),
-    "init": _here("serve", "Create the data directories of a new cluster.", "init"),
-    "serve": _here("serve", "Run one node in the foreground.", "serve"),
+    "init": _here("nodes.serve", "Create the data directories of a new cluster.", "init"),
+    "serve": _here("nodes.serve", "Run one node in the foreground.", "serve"),
 }
 """Every command of this package, in the order of --help. Others come from the entry points `raftmq.commands`."""
 

@@ -15,7 +15,7 @@ from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.pieces import Pieces, in_pieces
 from cluster.admin.port import AdminPort
 from cluster.admin.route import CONSTANT_BYTES_MAX, Route
-from cluster.runtime.bounded_read import TooLongError, read_at_most
+from cluster.runtime.host.bounded_read import TooLongError, read_at_most
 from raftlog.types import NodeId
 
 HOPS_HEADER: Final = "X-RaftMQ-Hops"

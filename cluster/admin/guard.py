@@ -1,7 +1,7 @@
 """Keeps the HTTP API within its limits of descriptors and memory.
 
-- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.runtime.descriptors`). From 80 %
-  on a client of another address takes the place of an idle one (`cluster.runtime.places`).
+- At most CONNECTIONS_MAX connections: the node keeps descriptors for files (`cluster.runtime.host.descriptors`). From
+  80 % on a client of another address takes the place of an idle one (`cluster.runtime.host.places`).
 - When all are taken, SPARE_MAX more may ask whether this node lives and is ready, for SPARE_S each: who probes a node
   must not take it for dead because others keep it busy.
 - A connection has PATIENCE_S to finish a request, from its opening or the previous answer; idle ones are closed.
@@ -24,9 +24,9 @@ from aiohttp import web
 
 from cluster.admin.errors import ApiError
 from cluster.admin.forward import HOPS_HEADER
-from cluster.runtime.places import PRESSED, Places
+from cluster.runtime.host.places import PRESSED, Places
 from cluster.runtime.room import Room, Share
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 
 logger = logging.getLogger(__name__)
 

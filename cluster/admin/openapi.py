@@ -16,8 +16,8 @@ from cluster.admin.handlers.messages import BODY_BYTES, COUNT, MESSAGES_MAX, OFF
 from cluster.admin.item_page import AFTER, LIMIT
 from cluster.admin.route import PAGE_ITEMS_MAX, Route, Serves, documented
 from cluster.runtime.events import KINDS
+from cluster.runtime.host.versions import versions
 from cluster.runtime.request_limits import INT64_MAX, TOPIC_LENGTH_MAX
-from cluster.runtime.versions import versions
 
 PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "id": {"type": "integer", "minimum": 1, "maximum": 65_535},

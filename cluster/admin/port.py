@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cluster.repair.repairs import Repairs
     from cluster.retention.service import Retention
     from cluster.runtime.events import EventLog
-    from cluster.runtime.failpoints import FailpointSet
+    from cluster.runtime.failpoints.failpoints import FailpointSet
     from cluster.state.scrub import Scrubber
     from cluster.tier.scrub.scrub_service import TierScrubs
     from cluster.tier.tier_service import Tier

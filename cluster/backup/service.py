@@ -23,8 +23,8 @@ from cluster.config.config import Config
 from cluster.errors import ExitCode, LocalError
 from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.helper_process import background
-from cluster.runtime.versions import versions
+from cluster.runtime.host.helper_process import background
+from cluster.runtime.host.versions import versions
 from cluster.state.live_copy import copy_open_store
 from cluster.tier.store.errors import StoreError
 from raftlog.errors import StorageError

@@ -19,7 +19,7 @@ from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members
-    from cluster.runtime.work import Turns
+    from cluster.runtime.turns.work import Turns
 
 
 class DeadLetterMetrics:

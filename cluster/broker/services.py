@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cluster.runtime.work import Steps, Turns
+from cluster.runtime.turns.work import Steps, Turns
 from raftlog.types import NodeId
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Client(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """The owner of the work of its requests (`cluster.runtime.work.Turns`): the same for all requests of one
+        """The owner of the work of its requests (`cluster.runtime.turns.work.Turns`): the same for all requests of one
         client, also for those that a forwarding node passes on."""
 
     def work_waits(self, count: int) -> None:

@@ -19,10 +19,10 @@ from cluster.config.loading import load, written_keys
 from cluster.config.ranges import hold
 from cluster.config.source import ConfigError
 from cluster.runtime import logs
-from cluster.runtime.descriptors import fit
-from cluster.runtime.garbage import Collector
+from cluster.runtime.host.descriptors import fit
+from cluster.runtime.host.private_files import private
 from cluster.runtime.ports import clash
-from cluster.runtime.private_files import private
+from cluster.runtime.turns.garbage import Collector
 from raftlog.errors import RaftLogError
 from raftlog.types import Role
 from statemachine.rows.kv import KVError
@@ -41,7 +41,7 @@ async def run(
     # Not before the configuration is known to be good: these take a second to import.
     from cluster.node.life import NodeLife
     from cluster.runtime.environment import Environment
-    from cluster.runtime.python_speed import finding_at_start
+    from cluster.runtime.host.python_speed import finding_at_start
 
     def started(node: Node) -> None:
         loop = asyncio.get_running_loop()

@@ -76,14 +76,14 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoint_seams import FailpointTransport
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoint_seams import FailpointTransport
+from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.figures.rates import Rates, Totals
+from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.layered_config import LayeredConfig
-from cluster.runtime.rates import Rates, Totals
 from cluster.runtime.signal import Signal
-from cluster.runtime.stage_times import StageTimes
 from cluster.runtime.succession import Succession
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from cluster.state.node_storage import NodeStorage
 from cluster.state.scrub import Scrubber
 from cluster.state.suspect import give_up

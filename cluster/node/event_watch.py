@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.runtime.events import EventLog
-from cluster.runtime.turn_watch import LongTurn
+from cluster.runtime.turns.turn_watch import LongTurn
 from raftlog.types import NodeId, Role
 
 if TYPE_CHECKING:

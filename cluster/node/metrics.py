@@ -37,9 +37,9 @@ from cluster.repair.progress import InstallMetrics
 from cluster.replication.metrics import AppendMetrics, HaMetrics, ModeMetrics
 from cluster.replication.outcome import Outcome
 from cluster.retention.metrics import RetentionMetrics
-from cluster.runtime.tallies import Spread, Tallies, Tally
-from cluster.runtime.turn_metrics import TurnMetrics
-from cluster.runtime.versions import versions
+from cluster.runtime.figures.tallies import Spread, Tallies, Tally
+from cluster.runtime.host.versions import versions
+from cluster.runtime.turns.turn_metrics import TurnMetrics
 from cluster.state.recovery_views import RecoveryMetrics
 from cluster.tier.index_file.index_files import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
@@ -235,7 +235,7 @@ class NodeMetrics:
             self._findings.labels(code, severity).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turn_metrics`)."""
+        """Notes the largest delay of the event loop in the last 10 s (`cluster.runtime.turns.turn_metrics`)."""
         self._loop_lag_s = seconds
         self._loop_lag.set(seconds)
 

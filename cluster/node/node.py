@@ -19,11 +19,11 @@ from cluster.node.retirement import retire
 from cluster.peer.transport import Handlers
 from cluster.replication.apply_lane import Applied
 from cluster.runtime.chores import Chores, DiskLag, Every
-from cluster.runtime.contained import contain_each
 from cluster.runtime.environment import Environment
+from cluster.runtime.host.contained import contain_each
 from cluster.runtime.parts import Part, Parts
-from cluster.runtime.turn_metrics import LoopLagSampler
-from cluster.runtime.turn_watch import LongTurn, TurnWatch
+from cluster.runtime.turns.turn_metrics import LoopLagSampler
+from cluster.runtime.turns.turn_watch import LongTurn, TurnWatch
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NodeId
 from statemachine.commands import EXPIRE

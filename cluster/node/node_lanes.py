@@ -12,13 +12,13 @@ from cluster.replication.append_lane import RETRY, AppendLane, Persisted, Persis
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import Applied, ApplyLane, ApplyRunner
 from cluster.runtime.chores import Every
-from cluster.runtime.failpoint_seams import FailpointLane
+from cluster.runtime.failpoints.failpoint_seams import FailpointLane
 from cluster.runtime.lanes import Lane, LaneRunner
 from raftlog.types import Entry
 
 if TYPE_CHECKING:
     from cluster.runtime.context import NodeContext
-    from cluster.runtime.failpoints import FailpointSet
+    from cluster.runtime.failpoints.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
 
 FLUSH_EVERY_MS = 1000

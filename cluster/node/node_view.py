@@ -11,7 +11,7 @@ from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
 from cluster.node.metrics import NodeMetrics
 from cluster.retention.views import settings_of
-from cluster.runtime.versions import versions
+from cluster.runtime.host.versions import versions
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.config.listening import addresses_behind
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.standstill import AwakeClock
+from cluster.runtime.turns.standstill import AwakeClock
 from statemachine.commands import RAISE_LEVEL, level_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster import kernel
 from cluster.config.exposure import open_folder, open_ports
-from cluster.runtime.versions import versions
+from cluster.runtime.host.versions import versions
 
 if TYPE_CHECKING:
     from cluster.node.node import Node

@@ -16,7 +16,7 @@ from cluster.peer.keyring import Keyring, key_id
 from cluster.peer.roster import SECRET, Refusal, Roster
 from cluster.peer.wire import CONTROL_FRAME_MAX, FRAME_MAX, Kind, WireError, pack, unpack
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
-from cluster.runtime.standstill import SilenceTimer
+from cluster.runtime.turns.standstill import SilenceTimer
 from raftlog.types import NodeId
 from raftlog.work import CALL_UNITS, FRAME_UNITS, METER
 

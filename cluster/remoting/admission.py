@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cluster.broker.pulls.long_poll import LongPolls
     from cluster.broker.reads.pull_values import Pull
     from cluster.remoting.connection.reply_path import ReplyPath
-    from cluster.runtime.work import Steps, Turns
+    from cluster.runtime.turns.work import Steps, Turns
     from statemachine.access.users import Access, User
 
 logger = logging.getLogger(__name__)

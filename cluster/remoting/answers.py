@@ -61,8 +61,8 @@ def refusing(handler: Handler) -> Handler:
 
 
 def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
-    """Handles the request step by step (`cluster.runtime.work.Turns`), behind what its client asked for before; ends
-    when the client is gone. Answers with code and remark where a step raises Refused."""
+    """Handles the request step by step (`cluster.runtime.turns.work.Turns`), behind what its client asked for before;
+    ends when the client is gone. Answers with code and remark where a step raises Refused."""
     begin_steps(services.turns, request.connection, _steps_of(request, steps))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.runtime.versions import versions
+from cluster.runtime.host.versions import versions
 from cluster.wire.codec import VERSION_SENT
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from cluster.broker.services import Services
     from cluster.runtime.clock import Clock
-    from cluster.runtime.rates import Rates
+    from cluster.runtime.figures.rates import Rates
 
 
 class NodeFigures:

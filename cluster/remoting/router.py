@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cluster.config.config import LimitsSection
     from cluster.replication.outcome import ReplyTo
     from cluster.replication.proposals import Proposals
-    from cluster.runtime.work import Turns
+    from cluster.runtime.turns.work import Turns
     from statemachine.broker_state import BrokerState
 
 

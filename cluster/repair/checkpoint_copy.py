@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.repair.asking import Blocking, Fetches, ask
 from cluster.repair.fetch import PIECE, STATE
-from cluster.runtime.row_count import Counted
+from cluster.runtime.figures.row_count import Counted
 from cluster.state import manifest as manifests
 from cluster.state.manifest import CheckpointFile, Manifest
 from cluster.state.tables import file_crc
@@ -21,7 +21,8 @@ from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
 
 CountRows = Callable[[Path], Counted]
-"""Counts the rows of a checkpoint (`cluster.runtime.row_count`), changing nothing. Raises KVError, ValueError."""
+"""Counts the rows of a checkpoint (`cluster.runtime.figures.row_count`), changing nothing. Raises KVError,
+ValueError."""
 TIMEOUT_MS = 30_000
 """Milliseconds for one piece of a file: many may fetch from one giver, which limits its rate."""
 PROVE_MS = 120_000

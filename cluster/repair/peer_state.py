@@ -27,7 +27,7 @@ from cluster.repair.log_forward import LogForward
 from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
 from cluster.runtime.environment import Environment
-from cluster.runtime.row_count import count_apart
+from cluster.runtime.figures.row_count import count_apart
 from cluster.state import suspect
 from cluster.state.checkpoints import FETCHED, Checkpoint, Checkpoints
 from cluster.state.opening import StateLostError, is_of_log

@@ -21,10 +21,10 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.apply_lane import COMMAND_WEIGHT, ENTRIES_MAX, Applied, pieces
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import APPLY_BYTES
+from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.lanes import LaneRunner
 from cluster.runtime.signal import Signal
-from cluster.runtime.stage_times import StageTimes
-from cluster.runtime.standstill import behind_sockets
+from cluster.runtime.turns.standstill import behind_sockets
 from raftlog.core.raw_node import RawNode, Ready
 from raftlog.errors import ImplausibleMessageError, NotLeaderError
 from raftlog.messages import InstallSnapshot, Message

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.replication.metrics import ModeMetrics
     from cluster.runtime.context import NodeContext
-    from cluster.runtime.stage_times import StageTimes
+    from cluster.runtime.figures.stage_times import StageTimes
 
 
 logger = logging.getLogger(__name__)

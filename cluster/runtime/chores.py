@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 
 from cluster.runtime.clock import Clock
-from cluster.runtime.standstill import behind_sockets
 from cluster.runtime.succession import Succession
+from cluster.runtime.turns.standstill import behind_sockets
 from raftlog.core.raw_node import RawNode
 from raftlog.types import NOBODY, Role
 

@@ -14,10 +14,10 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.clock import Clock
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints import FailpointSet
-from cluster.runtime.stage_times import StageTimes
+from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.succession import Succession
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.files.fs import FileSystem
 

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from cluster.config.config import Config
 from cluster.runtime.clock import Clock, SystemClock
+from cluster.runtime.figures.row_count import Counted, count_apart
 from cluster.runtime.lanes import Lane, LaneRunner, ThreadLaneRunner
-from cluster.runtime.row_count import Counted, count_apart
-from cluster.runtime.work import TURN_SHARE
+from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.storage.files.fs import FileSystem, OsFileSystem
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows.kv import KV
@@ -111,7 +111,7 @@ class Environment:
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
-    """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.work`)."""
+    """Units of work that one turn of the loop has for what is cut into steps (`cluster.runtime.turns.work`)."""
     page_segments: int = PAGE_SEGMENTS
     """Full segments in a page of the tier's manifest (`cluster.tier.manifest_pages`)."""
     open_store: Callable[[str], object] | None = None
@@ -122,13 +122,13 @@ class Environment:
     written_keys: Callable[[], frozenset[str]] = frozenset
     """The keys, "section.name", that this node's file and variables name."""
     fit_config: Callable[[Config], Config] = lambda config: config
-    """The configuration as this process can have it (`cluster.runtime.descriptors`). Raises ConfigError."""
+    """The configuration as this process can have it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
     python_finding: str = ""
-    """The warning about a slow interpreter, "" if there is none (`cluster.runtime.python_speed.finding`)."""
+    """The warning about a slow interpreter, "" if there is none (`cluster.runtime.host.python_speed.finding`)."""
     gives_config: bool = True
     """A leader gives the cluster values for the keys that it has none for (`cluster.node.cluster_config`)."""
     watches_turns: bool = True
-    """A thread watches how long turns of the event loop are (`cluster.runtime.turn_watch`)."""
+    """A thread watches how long turns of the event loop are (`cluster.runtime.turns.turn_watch`)."""
     serves_admin: bool = True
     """The HTTP API is started."""
 

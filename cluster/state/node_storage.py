@@ -12,8 +12,8 @@ from cluster.config.config import Config
 from cluster.peer.transport import Membership
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import SEND_BYTES, Environment
-from cluster.runtime.failpoint_fs import FailpointFileSystem
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoint_fs import FailpointFileSystem
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.signal import Signal
 from cluster.state.checkpointer import Checkpointer
 from cluster.state.opening import StateLostError, StateOpening

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.config import ConsistencySection
-from cluster.runtime.helper_process import background
+from cluster.runtime.host.helper_process import background
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from cluster.runtime.helper_process import end_with_the_node
+from cluster.runtime.host.helper_process import end_with_the_node
 from cluster.state.checkpoints import Checkpoint, Checkpoints
 from raftlog.storage.files.fs import FileSystem, OsFile, OsFileSystem
 from raftlog.storage.verify.findings import Severity

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cluster.retention.leases import Leases
     from cluster.retention.service import Retention
     from cluster.runtime.context import NodeContext
-    from cluster.runtime.failpoints import FailpointSet
+    from cluster.runtime.failpoints.failpoints import FailpointSet
     from cluster.state.node_storage import NodeStorage
     from cluster.tier.fetch.evicted_messages import OldReads
     from cluster.tier.index_file.index_files import IndexMetrics

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cluster.runtime.context import NodeContext
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.parts import Part
 from cluster.tier.deletions import Deletions, Expiry
 from cluster.tier.proposing import DeposedError, NotRecordedError, Steps

@@ -1,5 +1,5 @@
 """Requests that are legal and dear: by their size, by their number, or by how much data they touch. Each would make one
-turn of a node's event loop last, if the node did its work in one go (`cluster.runtime.work`).
+turn of a node's event loop last, if the node did its work in one go (`cluster.runtime.turns.work`).
 """
 
 from __future__ import annotations

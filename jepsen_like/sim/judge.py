@@ -30,7 +30,7 @@ from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import Options
 from raftlog.errors import InvariantViolationError
 from raftmq.client.client import AsyncClient
-from raftmq.client.pull import PullStatus
+from raftmq.client.consuming.pull import PullStatus
 from statemachine.rows import keys
 from statemachine.rows.kv import LOCKS
 

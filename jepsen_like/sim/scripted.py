@@ -27,8 +27,8 @@ from jepsen_like.sim.options import IN_A_QUARTER, Options, calm
 from jepsen_like.sim.world import MEMBERS_S, SimResult, World
 from raftlog.core.election import has_quorum_contact
 from raftlog.types import FLAG_ROLL, NodeId, Role
+from raftmq.client.consuming.pull import PullResult
 from raftmq.client.errors import Failed, RaftMQError
-from raftmq.client.pull import PullResult
 
 OPERATION_S = 6.0
 SCRUB_S, SCRUBS_MAX = 60.0, 10

@@ -20,8 +20,8 @@ from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
+from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
-from raftmq.client.pull import PulledFrames, PullStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa

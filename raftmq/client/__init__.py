@@ -7,16 +7,16 @@ Spark and the demo.
 
 from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo
 from raftmq.client.client import AsyncClient, aconnect
-from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.consuming.consumer import AsyncConsumer
+from raftmq.client.consuming.pull import PullResult, PullStatus
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import Message, SendResult
-from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import PullResult, PullStatus
+from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.transaction_end import Resolution
+from raftmq.client.producing.transaction_producer import AsyncTransaction, AsyncTransactionProducer
 from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Transaction, TransactionProducer
-from raftmq.client.transaction_end import Resolution
-from raftmq.client.transaction_producer import AsyncTransaction, AsyncTransactionProducer
 
 __all__ = [
     "Admin",

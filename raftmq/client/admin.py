@@ -10,9 +10,9 @@ import msgspec
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Reply
+from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.errors import Failed, NotFound
 from raftmq.client.message import Message, decode_messages
-from raftmq.client.offsets import Offsets
 from raftmq.client.view import AUTO_CREATE_TOPIC, ClusterView
 
 _T = TypeVar("_T")

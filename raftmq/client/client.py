@@ -10,16 +10,24 @@ from typing import Any, TypeVar, Unpack
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.connection import Reply
-from raftmq.client.consumer import AsyncConsumer
+from raftmq.client.consuming.consumer import AsyncConsumer
+from raftmq.client.consuming.offsets import Start
+from raftmq.client.consuming.pull import (
+    MAX_PULL_MESSAGES,
+    PulledFrames,
+    PullRequest,
+    PullResult,
+    ask,
+    read_frames,
+    read_reply,
+)
+from raftmq.client.consuming.subscription import subscription
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment, with_credentials
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
-from raftmq.client.offsets import Start
-from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullRequest, PullResult, ask, read_frames, read_reply
-from raftmq.client.subscription import subscription
-from raftmq.client.transaction_producer import AsyncCheck, AsyncTransactionProducer
+from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.view import Backoff, ClusterView
 
 _T = TypeVar("_T")

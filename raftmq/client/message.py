@@ -11,8 +11,8 @@ import msgspec
 from cluster.wire import message_format
 from cluster.wire.codes import ResponseCode
 from cluster.wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
-from raftmq.client.delay import Delay, DeliverAt
 from raftmq.client.errors import Failed, Refused
+from raftmq.client.producing.delay import Delay, DeliverAt
 
 _ZLIB = (0, 3)
 """Producers before RocketMQ 5 know one way and do not name it."""

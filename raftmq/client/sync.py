@@ -8,18 +8,18 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from raftmq.client.client import AsyncClient
-from raftmq.client.consumer import AsyncConsumer
-from raftmq.client.delay import Delay
+from raftmq.client.consuming.consumer import AsyncConsumer
+from raftmq.client.consuming.handling import COMMIT_EVERY_S
+from raftmq.client.consuming.offsets import Start
+from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment, with_credentials
-from raftmq.client.handling import COMMIT_EVERY_S
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
-from raftmq.client.offsets import Start
-from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
-from raftmq.client.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
-from raftmq.client.staging import StagedWrites
+from raftmq.client.producing.delay import Delay
+from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
+from raftmq.client.producing.staging import StagedWrites
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 

@@ -10,8 +10,8 @@ from typing import Unpack
 
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, SendOptions
-from raftmq.client.transaction_end import Resolution
-from raftmq.client.transaction_producer import AsyncTransaction, AsyncTransactionProducer
+from raftmq.client.producing.transaction_end import Resolution
+from raftmq.client.producing.transaction_producer import AsyncTransaction, AsyncTransactionProducer
 from raftmq.client.view import ClusterView
 
 Check = Callable[[Message], Resolution]

@@ -84,7 +84,7 @@ def _reachable(path: Path) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    from cluster.runtime.python_speed import finding, slowness
+    from cluster.runtime.host.python_speed import finding, slowness
     from raftmq.local.pythons import faster, others, own
 
     times, candidates = slowness(), others()
@@ -106,7 +106,7 @@ def _kernel() -> Check:
 
 
 def _checksums() -> Check:
-    from cluster.runtime.versions import versions
+    from cluster.runtime.host.versions import versions
 
     version = versions()["zlib-ng"]
     missing = "make setup installs it; without it a body is checksummed by the slower zlib"

@@ -11,7 +11,7 @@ import click
 
 from cluster.config.local_layout import NodeRecord, read_cluster
 from cluster.errors import ExitCode, LocalError
-from cluster.runtime.private_files import as_the_user_has_it
+from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import cluster_options, console, data_dir, show
 from raftmq.local.admin_http import GivenAddresses, node_addresses
 from raftmq.local.support_bundle import files_of_node, text_of_file, without_secrets, write_bundle
@@ -80,7 +80,7 @@ def _files(node: NodeRecord) -> dict[str, str]:
 
 
 def _about() -> str:
-    from cluster.runtime.versions import versions
+    from cluster.runtime.host.versions import versions
 
     rows = {"system": platform.platform(), "made": f"{datetime.now(UTC):%F %T} UTC", **versions()}
     return "".join(f"{name}: {value}\n" for name, value in rows.items())

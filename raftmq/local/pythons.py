@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.runtime import python_speed
+from cluster.runtime.host import python_speed
 
 NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python")
 FASTER = 1.1

@@ -147,8 +147,8 @@ def test_nothing_came_since_a_row_was_confirmed(row: str) -> None:
 def test_what_came_later_is_printed() -> None:
     confirmed = Confirmation(("raftmq tier", "/v1/tier", "cluster/tier/", "POP"), "2026-11-24")
     names = {
-        "raftmq tier ls": frozenset({"raftmq/commands/tier.py"}),
-        "raftmq tier new": frozenset({"raftmq/commands/tier.py"}),
+        "raftmq tier ls": frozenset({"raftmq/commands/data/tier.py"}),
+        "raftmq tier new": frozenset({"raftmq/commands/data/tier.py"}),
         "POST /v1/tier/new": frozenset({"cluster/admin/handlers/tier.py"}),
         "GET /v1/topics": frozenset({"cluster/admin/handlers/topics.py"}),
         "raftmq_new_total": frozenset({"cluster/tier/tier_metrics.py"}),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.runtime.versions import versions
+from cluster.runtime.host.versions import versions
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftmq.client import connect

@@ -20,9 +20,9 @@ from jepsen_like.demo_send import Pause, Sender, SendError, longest_pause
 from jepsen_like.demo_story import RESULT_KEYS
 from jepsen_like.history import HistoryWriter, Op, pair_up, read_history
 from jepsen_like.read_node import read_node
+from raftmq.client.consuming.pull import PullResult, PullStatus
 from raftmq.client.errors import Failed, Refused, Unknown
 from raftmq.client.message import Message, SendResult
-from raftmq.client.pull import PullResult, PullStatus
 
 Fate = Callable[[int], str]
 """number of the send -> ok, refused, unknown, lost (unknown and not stored), twice, swallowed (ok and not stored)."""

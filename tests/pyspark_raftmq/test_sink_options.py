@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from pyspark_raftmq.errors import OptionError
-from pyspark_raftmq.sink_options import SinkOptions, check_sink_schema, parse_sink_options
+from pyspark_raftmq.writing.sink_options import SinkOptions, check_sink_schema, parse_sink_options
 
 GIVEN = {"servers": "h:1", "topic": "t"}
 

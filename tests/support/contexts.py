@@ -11,11 +11,11 @@ from cluster.runtime.alarms import Alarms
 from cluster.runtime.context import NodeContext
 from cluster.runtime.environment import Environment
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.parts import AppliedRun
-from cluster.runtime.stage_times import StageTimes
 from cluster.runtime.succession import Succession
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from raftlog.types import Entry
 
 CONFIG = Config(node=NodeSection(id=1, data_dir="/data"))

@@ -15,7 +15,7 @@ from cluster.repair.fetch import LOG, STATE, Fetched, FetchError, Refused
 from cluster.repair.log_source import SEGMENT, log_source, segment_source, state_source
 from cluster.repair.progress import InstallMetrics, Progress
 from cluster.repair.snapshot import Snapshot, SnapshotTake, Where
-from cluster.runtime.row_count import counted
+from cluster.runtime.figures.row_count import counted
 from cluster.state.checkpoints import Checkpoints
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import MemoryKV

@@ -118,9 +118,9 @@ def stream(spark: SparkSession, mode: str, servers: str, topic: str, folder: Pat
 
 def dying(group: int, mode: str) -> type:
     """The data source, whose commits kill the process group `group`. Made here, so that Spark pickles it whole."""
-    from pyspark_raftmq.sink import TaskDone, TopicStreamWriter
-    from pyspark_raftmq.sink_options import parse_sink_options
     from pyspark_raftmq.source import DefaultSource
+    from pyspark_raftmq.writing.sink import TaskDone, TopicStreamWriter
+    from pyspark_raftmq.writing.sink_options import parse_sink_options
 
     class DyingWriter(TopicStreamWriter):
         def commit(self, messages: Sequence[TaskDone | None], batchId: int) -> None:

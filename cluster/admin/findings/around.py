@@ -19,7 +19,7 @@ from cluster.admin.findings.finding import CLUSTER, Condition, FindingsView, Nod
 from cluster.admin.port import AdminPort
 from cluster.config.cluster_keys import cluster_values
 from cluster.config.source import toml_value
-from cluster.runtime.bounded_read import TooLongError, read_at_most
+from cluster.runtime.host.bounded_read import TooLongError, read_at_most
 from raftlog.core.state.quorum import lower_median
 from raftlog.types import NodeId
 

@@ -14,7 +14,7 @@ from cluster.admin.pieces import Pieces
 from cluster.admin.port import AdminPort, ClientView, NodeStatus
 from cluster.peer.links import LinkView
 from cluster.runtime import logs
-from cluster.runtime.failpoints import FailpointError, FailpointSet, PointState
+from cluster.runtime.failpoints.failpoints import FailpointError, FailpointSet, PointState
 from cluster.state.recovery_views import RecoveryStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -26,7 +26,7 @@ from cluster.broker.filters.subscription import (
 )
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Services
-from cluster.runtime.work import Steps
+from cluster.runtime.turns.work import Steps
 
 logger = logging.getLogger(__name__)
 

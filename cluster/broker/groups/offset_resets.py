@@ -23,7 +23,7 @@ from statemachine.commands import COMMIT_OFFSETS, END_RESETS, PUT_GROUP, RESET_O
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
     from statemachine.consuming.offset_resets import OffsetReset
     from statemachine.consuming.queue_rows import Queue
     from statemachine.topics import TopicConfig

@@ -16,7 +16,7 @@ from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.services import Services
-from cluster.runtime.work import Steps
+from cluster.runtime.turns.work import Steps
 from cluster.wire.message_format import parse_properties, stored_properties
 from raftlog.work import METER, charge, charge_bytes
 from statemachine.payload import ITEM

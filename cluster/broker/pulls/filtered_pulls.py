@@ -18,7 +18,7 @@ from cluster.broker.services import Services, begin_steps
 
 if TYPE_CHECKING:
     from cluster.broker.reads.row_scan import RecentBlocks
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
 
 Bounds = tuple[int, int]
 """Offsets between which this node has a queue's messages."""

@@ -1,7 +1,7 @@
 """Pulls that wait for messages: parked by queue, woken once per applied run, looked at again every 5 s at the latest.
 
 Tables are dicts of None, not sets: the longest wait is served first, and of several clients each in turn. Waking,
-looking again, and forgetting the pulls of a closed connection are cut into steps (`cluster.runtime.work`): a pull
+looking again, and forgetting the pulls of a closed connection are cut into steps (`cluster.runtime.turns.work`): a pull
 stays in the tables, and counts, until its turn comes. In one step of a wake, pulls that want the same get the same
 answer: it is read and encoded once (`answers`). One timer for all of them, running only while somebody waits.
 The number that may wait is bounded, per connection and per node.
@@ -22,7 +22,7 @@ from raftlog.work import ITEM_UNITS, METER, charge
 
 if TYPE_CHECKING:
     from cluster.broker.reads.pull_values import Pull, PullAnswer
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
 
 TICK_MS = 100
 RECHECK_MS = 5_000

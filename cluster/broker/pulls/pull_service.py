@@ -26,7 +26,7 @@ from cluster.broker.reads.row_scan import NOTHING, Found, RecentBlocks, choose, 
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import Client, Services, begin_steps
 from cluster.replication.follower_reads import LEADER, FollowerReads
-from cluster.runtime.work import Steps
+from cluster.runtime.turns.work import Steps
 from raftlog.work import charge
 from statemachine.query import QueueItem
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.runtime.contained import contain
+from cluster.runtime.host.contained import contain
 from raftlog.errors import RaftLogError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from cluster.broker.refusal import Reason, Refused
 from cluster.replication.identity import Identity
 from cluster.replication.outcome import Outcome
-from cluster.runtime.contained import contain
+from cluster.runtime.host.contained import contain
 
 if TYPE_CHECKING:
     from cluster.broker.sends.closings import Closings

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cluster.config.config import Config
     from cluster.replication.message_head import Schedule
     from cluster.runtime.clock import Clock
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
 
 
 FORBIDDEN_TOPICS = frozenset(

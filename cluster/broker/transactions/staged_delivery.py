@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cluster.replication.proposals import Proposals
     from cluster.runtime.alarms import Alarms
     from cluster.runtime.lanes import LaneRunner
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
     from statemachine.delivery.timers import TimerName, TimerRow
     from statemachine.query import QueueItem
 

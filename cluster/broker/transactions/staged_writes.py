@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.replication.message_batch import BatchMessage, TopicSlot
     from cluster.replication.proposals import Proposals
-    from cluster.runtime.work import Steps
+    from cluster.runtime.turns.work import Steps
     from statemachine.delivery.staged_writes import StagedWrites
 
 

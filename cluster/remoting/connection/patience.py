@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.remoting.connection.rooms import PRESSED_BYTES, PRESSED_MS, PRESSED_TAKES_MS, PROGRESS_BYTES, Rooms
-from cluster.runtime.places import PRESSED, Places
+from cluster.runtime.host.places import PRESSED, Places
 from raftlog.work import ITEM_UNITS, charge
 
 if TYPE_CHECKING:

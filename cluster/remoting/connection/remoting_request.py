@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.request import SharedAnswer
 from cluster.runtime.room import Share
-from cluster.runtime.untracked import Untracked
+from cluster.runtime.turns.untracked import Untracked
 from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
 from cluster.wire.codes import ResponseCode
 

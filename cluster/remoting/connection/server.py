@@ -42,7 +42,7 @@ from cluster.wire.codes import ResponseCode
 from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
 
 if TYPE_CHECKING:
-    from cluster.runtime.work import Steps, Turns
+    from cluster.runtime.turns.work import Steps, Turns
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from cluster.remoting.answers import after_read_index, in_steps, refuse, refusin
 from cluster.remoting.handlers.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
-from cluster.runtime.work import Steps
+from cluster.runtime.turns.work import Steps
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
 from raftlog.work import ITEM_UNITS, charge, charge_bytes

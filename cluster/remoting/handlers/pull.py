@@ -15,7 +15,7 @@ from cluster.broker.refusal import Refused
 from cluster.remoting.answers import refuse
 from cluster.remoting.request import Connection, Handler, Request, SharedAnswer, integer, integers, text
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
-from cluster.runtime.untracked import Untracked
+from cluster.runtime.turns.untracked import Untracked
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.json_text import MALFORMED
 

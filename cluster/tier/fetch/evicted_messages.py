@@ -23,7 +23,7 @@ from cluster.broker.reads.pull_values import Pull
 from cluster.broker.reads.row_scan import Found
 from cluster.broker.reads.stored_bodies import POSITION_SIZE, position_of
 from cluster.runtime.room import Room
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from cluster.tier.fetch.errors import DamagedError, NotTieredError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog, is_dense

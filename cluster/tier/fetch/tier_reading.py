@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from cluster.tier.fetch.evicted_messages import OldPageReads, OldReads
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.range_cache import RangeCache

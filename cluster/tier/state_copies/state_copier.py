@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
 from cluster.runtime.context import NodeContext
-from cluster.runtime.versions import versions
+from cluster.runtime.host.versions import versions
 from cluster.state.checkpoints import Checkpoint
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.state_copies.checkpoint_reads import CheckpointReads

@@ -12,7 +12,7 @@ from jepsen_like.live.probes.recovery_probe import Restart, Rows, read_rows, shr
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.subjects.payload import BULK
 from jepsen_like.live.subjects.subject import LoadPlan
-from raftmq.commands.recovery import scanned
+from raftmq.commands.data.recovery import scanned
 
 LOG_BYTES = 2 << 30
 KILLS = 50

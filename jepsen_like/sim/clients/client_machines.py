@@ -17,11 +17,11 @@ from jepsen_like.sim.machines.network import Network
 from jepsen_like.sim.options import Options, stream
 from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, Reply, dial
+from raftmq.client.consuming.pull import PullStatus
 from raftmq.client.environment import Environment
 from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from raftmq.client.message import Message, SendResult
-from raftmq.client.producer import AsyncProducer
-from raftmq.client.pull import PullStatus
+from raftmq.client.producing.producer import AsyncProducer
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"

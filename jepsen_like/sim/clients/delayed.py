@@ -20,7 +20,7 @@ from jepsen_like.sim.clients.raw_client import Report
 from raftmq.client.client import AsyncClient
 from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.client.message import Message, MessageOptions
-from raftmq.client.producer import AsyncProducer
+from raftmq.client.producing.producer import AsyncProducer
 
 LATER_TOPIC = "later"
 QUEUES = 2

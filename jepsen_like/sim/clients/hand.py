@@ -22,7 +22,7 @@ from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT, Machine
 from raftmq.client.connection import Connection, ConnectionPool, Reply, dial
 from raftmq.client.errors import RaftMQError, is_unknown
-from raftmq.client.producer import AsyncProducer
+from raftmq.client.producing.producer import AsyncProducer
 
 ATTEMPT_S, TIMEOUT_S = 0.6, 4.0
 """Seconds after which our client gives an attempt up, and the whole send."""

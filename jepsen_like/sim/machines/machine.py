@@ -39,8 +39,8 @@ from cluster.replication.append_lane import Persisted, PersistJob
 from cluster.replication.append_runner import AppendRunner
 from cluster.replication.apply_lane import INLINE_BYTES_MAX
 from cluster.runtime.environment import APPLY_BYTES, PAGE_SEGMENTS, Environment
+from cluster.runtime.figures.row_count import Counted, counted
 from cluster.runtime.lanes import Lane
-from cluster.runtime.row_count import Counted, counted
 from cluster.state.opening import StateLostError
 from jepsen_like.fakes.memory_kv import CURRENT_FILE, MemoryKV
 from jepsen_like.sim.machines.clock import START_WALL_MS, SimClock

@@ -1,8 +1,8 @@
 """The bounds of the work in one turn of a simulated node's event loop, and in one drain of a lane.
 
-A node in production takes `cluster.runtime.work.TURN_SHARE` units of cut work per turn; here a hundredth of it, so that
-what is cut is met in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the meter more than its bound is
-a violation, whatever it was for: the work that a client or the data made long was not cut.
+A node in production takes `cluster.runtime.turns.work.TURN_SHARE` units of cut work per turn; here a hundredth of it,
+so that what is cut is met in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the meter more than
+its bound is a violation, whatever it was for: the work that a client or the data made long was not cut.
 """
 
 from __future__ import annotations

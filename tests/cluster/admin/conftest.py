@@ -28,8 +28,8 @@ from cluster.node.metrics import NodeMetrics
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.events import EventLog
-from cluster.runtime.failpoints import FailpointSet
-from cluster.runtime.work import Turns
+from cluster.runtime.failpoints.failpoints import FailpointSet
+from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV

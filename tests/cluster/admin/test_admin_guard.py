@@ -26,7 +26,7 @@ from cluster.admin.guard import (
 )
 from cluster.admin.routes import ROUTES
 from cluster.admin.server import AdminServer
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 
 ASK = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

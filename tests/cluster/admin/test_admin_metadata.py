@@ -20,7 +20,7 @@ from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
-from raftmq.commands.metadata import _parts
+from raftmq.commands.data.metadata import _parts
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
 from statemachine.rows.digest import digest
 

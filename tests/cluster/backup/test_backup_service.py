@@ -22,7 +22,7 @@ from cluster.backup.verify import verify
 from cluster.config.loading import load
 from cluster.errors import LocalError
 from cluster.runtime.alarms import Alarms
-from cluster.runtime.helper_process import background
+from cluster.runtime.host.helper_process import background
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.identity import Identity

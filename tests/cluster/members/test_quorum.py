@@ -8,7 +8,7 @@ import pytest
 
 from cluster.config.local_layout import NodeRecord
 from cluster.members.checks import before_and_after, quorum_of, told
-from raftmq.commands.status import quorum_lines
+from raftmq.commands.nodes.status import quorum_lines
 from raftmq.local.status import ClusterView, NodeView
 
 

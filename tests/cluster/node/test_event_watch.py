@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.node.event_watch import LONG_TURN_EVERY_MS, EventWatch
 from cluster.runtime.events import EventLog
-from cluster.runtime.turn_watch import LongTurn
+from cluster.runtime.turns.turn_watch import LongTurn
 from raftlog.types import NodeId
 
 

@@ -19,9 +19,9 @@ from cluster.node.event_watch import reason_of
 from cluster.node.metrics import NodeMetrics
 from cluster.peer.link_state import LinkFigures, LinkState
 from cluster.replication.outcome import Outcome
-from cluster.runtime.turn_metrics import LoopLagSampler
-from cluster.runtime.turn_watch import LongTurn
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.turn_metrics import LoopLagSampler
+from cluster.runtime.turns.turn_watch import LongTurn
+from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
 from cluster.tier.fetch.tier_reading import ReadMetrics, TierReading
 from cluster.tier.store.memory import MemoryStore

@@ -12,8 +12,9 @@ import pytest
 from cluster.config.config import Config
 from cluster.node import __main__ as process
 from cluster.node import life
-from cluster.runtime import logs, python_speed
+from cluster.runtime import logs
 from cluster.runtime.environment import Environment
+from cluster.runtime.host import python_speed
 
 
 async def test_the_node_is_told_of_a_slow_python(monkeypatch: pytest.MonkeyPatch) -> None:

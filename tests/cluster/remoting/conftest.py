@@ -35,7 +35,7 @@ from cluster.remoting.handlers.staging import StagedWriteHandlers
 from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
 from cluster.remoting.request import SharedAnswer
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.runtime.work import TURN_SHARE, Turns
+from cluster.runtime.turns.work import TURN_SHARE, Turns
 from cluster.wire.codec import FLAG_ONEWAY
 from cluster.wire.message_format import Message, encode_message, java_hash
 from jepsen_like.fakes.memory_kv import MemoryKV

@@ -10,7 +10,7 @@ import pytest
 from cluster.broker.groups import group_members
 from cluster.broker.groups.group_members import Role
 from cluster.broker.groups.group_notices import NOTICE_UNITS, PER_SECOND
-from cluster.runtime.work import TURN_SHARE
+from cluster.runtime.turns.work import TURN_SHARE
 from raftlog.work import METER
 
 MANY = 2_000

@@ -13,7 +13,7 @@ from cluster.config.config import LimitsSection
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.rooms import Rooms
 from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from raftlog.work import METER, charge
 

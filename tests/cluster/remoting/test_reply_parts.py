@@ -10,7 +10,7 @@ import pytest
 from cluster.config.config import LimitsSection
 from cluster.remoting.connection.rooms import COUNTED_BYTES, Rooms
 from cluster.remoting.connection.server import Dispatch, RemotingConnection
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 
 LARGE = bytes(COUNTED_BYTES + 1)
 

@@ -13,8 +13,8 @@ from cluster.config.loading import load
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending import PendingEntry
 from cluster.replication.slow_requests import LINE_EVERY_MS, SlowRequests
+from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.logs import extras
-from cluster.runtime.stage_times import StageTimes
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import EntryId
 

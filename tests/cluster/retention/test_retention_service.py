@@ -19,7 +19,7 @@ from cluster.retention.metrics import RetentionMetrics
 from cluster.retention.service import AGAIN_MS, FILES, OLDER, UNREAD, Retention
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from jepsen_like.fakes.memory_kv import ROWS_FILE, MemoryKV

@@ -7,7 +7,7 @@ from typing import Any
 from cluster.config.config import RetentionSection
 from cluster.config.local_layout import NodeRecord
 from cluster.retention.views import differing, settings_of
-from raftmq.commands.status import retention_lines
+from raftmq.commands.nodes.status import retention_lines
 from raftmq.local.status import ClusterView, NodeView
 
 USUAL = settings_of(RetentionSection())

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.config.local_layout import NodeRecord
 from cluster.runtime.alarms import Alarm, Alarms
-from raftmq.commands.status import alarm_lines
+from raftmq.commands.nodes.status import alarm_lines
 from raftmq.local.status import ClusterView, NodeView
 
 

@@ -13,7 +13,7 @@ from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.source import ConfigError
 from cluster.remoting.connection.acceptor import Acceptor
-from cluster.runtime import descriptors
+from cluster.runtime.host import descriptors
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import sys
 
 CHECK = """
 import gc, sys, weakref
-from cluster.runtime import garbage
-from cluster.runtime.garbage import WALKED, Collector
+from cluster.runtime.turns import garbage
+from cluster.runtime.turns.garbage import WALKED, Collector
 
 class Knot:
     def __init__(self):

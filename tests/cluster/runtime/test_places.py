@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.runtime.places import LOOKED_AT, Places
+from cluster.runtime.host.places import LOOKED_AT, Places
 
 
 class Hall:

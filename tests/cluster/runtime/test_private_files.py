@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.runtime import helper_process
-from cluster.runtime.private_files import as_the_user_has_it, private
+from cluster.runtime.host import helper_process
+from cluster.runtime.host.private_files import as_the_user_has_it, private
 
 
 @pytest.fixture(autouse=True)

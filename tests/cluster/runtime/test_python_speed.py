@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from cluster.runtime import python_speed
-from cluster.runtime.python_speed import OPTIMISED, RUNS, RUNS_AT_START, SLOW, finding, finding_at_start, slowness
+from cluster.runtime.host import python_speed
+from cluster.runtime.host.python_speed import OPTIMISED, RUNS, RUNS_AT_START, SLOW, finding, finding_at_start, slowness
 
 
 def test_the_loop_does_the_same_each_time() -> None:

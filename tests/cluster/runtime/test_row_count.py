@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.runtime.environment import Environment
-from cluster.runtime.row_count import count_apart, counted
+from cluster.runtime.figures.row_count import count_apart, counted
 from raftlog.types import EMPTY_TAIL
 from statemachine.broker_state import BrokerState
 from statemachine.rows import sums

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.runtime.standstill import AWAKE_MS, SilenceTimer, behind_sockets
-from cluster.runtime.standstill import AwakeClock as Awake
+from cluster.runtime.turns.standstill import AWAKE_MS, SilenceTimer, behind_sockets
+from cluster.runtime.turns.standstill import AwakeClock as Awake
 from tests.support.node_kit import Clock
 
 STALL_S = 0.1

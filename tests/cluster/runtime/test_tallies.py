@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.runtime.tallies import Spread, Tally
+from cluster.runtime.figures.tallies import Spread, Tally
 
 BOUNDS = (0.0001, 0.5, 1, 4096.0)
 VALUES = (0.0, 0.0001, 0.00011, 0.5, 0.75, 1, 1.5, 4096, 4097, 1e9)

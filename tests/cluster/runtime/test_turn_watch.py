@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.runtime.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, UNKNOWN, LongTurn, TurnWatch, name_of
+from cluster.runtime.turns.turn_watch import COLLECTION, IDLE_STAMP_S, STAMP_S, UNKNOWN, LongTurn, TurnWatch, name_of
 from raftlog.work import METER, charge
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.runtime.work import Steps, Turns
+from cluster.runtime.turns.work import Steps, Turns
 from raftlog.work import charge
 
 

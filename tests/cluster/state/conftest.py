@@ -14,7 +14,7 @@ import pytest
 from cluster.config.config import Config, NodeSection, PeerNode
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.node_storage import NodeStorage
 from jepsen_like.fakes.memory_kv import MemoryKV

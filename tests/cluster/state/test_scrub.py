@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from cluster.config.config import ConsistencySection
-from cluster.runtime import helper_process
+from cluster.runtime.host import helper_process
 from cluster.state import scrub_worker
 from cluster.state.checkpoints import Checkpoints
 from cluster.state.scrub import FIRST_AFTER_MS, Scrubber

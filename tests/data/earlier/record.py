@@ -34,7 +34,7 @@ from cluster.peer.wire import Kind
 from cluster.replication.acks import early_ledger
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier import stored_files
 from cluster.tier.published_manifest import ManifestPublisher

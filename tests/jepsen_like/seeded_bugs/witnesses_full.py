@@ -27,7 +27,7 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import Entry, EntryType, LogTail, NodeId
 from raftmq.client.connection import Connection
 from raftmq.client.errors import Unknown
-from raftmq.client.send_window import Pending, SendWindow, out_of_time
+from raftmq.client.producing.send_window import Pending, SendWindow, out_of_time
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.message_index import RECORD, MessageIndex, key_hash

@@ -13,7 +13,7 @@ from raftmq import PullStatus
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
-from raftmq.client.pull import PulledFrames
+from raftmq.client.consuming.pull import PulledFrames
 
 TOPIC = "orders"
 FOLLOWER = "127.0.0.1:9"

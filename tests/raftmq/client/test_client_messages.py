@@ -16,7 +16,7 @@ from cluster.wire.message_format import encode_message, parse_properties
 from raftmq.client import message as m
 from raftmq.client import message as messages_of_users
 from raftmq.client.errors import Failed, RaftMQError
-from raftmq.client.send_frame import FrameWriter, MessageIds, build_batch, build_single
+from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
 
 VECTOR = bytes.fromhex(
     "00000065daa320a758932aac000000030000000000000000000000050000000000001000000000000000018bcfe568000a0000020000c350"

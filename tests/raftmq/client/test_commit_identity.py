@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.errors import Unknown
-from raftmq.client.offsets import Offsets
 
 
 class View:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftmq.client import Failed, NotFound, aconnect
-from raftmq.client.group_member import allocate_averagely
-from raftmq.client.pull import PullStatus
-from raftmq.client.subscription import Subscription, normal_tags, split_tags, subscription
+from raftmq.client.consuming.group_member import allocate_averagely
+from raftmq.client.consuming.pull import PullStatus
+from raftmq.client.consuming.subscription import Subscription, normal_tags, split_tags, subscription
 
 
 def bodies(first: int, count: int) -> list[bytes]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.wire.message_format import parse_properties
-from raftmq.client.delay import with_delay
 from raftmq.client.message import encode_properties
+from raftmq.client.producing.delay import with_delay
 
 
 @pytest.mark.parametrize(

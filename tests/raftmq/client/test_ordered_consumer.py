@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from cluster.wire.codes import RequestCode
-from raftmq.client import Unreachable, aconnect, consumer
+from raftmq.client import Unreachable, aconnect
+from raftmq.client.consuming import consumer
+from raftmq.client.consuming.inbox import QueueKey
+from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.environment import REAL, Environment
-from raftmq.client.inbox import QueueKey
-from raftmq.client.locked_queues import CONFIRMED_S, QueueLocks
 
 STRANGER = "another client"
 

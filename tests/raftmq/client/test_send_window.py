@@ -7,7 +7,7 @@ import concurrent.futures
 import pytest
 
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
-from raftmq.client.send_window import NextStep, Pending, SendWindow
+from raftmq.client.producing.send_window import NextStep, Pending, SendWindow
 
 OK, AGAIN, MAYBE, FINAL = NextStep.OK, NextStep.AGAIN, NextStep.AGAIN_MAYBE, NextStep.FINAL
 

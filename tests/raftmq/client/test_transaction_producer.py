@@ -12,8 +12,9 @@ import pytest
 
 import raftmq
 from cluster.wire.codes import RequestCode
-from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect, check_back
-from raftmq.client.transaction_producer import AsyncTransactionProducer
+from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect
+from raftmq.client.producing import check_back
+from raftmq.client.producing.transaction_producer import AsyncTransactionProducer
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
 
 GROUP, TOPIC = "payments", "orders"

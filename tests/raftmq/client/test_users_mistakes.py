@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from raftmq.client import Refused, Unreachable, aconnect, connect, view
+from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
-from raftmq.client.send_back import seconds_of
 
 HALF = "\ud800"
 """Half a pair of surrogates: a str that has no bytes."""

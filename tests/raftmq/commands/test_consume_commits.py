@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from raftmq.client.message import Message
-from raftmq.commands import consume
-from raftmq.commands.consume import Stop
+from raftmq.commands.messages import consume
+from raftmq.commands.messages.consume import Stop
 
 
 def message(offset: int) -> Message:
@@ -73,7 +73,7 @@ def read(member: Member, stop: Stop, most: int | None = None) -> int:
 
 def test_what_was_printed_is_committed_though_nothing_more_comes(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("raftmq.commands.consume.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("raftmq.commands.messages.consume.time.monotonic", lambda: now[0])
     member = Member(0, 1, None, lambda: now.__setitem__(0, 102.0), None, None, 2, lambda: now.__setitem__(0, 104.0))
     assert read(member, stop) == 3
     assert member.commits == [2, 3], "after the last message of each burst, once"

@@ -13,7 +13,7 @@ from cluster import kernel
 from cluster.config.exposure import open_folder
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.runtime import python_speed, versions
+from cluster.runtime.host import python_speed, versions
 from raftmq import cli
 from raftmq.commands import doctor
 from raftmq.local import pythons

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from raftmq.commands.group import ResetTo
+from raftmq.commands.messages.group import ResetTo
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from cluster.errors import ExitCode, LocalError
 from raftmq.client.errors import NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import Message
-from raftmq.commands.consume import to_json
-from raftmq.commands.produce import Tally, read_lines
+from raftmq.commands.messages.consume import to_json
+from raftmq.commands.messages.produce import Tally, read_lines
 
 
 def lines(

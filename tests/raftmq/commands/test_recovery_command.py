@@ -8,7 +8,7 @@ import pytest
 from cluster.admin.handlers.node import RecoveryView
 from cluster.state.recovery_views import CheckpointTimes, DamageView, PreviousRun, RecoveryStatus
 from raftmq.cli import run as raftmq
-from raftmq.commands.recovery import lines_of
+from raftmq.commands.data.recovery import lines_of
 
 STATUS = RecoveryStatus(
     clean=False,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cluster.replication.modes import SURVIVES, ModesView
-from raftmq.commands.status import finding_lines, kernel_lines, mode_lines, python_lines
+from raftmq.commands.nodes.status import finding_lines, kernel_lines, mode_lines, python_lines
 
 
 def lines_of(**fields: Any) -> list[str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raftmq.commands import common
-from raftmq.commands.top import COLUMNS, page
+from raftmq.commands.nodes.top import COLUMNS, page
 from tests.raftmq.commands.test_top import view
 
 KEY = "cluster.producer_session_timeout_and_a_name_that_nobody_should_have_to_guess_ms"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from cluster.config.local_layout import NodeRecord
-from raftmq.commands.top import Before, page
+from raftmq.commands.nodes.top import Before, page
 from raftmq.local.status import ClusterView, NodeView
 
 

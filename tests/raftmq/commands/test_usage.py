@@ -182,7 +182,7 @@ def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("raftmq.commands.status.data_dir", broken)
+    monkeypatch.setattr("raftmq.commands.nodes.status.data_dir", broken)
     result = run("status")
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -205,7 +205,7 @@ def test_what_the_client_knows_decides_the_exit_code(
     def fail(servers: str | None) -> None:
         raise error
 
-    monkeypatch.setattr("raftmq.commands.consume.connect", fail)
+    monkeypatch.setattr("raftmq.commands.messages.consume.connect", fail)
     result = run("consume", "t")
     assert result.exit_code == code
     what, _, fix = three_lines(result)

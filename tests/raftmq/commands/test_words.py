@@ -20,8 +20,10 @@ from cluster.errors import ExitCode, LocalError
 from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
-from raftmq.commands import common, produce, up
-from raftmq.commands.status import finding_lines, with_admin
+from raftmq.commands import common
+from raftmq.commands.messages import produce
+from raftmq.commands.nodes import up
+from raftmq.commands.nodes.status import finding_lines, with_admin
 from raftmq.local import status as local_status
 from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, node_addresses
 from raftmq.local.contexts import FILE_VARIABLE
@@ -250,7 +252,7 @@ def test_an_error_does_not_either(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     def fail(*_: object) -> None:
         raise LocalError(EVIL, EVIL, EVIL)
 
-    monkeypatch.setattr("raftmq.commands.topic.AdminApi", fail)
+    monkeypatch.setattr("raftmq.commands.messages.topic.AdminApi", fail)
     assert run_line(["topic", "describe", "t", "--admin", ADDRESS]) == ExitCode.FAILED
     assert capsys.readouterr().err.count(SHOWN) == 3
 

@@ -15,7 +15,7 @@ from cluster.broker.evicted.evicted_pulls import Gone
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.reads.row_scan import Found
-from cluster.runtime.work import Turns
+from cluster.runtime.turns.work import Turns
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.evicted_messages import OldReads
 from cluster.tier.fetch.object_reads import ObjectReads

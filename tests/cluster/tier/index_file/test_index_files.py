@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from cluster.config.config import Config, NodeSection, PeerNode
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.environment import Environment
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.index_file import index_lane
 from cluster.tier.index_file.index_files import AGAIN_MS, ALARM, IndexFiles, IndexMetrics, IndexUnavailableError

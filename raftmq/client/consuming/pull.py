@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, Reply
+from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import Message, decode_messages
-from raftmq.client.subscription import ALL, Subscription
 
 _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4

@@ -12,9 +12,9 @@ from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode, ResponseCode
 from cluster.wire.message_format import java_hash
 from raftmq.client.connection import Reply
+from raftmq.client.consuming.heartbeat import CALL_S, Heartbeats
+from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed
-from raftmq.client.heartbeat import CALL_S, Heartbeats
-from raftmq.client.subscription import Subscription
 from raftmq.client.view import ClusterView
 
 _JOIN_TRIES = 40

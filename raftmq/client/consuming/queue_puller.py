@@ -14,13 +14,13 @@ import msgspec
 
 from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import ConnectionPool
+from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed
+from raftmq.client.consuming.offsets import Offsets
+from raftmq.client.consuming.pull import PullRequest, PullResult, PullStatus, pull_once
+from raftmq.client.consuming.send_back import RETRY_PREFIX, RETRY_TOPIC
+from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
-from raftmq.client.inbox import Batch, Inbox, QueueFeed
 from raftmq.client.message import Message
-from raftmq.client.offsets import Offsets
-from raftmq.client.pull import PullRequest, PullResult, PullStatus, pull_once
-from raftmq.client.send_back import RETRY_PREFIX, RETRY_TOPIC
-from raftmq.client.subscription import Subscription
 from raftmq.client.view import Backoff, ClusterView
 
 LONG_POLL_S = 15.0

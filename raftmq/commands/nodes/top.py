@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raftmq.commands.common import WIDTH_MAX, cluster_options, console, natural_width, print_json, table_of
-from raftmq.commands.status import finding_lines
+from raftmq.commands.nodes.status import finding_lines
 from raftmq.local.admin_http import admin_addresses
 
 if TYPE_CHECKING:

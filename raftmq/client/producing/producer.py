@@ -8,9 +8,16 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
-from raftmq.client.pipeline import SendPipeline
+from raftmq.client.producing.pipeline import SendPipeline
+from raftmq.client.producing.send_frame import (
+    MessageIds,
+    SendRequest,
+    Submission,
+    build_batch,
+    build_single,
+    in_users_words,
+)
 from raftmq.client.room import Room
-from raftmq.client.send_frame import MessageIds, SendRequest, Submission, build_batch, build_single, in_users_words
 from raftmq.client.view import ClusterView
 
 DEFAULT_GROUP = "raftmq-python"

@@ -15,9 +15,9 @@ from cluster.wire.codec import VERSION_SENT, encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.message_format import BatchItem
 from cluster.wire.signature import Credentials
-from raftmq.client.delay import Delay, DeliverAt, with_delay
 from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
-from raftmq.client.send_window import AnyFuture, too_large
+from raftmq.client.producing.delay import Delay, DeliverAt, with_delay
+from raftmq.client.producing.send_window import AnyFuture, too_large
 
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode

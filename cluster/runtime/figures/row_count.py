@@ -1,6 +1,6 @@
 """Counts the rows of a checkpoint in a helper process, because it takes long: some 2 us for each row.
 
-    python -m cluster.runtime.row_count CHECKPOINT
+    python -m cluster.runtime.figures.row_count CHECKPOINT
 
 A thread that counts keeps Python's lock for 5 ms at a time, whenever the event loop wants it: each turn of the node
 would take so much longer, for a minute with 30 million rows. The helper prints one JSON object, {"mark": [...], "sums":
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cluster.runtime.helper_process import command, end_with_the_node
+from cluster.runtime.host.helper_process import command, end_with_the_node
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.rows import keys, sums
@@ -34,7 +34,7 @@ class Counted(NamedTuple):
     """The sums that `statemachine.rows.sums.count` returns."""
 
 
-def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.row_count")) -> Counted:
+def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.figures.row_count")) -> Counted:
     """Counts the checkpoint at `path`; waits for the helper, on a lane. Raises KVError if its rows cannot be read,
     ValueError if the helper does not end as it should."""
     with subprocess.Popen(

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from cluster.wire.codec import Header, ext_of
 from cluster.wire.codes import RequestCode
+from raftmq.client.consuming.heartbeat import Heartbeats
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
-from raftmq.client.heartbeat import Heartbeats
 from raftmq.client.message import Message, decode_messages
-from raftmq.client.transaction_end import Half, Resolution, TransactionEnds
+from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
 from raftmq.client.view import Backoff, ClusterView
 
 HEARTBEAT_S = 5.0

@@ -23,9 +23,9 @@ from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
 from raftmq.client.message import SendResult, position_of
+from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
+from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.room import Room
-from raftmq.client.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
-from raftmq.client.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
 
 

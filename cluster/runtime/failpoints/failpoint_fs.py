@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.runtime.failpoints import FailpointSet
+from cluster.runtime.failpoints.failpoints import FailpointSet
 from raftlog.storage.files.fs import Buffers, File, FileSystem
 
 

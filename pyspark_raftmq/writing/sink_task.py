@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import raftmq
 from pyspark_raftmq.errors import WriteError
-from pyspark_raftmq.sink_options import SinkOptions
+from pyspark_raftmq.writing.sink_options import SinkOptions
 from raftmq.client.message import encode_properties
-from raftmq.client.send_frame import MessageIds
+from raftmq.client.producing.send_frame import MessageIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from raftmq.client.staging import StagedWrites
+    from raftmq.client.producing.staging import StagedWrites
 
 SLICE_BYTES = 512 << 10
 """Bytes of bodies in one request; one more row may pass it."""

@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 
-from raftmq.client.delay import Delay
+from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
+from raftmq.client.consuming.handling import COMMIT_EVERY_S, Pace, log_failure
+from raftmq.client.consuming.inbox import Inbox, QueueFeed, QueueKey
+from raftmq.client.consuming.locked_queues import QueueLocks
+from raftmq.client.consuming.offsets import Offsets, Start, check_start
+from raftmq.client.consuming.queue_puller import QueuePuller
+from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
+from raftmq.client.consuming.subscription import ALL, subscription
 from raftmq.client.errors import NotFound, RaftMQError
-from raftmq.client.group_member import GroupMember, allocate_averagely
-from raftmq.client.handling import COMMIT_EVERY_S, Pace, log_failure
-from raftmq.client.inbox import Inbox, QueueFeed, QueueKey
-from raftmq.client.locked_queues import QueueLocks
 from raftmq.client.message import Message
-from raftmq.client.offsets import Offsets, Start, check_start
-from raftmq.client.queue_puller import QueuePuller
-from raftmq.client.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
-from raftmq.client.subscription import ALL, subscription
+from raftmq.client.producing.delay import Delay
 from raftmq.client.view import ClusterView
 
 HEARTBEAT_S = 5.0

@@ -1,4 +1,4 @@
-"""Turns of the event loop that worked for long, by what ran (`cluster.runtime.turn_watch`), and the delay of its
+"""Turns of the event loop that worked for long, by what ran (`cluster.runtime.turns.turn_watch`), and the delay of its
 timers.
 """
 
@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cluster.runtime.turn_watch import LONG_NS, LongTurn
+from cluster.runtime.turns.turn_watch import LONG_NS, LongTurn
 
 
 class Figures(Protocol):

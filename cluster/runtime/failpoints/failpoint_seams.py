@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from cluster.runtime.failpoints import CallsLater, FailpointSet
+from cluster.runtime.failpoints.failpoints import CallsLater, FailpointSet
 from cluster.runtime.lanes import Lane
 from raftlog.messages import Message
 

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 import raftmq
 from pyspark_raftmq.errors import PlanError, WriteError
-from pyspark_raftmq.sink_options import SinkOptions
-from pyspark_raftmq.sink_task import StagedAttempt, stage_rows
+from pyspark_raftmq.writing.sink_options import SinkOptions
+from pyspark_raftmq.writing.sink_task import StagedAttempt, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from raftmq.commands.common import (
     print_table,
     show,
 )
-from raftmq.commands.node_plan import ask_before, confirmed, show_plan
+from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, drain_node
 

@@ -10,8 +10,8 @@ from bisect import bisect_left
 from datetime import timedelta
 
 from cluster.wire.codes import RequestCode
-from raftmq.client.delay import Delay, in_seconds
 from raftmq.client.message import Message
+from raftmq.client.producing.delay import Delay, in_seconds
 from raftmq.client.view import ClusterView
 
 RETRY_PREFIX = "%RETRY%"

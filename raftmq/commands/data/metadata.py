@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from cluster.runtime.private_files import as_the_user_has_it
+from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import cluster_options, print_json, show
 from raftmq.local.admin_http import AdminApi, admin_addresses
 

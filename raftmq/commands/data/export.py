@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.errors import ExitCode, LocalError
-from cluster.runtime.private_files import as_the_user_has_it
+from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import connect, console, json_option, servers_option, show
-from raftmq.commands.consume import StartType
+from raftmq.commands.messages.consume import StartType
 
 if TYPE_CHECKING:
     from raftmq.arrow.tables import Selection

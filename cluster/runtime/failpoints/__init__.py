@@ -1,0 +1,1 @@
+"""Faults that an operator or a test plants."""

@@ -1,0 +1,1 @@
+"""The machine and the process that a node runs in."""

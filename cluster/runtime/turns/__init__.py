@@ -1,0 +1,1 @@
+"""The event loop's turns: what they may cost, and what watches them."""

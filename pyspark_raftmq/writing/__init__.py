@@ -1,0 +1,1 @@
+"""The sink: Spark writes into a topic."""

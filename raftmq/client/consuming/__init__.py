@@ -1,0 +1,1 @@
+"""Consumers: groups, pulls, positions and what is handed to the caller."""

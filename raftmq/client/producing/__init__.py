@@ -1,0 +1,1 @@
+"""Producers: frames, windows, transactions and staged writes."""

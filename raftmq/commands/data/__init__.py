@@ -1,0 +1,1 @@
+"""Commands about what lies on disks and in object stores."""

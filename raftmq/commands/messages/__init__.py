@@ -1,0 +1,1 @@
+"""Commands about messages, topics and groups."""
