@@ -16,7 +16,8 @@ import pytest
 from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
-from cluster.wire.codec import encode_frame
+from cluster.peer.wire import Kind
+from cluster.wire.codec import decode_header, encode_frame
 from cluster.wire.codes import RequestCode
 from cluster.wire.signature import Credentials
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
@@ -175,6 +176,24 @@ def test_the_leader_judges_again_what_was_forwarded(sim: SimCluster) -> None:
     assert answer(sim, path, 1) == 16
     through.apply.release()
     assert sim.leader().bodies("T") == []
+
+
+def test_a_node_that_has_not_proven_the_secret_names_nobody(sim: SimCluster) -> None:
+    """A forged FORWARD with the id of the Super, on a link that anybody could have opened."""
+    begin(sim)
+    leader, liar = sim.leader(), sim.followers()[0]
+    answers: list[bytes] = []
+    liar.transport._handlers = liar.transport._handlers._replace(  # type: ignore[union-attr]
+        frame=lambda peer, kind, header, payload: answers.append(payload)
+    )
+    root = leader.state.access.users["root"].id
+    header = [77, "10.0.0.9", 1, "broker", None, leader.raw.term, root]
+    for keyring in (OPEN, leader.transport.keyring):
+        leader.transport.keyring = keyring
+        leader.run(leader.running.forwarder.on_frame, liar.node_id, Kind.FORWARD, header, send(None, 1)[4:])
+        sim.loop.run_until(lambda: len(answers) == (1 if keyring is OPEN else 2), 5)  # noqa: B023
+    told = [decode_header(answer[4], answer[8 : 8 + int.from_bytes(answer[5:8], "big")]).code for answer in answers]
+    assert told == [16, 0]
 
 
 def test_a_node_that_hears_no_leader_says_so(sim: SimCluster) -> None:
