@@ -148,7 +148,10 @@ def test_a_rule_survives_its_row(rule: Rule) -> None:
     assert parse_resource(str(rule.resource)) == rule.resource
 
 
-@given(st.lists(st.tuples(st.lists(_RULE, max_size=4), st.booleans(), _NEED), max_size=12))
+_FEW = st.sampled_from([PUB, Need(Kind.TOPIC, "a", (Action.PUB,)), Need(Kind.GROUP, "a", (Action.SUB,))])
+
+
+@given(st.lists(st.tuples(st.lists(_RULE, max_size=4), st.booleans(), _FEW), max_size=12))
 def test_kept_verdicts_are_those_of_the_rules_now(history: list[tuple[list[Rule], bool, Need]]) -> None:
     kept, version, user = Verdicts(HERE), 1, SHOP
     for rules, changes, need in history:
