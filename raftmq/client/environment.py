@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from cluster.wire.signature import Credentials
@@ -37,8 +37,15 @@ async def _dial_tcp(host: str, port: int, factory: Callable[[], asyncio.Protocol
 REAL = Environment(_wall_clock_ms, os.urandom, _dial_tcp)
 
 
-def with_credentials(environment: Environment, access_key: str, secret_key: str) -> Environment:
-    """The environment in which requests are signed; itself for two empty texts. Raises ValueError for one of both."""
+def with_credentials(
+    environment: Environment, access_key: str, secret_key: str, environ: Mapping[str, str] = os.environ
+) -> Environment:
+    """The environment in which requests are signed with these, or with RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY; itself
+    if there are none. Raises ValueError for one of both."""
+    if not access_key and not secret_key:
+        access_key, secret_key = environ.get("RAFTMQ_ACCESS_KEY", ""), environ.get("RAFTMQ_SECRET_KEY", "")
     if bool(access_key) != bool(secret_key):
-        raise ValueError("access_key= and secret_key= belong together: give both, or none")
+        raise ValueError(
+            "access_key= and secret_key= (RAFTMQ_ACCESS_KEY and RAFTMQ_SECRET_KEY) belong together: give both, or none"
+        )
     return environment._replace(credentials=Credentials(access_key, secret_key)) if access_key else environment
