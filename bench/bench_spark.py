@@ -179,7 +179,7 @@ def plain_rows_source() -> Any:
             return "plain_rows"
 
         def schema(self) -> str:
-            from pyspark_raftmq.columns import ddl
+            from pyspark_raftmq.source import ddl
 
             return ddl([name for name in DEFAULT_COLUMNS if name != "store_time"])
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_raftmq.columns import ddl, spark_type
 from pyspark_raftmq.errors import OptionError
 from pyspark_raftmq.narrowing import NOTHING, narrowing_of
 from pyspark_raftmq.options import ReadOptions, parse_options
@@ -21,6 +20,27 @@ from raftmq.arrow.columns import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_SPARK = {
+    "string": "string",
+    "binary": "binary",
+    "int32": "int",
+    "int64": "bigint",
+    "map<string, string>": "map<string,string>",
+    "timestamp[us, UTC]": "timestamp",
+}
+
+
+def spark_type(name: str) -> str:
+    """The type of a column, as Spark writes it."""
+    return _SPARK[COLUMNS[name]]
+
+
+def ddl(names: Sequence[str]) -> str:
+    """The Spark schema of these columns. Spark derives from it what `raftmq.arrow.columns.arrow_schema` makes, and
+    refuses batches of any other schema."""
+    return ", ".join(f"{name} {spark_type(name)}" for name in names)
 
 
 # mypy sees Spark as Any, so that its answer is the same where Spark is not installed.

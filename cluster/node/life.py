@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster import kernel
 from cluster.config.config import Config
-from cluster.node import start_line
+from cluster.config.exposure import open_folder, open_ports
 from cluster.node.node import Node
 from cluster.repair.peer_state import restore_from_peers
 from cluster.retention.disk_space import is_full, wait_for_space
 from cluster.runtime.environment import Environment
+from cluster.runtime.host.versions import versions
 from cluster.state.opening import StateLostError
 from raftlog.errors import StorageError
 
@@ -59,7 +61,7 @@ class NodeLife:
                 break
             self._opened(node)
             await node.start()
-            start_line.tell(node)
+            tell_start(node)
             self._started(node)
             if self._ended():
                 node.stop()
@@ -111,3 +113,40 @@ class NodeLife:
         finally:
             self._restoring = None
         return Node(self._config, self._environment)
+
+
+def tell_start(node: Node) -> None:
+    """Logs the versions, the addresses, and the position of the node's log and state, once it serves clients."""
+    config, raft, identity = node.config, node.raw, node.storage.directory.identity
+    used = versions()
+    ports = ", ".join(
+        [
+            *(f"{each.name} {each.bind}:{each.port}" for each in config.listeners),
+            f"peer {config.peer.bind}:{config.peer.port}",
+            f"admin {config.admin.bind}:{config.admin.port}",
+        ]
+    )
+    logger.info(
+        "node %d of cluster %s (%s) serves: raftmq %s, python %s, %s kernel; %s; directory %s; term %d, "
+        "log up to index %d, applied up to %d; voters %s",
+        node.node_id,
+        config.cluster.name,
+        identity.cluster_uuid,
+        used["raftmq"],
+        used["python"],
+        kernel.NAME,
+        ports,
+        node.storage.directory.path,
+        raft.term,
+        raft.tail.index,
+        raft.applied_index,
+        ", ".join(map(str, sorted(node.membership.in_force.voter_ids))),
+    )
+    if node.environment.python_finding:
+        logger.warning("node %d: %s", node.node_id, node.environment.python_finding)
+    if ports := open_ports(config):
+        logger.warning("%s", ports)
+    if folder := open_folder(node.storage.directory.path):
+        logger.warning("node %d: %s", node.node_id, folder.says)
+    if kernel.WHY:
+        logger.info("node %d uses the kernel in Python: %s", node.node_id, kernel.WHY)

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from pyspark_raftmq.columns import ddl
 from pyspark_raftmq.errors import OptionError, PlanError
 from pyspark_raftmq.options import parse_options
+from pyspark_raftmq.source import ddl
 from pyspark_raftmq.subscription_options import Topics
 from pyspark_raftmq.topic_bounds import TopicBounds
 from raftmq.arrow.columns import COLUMNS, DEFAULT_COLUMNS

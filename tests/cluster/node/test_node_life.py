@@ -14,7 +14,6 @@ from cluster.config.config import Config
 from cluster.config.exposure import open_folder
 from cluster.config.loading import load
 from cluster.node import life as node_life
-from cluster.node import start_line
 from cluster.node.life import NodeLife
 from cluster.node.node import Node
 from cluster.retention import disk_space
@@ -89,7 +88,7 @@ async def test_the_start_says_what_strangers_can_reach(
     config: Config, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = opened(config)
-    monkeypatch.setattr(start_line, "open_folder", partial(open_folder, root=data))
+    monkeypatch.setattr(node_life, "open_folder", partial(open_folder, root=data))
     everywhere = replace(config, admin=replace(config.admin, bind="0.0.0.0"))
     life = NodeLife(everywhere, Environment(), lambda node: life.stop())
     async with asyncio.timeout(PATIENCE_S):
