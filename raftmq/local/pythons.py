@@ -85,7 +85,7 @@ def _named(environ: Mapping[str, str]) -> Iterator[str]:
     for name in NAMES:
         for folder in environ.get("PATH", "").split(os.pathsep):
             file = Path(folder, name)
-            if folder and file.is_file() and os.access(file, os.X_OK):
+            if folder and os.access(file, os.X_OK) and file.is_file():  # is_file raises where it may not look
                 yield str(file)
 
 

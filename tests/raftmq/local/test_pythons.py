@@ -71,3 +71,7 @@ def test_one_that_cannot_run_the_loop_is_left_out(tmp_path: Path) -> None:
 def test_nothing_runs_without_others(slow_self: Python) -> None:
     assert faster([]) is None
     assert Path(f"{slow_self.file}.log").read_text() == ""
+
+
+def test_a_folder_on_path_that_cannot_be_looked_into_is_passed_over() -> None:
+    assert others({"PATH": "/" + "f" * 300}) == []
