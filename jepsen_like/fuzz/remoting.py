@@ -67,6 +67,8 @@ _PULL: dict[str, Draw] = {
     "expressionType": _of("TAG", "TAG", "SQL92", ""),
     "maxMsgBytes": _of("1", "1000", "262144"),
 }
+_user = _of("fuzzer", "another", "", "n" * 300)
+_subject = _of("User:fuzzer", "User:", "Group:fuzzer", "fuzzer")
 _SEND_LETTERS: dict[str, Draw] = {
     "a": _group,
     "b": _topic,
@@ -217,6 +219,21 @@ FIELDS: dict[int, dict[str, Draw]] = {
     RequestCode.GET_TOPICS_BY_CLUSTER: {"cluster": _of("DefaultCluster", "x")},
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: {},
     RequestCode.GET_TOPIC_CONFIG: {"topic": _topic},
+    RequestCode.AUTH_CREATE_USER: {"username": _user},
+    RequestCode.AUTH_UPDATE_USER: {"username": _user},
+    RequestCode.AUTH_DELETE_USER: {"username": _user},
+    RequestCode.AUTH_GET_USER: {"username": _user},
+    RequestCode.AUTH_LIST_USER: {"filter": _user},
+    RequestCode.AUTH_CREATE_ACL: {"subject": _subject},
+    RequestCode.AUTH_UPDATE_ACL: {"subject": _subject},
+    RequestCode.AUTH_DELETE_ACL: {
+        "subject": _subject,
+        "policyType": _of("", "Custom", "Default"),
+        "resource": _of("", "Topic:T*", "*"),
+    },
+    RequestCode.AUTH_GET_ACL: {"subject": _subject},
+    RequestCode.AUTH_LIST_ACL: {"subjectFilter": _subject, "resourceFilter": _of("", "Topic:T*", "Topic")},
+    RequestCode.SET_AUTH_MODE: {"mode": _of("off", "observe", "enforce", "ENFORCE")},
 }
 """Request code -> the fields that its handler reads, and good values of each."""
 NOT_FUZZED = {
@@ -404,6 +421,28 @@ def _heartbeat(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def _user_info(rng: random.Random) -> dict[str, Any]:
+    return {
+        "username": rng.choice(("fuzzer", "another", None)),
+        "password": rng.choice(("a secret of length", "short", None)),
+        "userType": rng.choice(("Normal", "Super", "?")),
+        "userStatus": rng.choice(("enable", "disable", "?")),
+    }
+
+
+def _rules(rng: random.Random) -> dict[str, Any]:
+    entry = {
+        "resource": rng.choice(("Topic:T", "Topic:T*", "Group:*", "*", "Topic:", "?")),
+        "actions": rng.sample(("Pub", "Sub", "Create", "All", "?"), 2),
+        "sourceIps": rng.choice((None, ["10.0.0.0/8"], ["::1"], ["?"])),
+        "decision": rng.choice(("Allow", "Deny", "?")),
+    }
+    return {
+        "subject": "User:fuzzer",
+        "policies": [{"policyType": rng.choice(("Custom", "Default", "?")), "entries": [entry]}],
+    }
+
+
 def _group_config(rng: random.Random) -> dict[str, Any]:
     return {
         "groupName": rng.choice((*GROUPS, *MADE)),
@@ -454,6 +493,10 @@ _DOCUMENTS: dict[int, Callable[[random.Random], dict[str, Any]]] = {
     RequestCode.CHECK_CLIENT_CONFIG: _client_check,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.AUTH_CREATE_USER: _user_info,
+    RequestCode.AUTH_UPDATE_USER: _user_info,
+    RequestCode.AUTH_CREATE_ACL: _rules,
+    RequestCode.AUTH_UPDATE_ACL: _rules,
 }
 """Request code -> a good body, which is JSON."""
 
