@@ -72,7 +72,10 @@ _HINTS: dict[int, str] = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server does not know this request; is it a RaftMQ of this version?",
     ResponseCode.MESSAGE_ILLEGAL: "Make the message fit the limit that the remark names.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "No leader takes writes; see `raftmq status` and wait for an election.",
-    ResponseCode.NO_PERMISSION: "The topic is not writable (or readable) for clients; check its `perm`.",
+    ResponseCode.NO_PERMISSION: (
+        "Give the client a user with that right (RAFTMQ_ACCESS_KEY, RAFTMQ_SECRET_KEY); "
+        "if no users are asked for, check the topic's `perm`."
+    ),
     ResponseCode.TOPIC_NOT_EXIST: "Create it with `raftmq topic create NAME`.",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter; docs/client.md says what one may contain.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Groups exist once a consumer joined; check `raftmq group list`.",
