@@ -40,8 +40,9 @@ async def listens() -> AsyncIterator[Listen]:
         return host, port
 
     yield listen
-    for writer in writers:
-        writer.transport.abort()
     for server in servers:
         server.close()
+    await asyncio.sleep(0.01)  # who was just accepted gets a writer
+    for writer in writers:
+        writer.transport.abort()
     await asyncio.sleep(0.05)

@@ -21,6 +21,9 @@ from cluster.wire.codes import RequestCode
 from raftmq.client.loop_thread import LoopThread
 from tests.support.message_bytes import split_batch
 from tests.support.patient_loop import PatientLoop
+from tests.support.plain_server import listens
+
+__all__ = ["listens"]
 
 
 class Step(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 from raftmq.client import Refused, Unreachable, aconnect, connect, view
 from raftmq.client.consuming.send_back import seconds_of
 from raftmq.client.discovery import find_servers
+from tests.support.plain_server import Listen
 
 HALF = "\ud800"
 """Half a pair of surrogates: a str that has no bytes."""
@@ -141,21 +142,14 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-async def test_a_send_that_reached_nobody_names_addresses_and_causes() -> None:
+async def test_a_send_that_reached_nobody_names_addresses_and_causes(listens: Listen) -> None:
     """One port refuses, one speaks another protocol."""
-
-    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
     closed = f"127.0.0.1:{free_port()}"
-    server = await asyncio.start_server(web, "127.0.0.1", 0)
-    other = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    host, port = await listens(b"HTTP/1.1 400 Bad Request\r\n\r\n", after=b"{")
+    other = f"{host}:{port}"
     async with aconnect(f"{closed};{other}", timeout_s=1.0) as mq:
         with pytest.raises(Unreachable) as caught:
             await mq.send("orders", b"x")
-    server.close()
     assert f"{closed} refuses connections" in str(caught.value)
     assert f"{other} answers nothing sensible ({other} speaks HTTP: it is not the port of clients" in str(caught.value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from cluster.config.config import TierSection
 from cluster.tier.store import errors
 from cluster.tier.store.opening import open_store
+from tests.support.plain_server import Listen
 
 FINAL = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Denied, errors.Unsupported)
 REFUSED_FOR_NOW = (errors.Throttled, errors.Full)
@@ -53,12 +53,6 @@ async def test_why_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert "HEAD http://no-such-host.invalid/" in unknown
 
 
-async def test_an_endpoint_without_tls_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(plain, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+async def test_an_endpoint_without_tls_is_said(monkeypatch: pytest.MonkeyPatch, listens: Listen) -> None:
+    _, port = await listens(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     assert "no TLS connection" in await why_unreachable(monkeypatch, f"https://127.0.0.1:{port}")
-    server.close()
