@@ -14,7 +14,9 @@ COMPAT := $(VENV)/compat
 PIP := TMPDIR=$(CURDIR)/$(VENV)/.tmp $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 # Images often set it. Each of the hundreds of processes of a run would compile its modules again.
 export PYTHONDONTWRITEBYTECODE :=
-COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+# Extras stay in the names: pip 23.0, which Python 3.11 brings, takes `coverage[toml]` of a dependency for unpinned as
+# soon as there is a newer coverage than the `coverage==` of the lock file.
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-strip-extras --no-header \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --build-deps-for=editable
 
 # Set PYTHON to choose another interpreter; otherwise the fastest on PATH that is new enough (.ci/preflight).
