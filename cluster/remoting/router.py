@@ -15,10 +15,10 @@ from cluster.remoting.connection.acceptor import Acceptor, has_descriptors
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.patience import IdleClients, Patience
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE
+from cluster.remoting.connection.reply_path import IN_LINE, SENDS
 from cluster.remoting.connection.rooms import Rooms, sizes, with_room
 from cluster.remoting.connection.server import Dispatch, RemotingConnection, unsupported
-from cluster.remoting.forward.forwarder import SENDS, WRITES, ForwardedPath, Forwarder
+from cluster.remoting.forward.forwarder import WRITES, ForwardedPath, Forwarder
 from cluster.remoting.forward.origins import name_committers, name_standing
 from cluster.remoting.handlers.send import SendHandler
 from cluster.remoting.handlers.send_reply import SendReplyWriter
@@ -225,6 +225,9 @@ class Router(Dispatch):
         if line is not None and self._proposals.open:
             if line.waits and frame.header.code in IN_LINE:
                 self._forwarder.pump()  # this node has just become the leader: requests held until then go first
+                if line.waits and frame.header.code in SENDS:
+                    self._forwarder.forward(frame)  # one before it is still in the hands of a former leader
+                    return
             line.served(frame.header.code)
         self.as_leader(frame)
 

@@ -11,12 +11,14 @@ from jepsen_like.checker_log import check_log
 from jepsen_like.checkers.weak import cleared
 from jepsen_like.history import Op
 from jepsen_like.sim.checks.index_check import not_found
+from jepsen_like.sim.checks.send_order import overtaken
 from jepsen_like.sim.checks.trims import above, is_below
 from jepsen_like.sim.clients import delayed, failures, legacies, resets, writers
 from jepsen_like.sim.clients.client_machines import (
     BRISK_TOPIC,
     FOREIGN_TOPIC,
     FULL,
+    OWN_ID,
     TOPIC,
     Foreign,
     brisk_level,
@@ -70,6 +72,9 @@ class JudgedWorld(Protocol):
     def clocks_are_close(self) -> bool:
         """Returns True if log time cannot have jumped."""
 
+    def refused(self) -> set[str]:
+        """Returns the ids of our producers' messages that a node refused for now."""
+
     def retried(self) -> list[Foreign]:
         """Returns the messages that foreign clients sent until they were answered."""
 
@@ -90,6 +95,8 @@ class Judge:
         self._world = world
         self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
         """Node -> (queue, offset, id) of every message in the foreign topic."""
+        self._orders: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        """The same of the topic of our own producers."""
         self._vanished: frozenset[str] = frozenset()
         """Ids of messages that were acknowledged at a weaker level, and lost by right."""
 
@@ -144,6 +151,7 @@ class Judge:
         self._run(self._read_all, "the replicas cannot be read")
         if not violations:
             self._check_log()
+            self._check_order()
             self._check_foreign()
             self._check_catalogue()
             self._check_index()
@@ -169,6 +177,9 @@ class Judge:
             rows = [[message.queue_offset, id_of(message.body)] for message in pulled.messages]
             ended = pulled.status is PullStatus.END or (not rows and pulled.next_offset <= offset)
             recorder.end(op, "ok", {"messages": rows, "end": ended})
+            if topic == TOPIC:
+                own = [m for m in pulled.messages if OWN_ID.match(m.body)]
+                self._orders[node] += [(queue, m.queue_offset, id_of(m.body)) for m in own]
             if ended:
                 return
             offset = pulled.next_offset
@@ -188,6 +199,14 @@ class Judge:
             monitor.report("log", f"{anomaly.kind}: {anomaly.message_id}: {anomaly.what}")
         for queue in verdict.incomplete[:1]:
             monitor.report("log", f"{queue} was not read to its end")
+
+    def _check_order(self) -> None:
+        monitor = self._world.monitor
+        refused = self._world.refused()
+        monitor.sometimes["send refused for now"] += len(refused)
+        for node, stored in self._orders.items():
+            for what in islice(overtaken(stored, refused), 3):
+                monitor.report("send order", f"on node {node}, {what}")
 
     def _without_lost(self, ops: list[Op]) -> list[Op]:
         """The history without what was acknowledged at a weaker level and is gone by right. Nobody may have read it: it

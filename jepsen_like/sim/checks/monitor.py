@@ -47,6 +47,7 @@ SOMETIMES = (
     "weakly acknowledged message lost", "apply held back on a leader", "refusal of a former leader late",
     "attacked in calm", "power lost right after a sync of rows", "leader killed before others applied",
     "turn of a loop took long", "turn of a loop took long in calm", "stalled just before a campaign",
+    "send refused for now",
 )  # fmt: skip
 """Rare states that a search must reach now and then; one that is never reached is a blind spot."""
 
@@ -70,6 +71,7 @@ SEEN_BY_CLIENTS = frozenset(
         "resets",
         "legacies",
         "writes",
+        "send order",
     )
 )
 """Checkers that use nothing but operations of clients, as those of a black box would."""

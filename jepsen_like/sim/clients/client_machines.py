@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from raftmq.client.environment import Environment
 from raftmq.client.errors import RaftMQError, Unknown, error_of, is_unknown
 from raftmq.client.message import Message, SendResult
 from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.send_window import NextStep, Pending
 
 TOPIC = "orders"
 FOREIGN_TOPIC = "foreign"
@@ -158,6 +160,25 @@ def foreign_send(topic: str, message_id: str, queue_id: int, level: str = "") ->
     }
 
 
+OWN_ID = re.compile(rb"own\d+-\d+")
+"""Ids in the bodies of an `OwnProducer`: its name and a number that ascends with its calls."""
+
+
+def note_refusals(producer: AsyncProducer, refused: set[str]) -> None:
+    """Adds to `refused` the ids of messages that a node refused for now, from here on."""
+    window: Any = producer.pipeline._window
+    answer = window.answer
+
+    def noted(pending: Pending, code: int, remark: str | None) -> NextStep:
+        frame = pending.frame
+        step: NextStep = answer(pending, code, remark)
+        if not pending.done:
+            refused.update(found.decode() for found in OWN_ID.findall(frame))
+        return step
+
+    window.answer = noted
+
+
 class OwnProducer(Client):
     """`window` coroutines that each send one message after the other through one producer session."""
 
@@ -165,12 +186,15 @@ class OwnProducer(Client):
         super().__init__(host)
         self.name, self.recorder = f"own{number}", recorder
         self.sent = 0
+        self.refused: set[str] = set()
+        """Ids of messages that a node refused for now, once at least."""
         self._producer: AsyncProducer | None = None
 
     async def _work(self) -> None:
         options, rng = self.host.options, self.rng
         client = self.host.client(timeout_s=rng.choice((3.0, 8.0, 20.0)))
         self._producer = client.producer(attempt_timeout_s=rng.choice((0.4, 1.0, 3.0)), max_messages=64)
+        note_refusals(self._producer, self.refused)
         await asyncio.gather(*(self._slot(random.Random(rng.random())) for _ in range(options.window)))
         await client.close()
 

@@ -12,6 +12,7 @@ from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.forward.forwarder import Forwarder
 from cluster.wire.codes import RequestCode
 from jepsen_like.sim.world import run_seed
+from raftlog.types import NOBODY
 
 COMMIT, QUERY = RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET
 
@@ -46,8 +47,8 @@ def test_what_was_held_until_this_node_led_overtakes_too() -> None:
     line, done = handed_on(4), list[object]()
     line.join(7)
     frame = SimpleNamespace(header=SimpleNamespace(code=COMMIT))
-    held: Any = SimpleNamespace(line=line, spent=False, frame=frame)
-    forwarder: Any = SimpleNamespace(_leads=lambda: True, _drop=line.leave, _local=done.append)
+    held: Any = SimpleNamespace(line=line, one_try=True, spent=False, frame=frame, sent_to=NOBODY)
+    forwarder: Any = SimpleNamespace(_leader=lambda: 1, _leads=lambda: True, _drop=line.leave, _local=done.append)
     Forwarder._pass_on(forwarder, 7, held)
     assert done == [frame]
     assert line.overtaken(4, COMMIT)

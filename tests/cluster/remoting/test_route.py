@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.remoting.forward.forwarder import SENDS
+from cluster.remoting.connection.reply_path import SENDS
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.remoting.router import COME_BACK, LEADER_ONLY
 from cluster.wire.codes import ABOUT_USERS, RequestCode

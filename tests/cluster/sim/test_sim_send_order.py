@@ -1,0 +1,121 @@
+"""Sends of one connection are stored in the order in which they came, also where they were held for a leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from cluster.peer.wire import Kind
+from cluster.wire.codec import encode_frame
+from raftlog.types import NOBODY, NodeId
+from tests.support.sim_cluster import SimCluster, codes
+
+SEED = 37
+OK = 0
+
+
+def send(sequence: int, producer_id: str = "ab" * 16, queue_id: int = 0) -> bytes:
+    """A send of our client, with its sequence as opaque and as body."""
+    fields = ("clients", "T", "TBW102", "4", str(queue_id), "0", "1", "0", "", "0")
+    identity = {"raftmqPid": producer_id, "raftmqSeq": str(sequence), "raftmqLow": "1"}
+    return encode_frame(
+        310, sequence, 0, ext=dict(zip("abcdefghij", fields, strict=True)) | identity, body=b"%d" % sequence
+    )
+
+
+def stored(sim: SimCluster) -> list[int]:
+    sim.heal()
+    sim.settle()
+    sim.check_equal()
+    return [int(body) for body in sim.running[0].bodies("T")]
+
+
+@pytest.fixture
+def sim(sim_of: Callable[..., SimCluster]) -> SimCluster:
+    return sim_of()
+
+
+def test_held_sends_go_before_those_that_come_when_writes_are_open(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has just become the leader has them in hand; what was held goes in a later turn of its loop."""
+    leader = sim.leader()
+    path = leader.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.proposals, "_open_term", 0)
+        patch.setattr(leader.forwarder, "_leader", lambda: NOBODY)
+        for sequence in (1, 2, 3):
+            path.ask(send(sequence))
+    path.ask(send(4))
+    sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3, 4)), 5)
+    assert stored(sim) == [1, 2, 3, 4]
+
+
+def test_what_a_leader_hands_back_goes_before_what_came_later(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, through = sim.leader(), sim.followers()[0]
+    path = through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        path.ask(send(1))
+        path.ask(send(2))
+    first, second = through.forwarder._held
+    for number in (first, second):
+        through.forwarder.on_frame(leader.node_id, Kind.FORWARD_REPLY, [number, False], b"")
+    path.ask(send(3))
+    sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3)), 5)
+    assert stored(sim) == [1, 2, 3]
+
+
+def test_what_a_former_leader_has_goes_to_the_next_one_before_what_came_later(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way to the next leader opens after the node has heard of it."""
+    leader, through = sim.leader(), sim.followers()[0]
+    path = through.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(through.forwarder, "_leader", lambda: NodeId(9))
+        patch.setattr(through.transport, "connected", lambda _: True)
+        patch.setattr(through.transport, "send_frame", lambda *frame: True)
+        path.ask(send(1))
+        path.ask(send(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(through.transport, "connected", lambda _: False)
+        through.run(through.forwarder.pump)
+        path.ask(send(3))
+    path.ask(send(4))
+    sim.loop.run_until(lambda: all(codes(path, n) == [OK] for n in (1, 2, 3, 4)), 5)
+    assert stored(sim) == [1, 2, 3, 4]
+    assert leader.raw.term == through.raw.term
+
+
+def test_random_faults_keep_the_order_of_each_connection(sim_of: Callable[..., SimCluster]) -> None:
+    """Leaders change and links break while each of a few connections has sends in flight, and nothing comes again."""
+    made = sim_of()
+    rng, loop = made.rng, made.loop
+    sequence = 0
+    lives: list[range] = []
+    for life in range(10):
+        path, first = rng.choice(made.running).connect(), sequence + 1
+        for _ in range(60):
+            sequence += 1
+            path.ask(send(sequence, producer_id=f"{life:032x}"))
+            if rng.random() < 0.3:
+                loop.run_for(rng.uniform(0, 0.05))
+            leader, chance = made.find_leader(), rng.random()
+            if leader is not None and chance < 0.04:
+                leader.transfer(NodeId(rng.choice([1, 2, 3])))
+            elif leader is not None and chance < 0.08:
+                made.isolate(leader)
+            elif chance < 0.2:
+                made.mend()
+        made.heal()
+        loop.run_for(rng.uniform(0, 4.0))
+        lives.append(range(first, sequence + 1))
+    found = stored(made)
+    assert len(found) == len(set(found)) > 200
+    for sent in lives:
+        of_it = [number for number in found if number in sent]
+        wrong = [(before, after) for before, after in pairwise(of_it) if before > after]
+        assert not wrong, f"stored as {of_it}"
