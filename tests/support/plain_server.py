@@ -4,10 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from cluster.peer.roster import Address
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(serve: Serve, port: int = 0) -> AsyncIterator[Address]:
+    """Listens, and ends every connection with the block: one that is still closing when its test ends is blamed on the
+    next test. Yields the address."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def known(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    server = await asyncio.start_server(known, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()
+    finally:
+        server.close()
+        await asyncio.sleep(0.01)  # who was just accepted gets a writer
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.05)
+
 
 Listen = Callable[..., Awaitable[Address]]
 """Takes the parts to say, `after` (what the client must have said first) and `hangs_up`; returns where it listens."""
@@ -16,33 +41,23 @@ Listen = Callable[..., Awaitable[Address]]
 @pytest.fixture
 async def listens() -> AsyncIterator[Listen]:
     """Makes servers that end with the test."""
-    servers: list[asyncio.Server] = []
-    writers: list[asyncio.StreamWriter] = []
+    async with AsyncExitStack() as servers:
 
-    async def listen(*parts: bytes, after: bytes = b"", hangs_up: bool = True) -> Address:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            try:
-                if after:
-                    await reader.readuntil(after)
-                for part in parts:
-                    writer.write(part)
-                    await writer.drain()
-                if hangs_up:
-                    writer.close()
-                else:
-                    await reader.read()
-            except (ConnectionError, asyncio.IncompleteReadError):
-                pass  # the client has left
+        async def listen(*parts: bytes, after: bytes = b"", hangs_up: bool = True) -> Address:
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                try:
+                    if after:
+                        await reader.readuntil(after)
+                    for part in parts:
+                        writer.write(part)
+                        await writer.drain()
+                    if hangs_up:
+                        writer.close()
+                    else:
+                        await reader.read()
+                except (ConnectionError, asyncio.IncompleteReadError):
+                    pass  # the client has left
 
-        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
-        host, port = servers[-1].sockets[0].getsockname()
-        return host, port
+            return await servers.enter_async_context(serving(serve))
 
-    yield listen
-    for server in servers:
-        server.close()
-    await asyncio.sleep(0.01)  # who was just accepted gets a writer
-    for writer in writers:
-        writer.transport.abort()
-    await asyncio.sleep(0.05)
+        yield listen

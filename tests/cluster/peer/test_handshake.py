@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from raftlog.messages import Heartbeat, Message
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.patience import PATIENCE_S, until
+from tests.support.plain_server import serving
 
 ONE, TWO, FOUR = NodeId(1), NodeId(2), NodeId(4)
 UUIDS = {ONE: "uuid-1", TWO: "uuid-2", FOUR: "uuid-4"}
@@ -340,22 +342,25 @@ async def test_a_guest_that_proves_the_secret_is_dialled_where_it_says(node: Pee
     assert node.transport.roster.peers() == [9]
 
 
-async def listens_as(keyring: Keyring, say: Callable[[asyncio.StreamWriter], None]) -> tuple[Peer, asyncio.Server]:
+@asynccontextmanager
+async def listens_as(keyring: Keyring, say: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[Peer]:
     """Node 1, and somebody at the address of node 2."""
     base = free_base_port(2)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        dialled.append(writer)
         say(writer)
         while data := await reader.read(1 << 16):
             heard.extend(data)
 
     heard = bytearray()
-    server = await asyncio.start_server(answer, "127.0.0.1", base + 1)
     peer = Peer(ONE, base, {TWO: base + 1}, keyring)
     peer.heard = heard  # type: ignore[attr-defined]
-    await peer.start()
-    return peer, server
+    async with serving(answer, base + 1):
+        await peer.start()
+        try:
+            yield peer
+        finally:
+            await end(peer)
 
 
 @pytest.mark.parametrize(
@@ -370,17 +375,13 @@ async def listens_as(keyring: Keyring, say: Callable[[asyncio.StreamWriter], Non
     ids=["removed", "wrong proof", "another key", "no challenge", "silence"],
 )
 async def test_nothing_is_said_to_who_listens_at_a_members_address(frames: bytes) -> None:
-    peer, server = await listens_as(Keyring((NEW,), demanded=True), lambda writer: writer.write(frames))
-    try:
+    async with listens_as(Keyring((NEW,), demanded=True), lambda writer: writer.write(frames)) as peer:
         await until(lambda: peer.heard)  # type: ignore[attr-defined]
         peer.transport.send([Heartbeat(ONE, TWO, 1, 0, 0)])
         await asyncio.sleep(0.2)
         assert not peer.transport.connected(TWO)
         assert not [refusal for _, refusal in peer.refusals if refusal.kind == REMOVED]
         assert NEW not in bytes(peer.heard)  # type: ignore[attr-defined]
-    finally:
-        server.close()
-        await end(peer)
 
 
 async def test_strangers_are_bounded_in_number_and_an_honest_peer_gets_in_all_the_same(node: Peer) -> None:

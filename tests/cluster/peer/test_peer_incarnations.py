@@ -10,6 +10,7 @@ from cluster.peer.wire import Kind, pack
 from raftlog.types import NodeId
 from raftmq.local.process import free_base_port
 from tests.support.patience import PATIENCE_S, until
+from tests.support.plain_server import serving
 
 UUIDS = {NodeId(1): "uuid-1", NodeId(2): "uuid-2"}
 
@@ -25,30 +26,29 @@ async def test_links_to_the_former_life_of_a_peer_are_dropped_and_dialled_anew()
     async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         dialled.append(writer)
 
-    peer = await asyncio.start_server(silent, "127.0.0.1", base + 1)
     node = PeerTransport(
         Membership("cluster", 1, NodeId(1), UUIDS[NodeId(1)], UUIDS),
         {NodeId(2): (("127.0.0.1", base + 1),)},
         ("127.0.0.1", base),
     )
-    await node.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))
-    _, says = await asyncio.open_connection("127.0.0.1", base)
-    _, later = await asyncio.open_connection("127.0.0.1", base)
-    try:
-        await until(lambda: len(node.links) == len(dialled) == 2)
-        says.write(hello(CONTROL, 7))
-        await until(lambda: len(node.inlets) == 2 and node.known_incarnation(NodeId(2)) == 7)
-        first = set(node.links.values())
-        assert len(first) == len(dialled) == 2, "who says hello for the first time loses nothing"
-        assert not any(link.transport is None or link.transport.is_closing() for link in first)
-        later.write(hello(BULK, 8))
-        await until(lambda: len(node.links) == 2 and not first & set(node.links.values()))
-        await until(lambda: len(dialled) == 4)  # the peer may accept a little later than the node has connected
-    finally:
-        for writer in (says, later, *dialled):
-            writer.close()
-        peer.close()
-        await node.close()
+    async with serving(silent, base + 1):
+        await node.start(Handlers(lambda _: None, lambda _: None, lambda *_: None))
+        _, says = await asyncio.open_connection("127.0.0.1", base)
+        _, later = await asyncio.open_connection("127.0.0.1", base)
+        try:
+            await until(lambda: len(node.links) == len(dialled) == 2)
+            says.write(hello(CONTROL, 7))
+            await until(lambda: len(node.inlets) == 2 and node.known_incarnation(NodeId(2)) == 7)
+            first = set(node.links.values())
+            assert len(first) == len(dialled) == 2, "who says hello for the first time loses nothing"
+            assert not any(link.transport is None or link.transport.is_closing() for link in first)
+            later.write(hello(BULK, 8))
+            await until(lambda: len(node.links) == 2 and not first & set(node.links.values()))
+            await until(lambda: len(dialled) == 4)  # the peer may accept a little later than the node has connected
+        finally:
+            says.close()
+            later.close()
+            await node.close()
 
 
 async def test_a_new_bulk_connection_of_a_peer_ends_the_older_one() -> None:

@@ -14,6 +14,7 @@ from jepsen_like.hostile import hogs, requests, wire
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
+from tests.support.plain_server import serving
 
 Answer = Callable[[int, dict[str, str], bool], tuple[int, dict[str, str]] | None]
 """(code, ext fields, oneway) -> (code, ext fields), or None for no answer."""
@@ -23,10 +24,7 @@ Answer = Callable[[int, dict[str, str], bool], tuple[int, dict[str, str]] | None
 async def pretended(answer: Answer) -> AsyncIterator[Target]:
     """A node that answers as told, its remoting port only."""
 
-    writers: list[asyncio.StreamWriter] = []
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
         try:
             while True:
                 data = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
@@ -37,13 +35,8 @@ async def pretended(answer: Answer) -> AsyncIterator[Target]:
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with serving(serve) as (_, port):
         yield Target(1, port, port, port)
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0.01)
 
 
 def arena(node: Target) -> Arena:
