@@ -53,6 +53,11 @@ STALLS_MAX = 100
 """The number of times that a write which RocksDB would hold back is tried again, before it is left to RocksDB to
 wait."""
 
+SKIPPED_MAX = 256
+"""The number of removed keys that a seek backwards passes, before it asks whether its range has a row at all."""
+SKIPPED_UNITS = 30
+"""The cost of passing them, in units of `raftlog.work`."""
+_INCOMPLETE = "Too many internal keys skipped"
 OPEN_FILES_MAX, OPEN_FILES_MIN = 512, 48
 """Files that RocksDB keeps open."""
 
@@ -91,6 +96,8 @@ class RocksKV:
         self.on_corruption: Callable[[KVCorruptError], None] = ignore_corruption
         self._views: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+        self._impatient = ReadOptions()
+        self._impatient.set_max_skippable_internal_keys(SKIPPED_MAX)
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
         self._full = False
@@ -155,14 +162,21 @@ class RocksKV:
         return None
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
-        """Implements `KV.seek_last`."""
+        """Implements `KV.seek_last`.
+
+        Going back passes what was removed one key after the other, also below `low`: rocksdict 0.3 cannot set a lower
+        bound. After SKIPPED_MAX of them, the range is asked from its beginning, where there is a bound, whether it has
+        a row at all. If it has, going on passes only what was removed from the range itself.
+        """
         METER.units += SEEK_UNITS
-        rows = self._view(family).iter()
-        rows.seek_for_prev(high)
-        if rows.valid() and rows.key() == high:
-            rows.prev()
+        view = self._view(family)
+        rows, error = _last_below(view.iter(self._impatient), high)
+        if error is not None and _INCOMPLETE in str(error):
+            METER.units += SKIPPED_UNITS
+            if self.first(family, low, high) is None:
+                return None
+            rows, error = _last_below(view.iter(ReadOptions()), high)
         if not rows.valid():
-            error = _status_of(rows)
             del rows  # as in `first`
             if error is not None:
                 self._failed("reading", error)
@@ -311,6 +325,14 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
         """Ends the scan."""
         self._view = None
         self._rows = iter(())
+
+
+def _last_below(rows: RdictIter, high: bytes) -> tuple[RdictIter, Exception | None]:
+    """Moves the cursor to the last row below `high`; also returns the error that ended it there."""
+    rows.seek_for_prev(high)
+    if rows.valid() and rows.key() == high:
+        rows.prev()
+    return rows, None if rows.valid() else _status_of(rows)
 
 
 def _status_of(rows: RdictIter) -> Exception | None:

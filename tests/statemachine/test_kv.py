@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
 from statemachine.rows.kv import CQ, FAMILIES, KV, META, Batch, KVError
-from statemachine.rows.rocks import RocksKV
+from statemachine.rows.rocks import SKIPPED_MAX, SKIPPED_UNITS, RocksKV
 
 
 def put(kv: KV, family: str, *rows: tuple[bytes, bytes]) -> None:
@@ -84,6 +84,35 @@ def test_seek_last(kv: KV, low: bytes, high: bytes, found: bytes | None) -> None
     put(kv, CQ, (b"b", b"1"), (b"d", b"2"), (b"f", b"3"))
     row = kv.seek_last(CQ, low, high)
     assert (row and row[0]) == found
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found", "skips"),
+    [
+        (b"\x05", b"\x06", None, True),
+        (b"\x02", b"\x06", b"\x02live", True),
+        (b"\x04", b"\x05", None, True),
+        (b"\x05", b"\x07live", None, True),
+        (b"\x05", b"\x08", b"\x07live", False),
+    ],
+    ids=["removed rows below", "among them", "nothing but them", "the upper end has a row", "a row before them"],
+)
+def test_seek_last_passes_few_removed_rows_at_once(
+    tmp_path: Path, low: bytes, high: bytes, found: bytes | None, skips: bool
+) -> None:
+    """A queue without rows may lie behind a topic whose million rows were deleted."""
+    kv = RocksKV(str(tmp_path / "kv"))
+    removed = [b"\x04%06d" % n for n in range(4 * SKIPPED_MAX)]
+    put(kv, CQ, *((key, b"") for key in (b"\x02live", *removed, b"\x07live")))
+    batch = Batch()
+    for key in removed:
+        batch.delete(CQ, key)
+    kv.write(batch)
+    before = METER.units
+    row = kv.seek_last(CQ, low, high)
+    assert (row and row[0]) == found
+    assert (METER.units - before >= SKIPPED_UNITS) == skips
+    kv.close()
 
 
 def test_seek_last_in_an_empty_family(kv: KV) -> None:
