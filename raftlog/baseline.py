@@ -30,10 +30,10 @@ def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, 
 
 
 def refusal(what: Path | str, found: object, known: int) -> str:
-    """The three lines as one text."""
+    """Returns the three lines as one text."""
     return "\n".join(why_unknown(what, found, known))
 
 
 def remark(what: str, found: object, known: int) -> str:
-    """The first two of the lines as one, for what becomes part of another message."""
+    """Returns the first two lines as one line, for use inside another message."""
     return "; ".join(why_unknown(what, found, known)[:2])

@@ -5,5 +5,8 @@ from __future__ import annotations
 from fastcrc.crc32 import iscsi as crc32c
 
 __all__ = ["crc32c"]
-"""crc32c(data, crc=0): of contiguous memory of any kind, without a copy; continues `crc`, that of the bytes before.
-Other threads run while long data are looked at, so memory that can be written must not change meanwhile."""
+"""crc32c(data, crc=0) returns the checksum of contiguous memory of any kind, without copying it. `crc` is the checksum
+of the bytes before `data`; the result covers both.
+
+Other threads run while long data are read. The caller must therefore not change writable memory during the call.
+"""

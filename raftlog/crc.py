@@ -1,7 +1,7 @@
-"""CRC-32 of zlib, gzip and PNG (polynomial 0x04C11DB7 reflected): of message bodies, and the hash of their keys.
+"""CRC-32 as in zlib, gzip and PNG (polynomial 0x04C11DB7 reflected). It checks message bodies and hashes message keys.
 
-zlib-ng uses the processor's carry-less multiplication: of 1 KiB in 1,440 instructions, where zlib takes 5,030.
-The values are the same. CRC32C, which covers frames and payloads, is another polynomial (`raftlog.checksums`).
+zlib-ng uses the processor's carry-less multiplication: it takes 1,440 instructions for 1 KiB, zlib takes 5,030. The
+values are the same. CRC-32C, which covers frames and payloads, has another polynomial (`raftlog.checksums`).
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ def _fastest() -> Callable[..., int]:
 
 
 crc32: Final = _fastest()
-"""crc32(data, start=0): as `zlib.crc32`."""
+"""crc32(data, start=0) returns the same value as `zlib.crc32`."""

@@ -22,21 +22,22 @@ class MembershipError(RaftLogError, ValueError):
 
 
 class FrameError(RaftLogError):
-    """Bytes are not a valid frame, or the frame does not follow the one before it."""
+    """Some bytes are not a valid frame, or the frame does not follow the one before it."""
 
 
 class StorageError(RaftLogError):
-    """A disk call failed. Final: the node stops taking part (a failed fdatasync is never retried)."""
+    """A disk call failed. This is final: the node stops taking part, because a failed fdatasync must not be retried."""
 
 
 class DiskFullError(StorageError):
-    """No space for the write. Acknowledged entries are intact; the node stops until there is room."""
+    """The disk has no space for the write. Acknowledged entries are intact; the node stops until there is space."""
 
 
 class OutOfSpaceError(DiskFullError):
-    """No space for a write of which no part counts yet. Unlike its parent not final: the same call may be repeated.
+    """The disk has no space for a write of which no part counts yet. Unlike its parent class this is not final: the
+    same call may be repeated.
 
-    Never raised for a sync: after a failed sync it is unknown what is on disk.
+    Never raised for a sync: after a failed sync nobody knows what is on disk.
     """
 
 
@@ -45,7 +46,7 @@ class OutOfRangeError(RaftLogError, LookupError):
 
 
 class CorruptLogError(StorageError):
-    """Bytes below the durable point fail their checksum: never cut, to be repaired from peers."""
+    """Bytes below the durable point fail their checksum. They are never cut, but repaired from peers."""
 
 
 class LogGoneError(CorruptLogError):
@@ -53,9 +54,9 @@ class LogGoneError(CorruptLogError):
 
 
 class DamagedLogError(StorageError):
-    """Bytes below the durable point cannot be read intact: never served, and to be fetched from a peer.
+    """Bytes below the durable point cannot be read intact. They are never served, and wait to be fetched from a peer.
 
-    Unlike its siblings not final: the node continues, and reads again when the range is repaired.
+    Unlike the other errors here this is not final: the node continues, and reads again when the range is repaired.
     """
 
     def __init__(self, text: str, *, position: int, first_index: int, last_index: int) -> None:
@@ -71,7 +72,7 @@ class IdentityError(StorageError):
 
 
 class InvariantViolationError(RaftLogError):
-    """An impossible state. The node stops; the message has both sides of the contradiction."""
+    """The node met an impossible state. It stops; the message names both sides of the contradiction."""
 
 
 class ImplausibleMessageError(InvariantViolationError):

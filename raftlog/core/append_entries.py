@@ -1,4 +1,5 @@
-"""AppendEntries and its reply (Raft paper 5.3); pipelined as in the thesis, 10.2.1. What is sent: replication.py."""
+"""AppendEntries and its reply (Raft paper 5.3), pipelined as in the thesis, 10.2.1. `replication.py` decides which
+entries are sent."""
 
 from __future__ import annotations
 
@@ -55,14 +56,15 @@ def _append_above_commit(raft: Raft, message: AppendEntries) -> int:
 
 
 def accept(raft: Raft, leader: NodeId, match_index: int) -> None:
-    """Tells `leader` that the log up to `match_index` is its own, once the disk holds it."""
+    """Acknowledges to `leader` the entries up to `match_index`. The message leaves once this node's disk holds them."""
     raft.send_after_persist(AppendEntriesReply(raft.id, leader, raft.term, False, match_index, _NO_HINT))
 
 
 def hear_leader(raft: Raft, leader: NodeId) -> None:
-    """A message of the current term's leader: a candidate of this term becomes a follower (Raft paper 5.2).
+    """Follows the leader of the current term that sent a message; a candidate of this term becomes a follower (Raft
+    paper 5.2).
 
-    Raises InvariantViolationError on a second leader of the term.
+    Raises InvariantViolationError if the term already has another leader.
     """
     raft.heard_ms = raft.monotonic_ms
     if raft.role is Role.FOLLOWER and raft.leader_id == leader:
@@ -77,7 +79,7 @@ def hear_leader(raft: Raft, leader: NodeId) -> None:
 
 
 def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
-    """Moves the follower's progress, and with it the commit index."""
+    """Records the follower's progress and advances the commit index if a majority has it."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

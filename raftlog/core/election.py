@@ -23,7 +23,7 @@ _STAGGER_TICKS = 3
 
 
 def tick(raft: Raft) -> None:
-    """One tick of a member that does not lead."""
+    """Advances the timers of a member that does not lead by one tick."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.election_timeout:
         reasons.timed_out(raft)
@@ -58,7 +58,7 @@ def on_peer_closed(raft: Raft, peer: NodeId) -> None:
 
 
 def has_quorum_contact(raft: Raft) -> bool:
-    """Check-quorum: a majority of voters was heard since the last call (thesis 6.2)."""
+    """Check-quorum: returns True if a majority of voters was heard since the last call (thesis 6.2)."""
     return raft.members.active_voters() >= raft.members.quorum
 
 
@@ -66,7 +66,8 @@ def has_quorum_contact(raft: Raft) -> bool:
 
 
 def start(raft: Raft) -> None:
-    """The election timeout passed: ask first (pre-vote), or campaign at once if pre-votes are off."""
+    """Starts an election after the election timeout: with a pre-vote, or with a campaign at once if pre-votes are
+    off."""
     if not fit.may_campaign(raft):
         fit.stand_aside(raft)
     elif raft.config.pre_vote:
@@ -103,7 +104,7 @@ def _ask_votes(raft: Raft) -> None:
 
 
 def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
-    """Counts an answer to the current campaign; only the first answer of each voter counts."""
+    """Counts a voter's answer to the current campaign. Only its first answer counts."""
     if message.pre_vote:
         expected = Role.PRE_CANDIDATE
         current = message.term == raft.term + 1 if message.granted else True
@@ -121,7 +122,7 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """True if the current campaign was won or lost."""
+    """Counts an answer. Returns True if it decided the campaign, either way."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:
@@ -163,7 +164,7 @@ def _win(raft: Raft) -> None:
 
 
 def on_request_vote(raft: Raft, message: RequestVote) -> None:
-    """Grants or refuses. step.py has applied the rules about terms and about a live leader."""
+    """Grants or refuses a vote. `step.py` has already applied the rules about terms and about a live leader."""
     free = raft.vote == message.from_id or (raft.vote == NOBODY and raft.leader_id == NOBODY)
     # "If votedFor is null or candidateId, and candidate's log is at least as up-to-date, grant vote" (figure 2);
     # a pre-vote for a future term is not binding.

@@ -26,7 +26,7 @@ from raftlog.types import NOBODY, Role
 
 
 def may_vote(raft: Raft) -> bool:
-    """The log holds everything that this member ever acknowledged, as far as is known."""
+    """Returns True if, as far as this member knows, its log holds every entry that it ever acknowledged."""
     return raft.vote_withheld_since is None
 
 
@@ -36,12 +36,13 @@ def is_fit(raft: Raft) -> bool:
 
 
 def may_campaign(raft: Raft) -> bool:
-    """The member may vote and lead: a campaign begins with a vote for itself."""
+    """Returns True if the member may vote and may lead: a campaign begins with a vote for itself."""
     return is_fit(raft) and membership_change.may_stand(raft)
 
 
 def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
-    """Ends the current campaign if it may not continue; a leader leads on until it transfers leadership or resigns."""
+    """Ends the current campaign if the member may no longer campaign. A leader keeps leading until it transfers
+    leadership or resigns."""
     if held:
         raft.holds.add(reason)
     else:
@@ -51,13 +52,15 @@ def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
 
 
 def stand_aside(raft: Raft) -> None:
-    """At its election timeout the member does not campaign, but no longer ignores candidates either."""
+    """Handles an election timeout of a member that must not campaign: it starts no campaign, and from now on it may
+    vote for other candidates."""
     reasons.stood_aside(raft)
     raft.become_follower(raft.term, NOBODY)
 
 
 def has_caught_up(raft: Raft) -> bool:
-    """The log on disk reaches a committed entry of a term later than the loss. Once true, it stays true."""
+    """Returns True if the log on disk reaches a committed entry of a term later than the loss. Once True, it stays
+    True."""
     since, log = raft.vote_withheld_since, raft.log
     return (
         since is not None and (log.term_at(log.commit_index) or 0) > since and log.persisted_index >= log.commit_index

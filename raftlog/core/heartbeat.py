@@ -9,7 +9,7 @@ from raftlog.types import NOBODY, Role
 
 
 def tick_leader(raft: Raft) -> None:
-    """One tick of a leader: check-quorum, transfer deadline, heartbeats."""
+    """Advances a leader by one tick: check-quorum, the deadline of a transfer, heartbeats."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.config.election_ticks:
         raft.election_elapsed = 0
@@ -28,7 +28,7 @@ def tick_leader(raft: Raft) -> None:
 
 
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
-    """Follows the sender, advances the commit index, echoes the round."""
+    """Follows the sender, advances the commit index, and echoes the heartbeat's round number."""
     append_entries.hear_leader(raft, message.from_id)
     raft.log.commit_to(message.commit_index)
     reply = HeartbeatReply(raft.id, message.from_id, raft.term, message.context, raft.wall_ms, fit.is_fit(raft))
@@ -36,8 +36,8 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
 
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
-    """The follower is alive: confirms reads; if it lacks entries, checks whether a message was lost, once for each
-    interval of heartbeats."""
+    """Notes that the follower is alive, which confirms reads. If the follower lacks entries, checks whether a message
+    to it was lost, at most once per heartbeat interval."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

@@ -1,4 +1,5 @@
-"""The offer of a snapshot, at the follower (Raft paper 7, thesis 5.1). When it is made: replication.py.
+"""A follower's answer to the offer of a snapshot (Raft paper 7, thesis 5.1). `replication.py` decides when a leader
+makes the offer.
 
 The offer carries no data. The follower fetches a checkpoint and the log after it from a peer of its choice, and keeps
 voting meanwhile. It then starts from a log that reaches the beginning of the leader's log, and reports its end.

@@ -26,7 +26,8 @@ from raftlog.types import NOBODY, Entry, EntryType, NodeId
 
 
 def check_received(entries: Sequence[Entry]) -> None:
-    """Raises ImplausibleMessageError if a MEMBERSHIP entry among them cannot be read: none of them is appended."""
+    """Raises ImplausibleMessageError if one of the received MEMBERSHIP entries cannot be decoded. None of the entries
+    is appended then."""
     for entry in entries:
         if entry.type == EntryType.MEMBERSHIP:
             try:
@@ -36,9 +37,10 @@ def check_received(entries: Sequence[Entry]) -> None:
 
 
 def on_appended(raft: Raft, entries: Sequence[Entry]) -> None:
-    """`entries` are new in the log; the first replaced what was there at its index and above.
+    """Puts the members of new MEMBERSHIP entries in force. The first of `entries` replaced what the log held at its
+    index and above.
 
-    Raises InvariantViolationError if one of them cannot be read: this node would count wrong majorities.
+    Raises InvariantViolationError if one of them cannot be decoded: this node would count wrong majorities.
     """
     if not entries:
         return
@@ -137,7 +139,7 @@ def step_down_if_removed(raft: Raft) -> None:
 
 
 def may_stand(raft: Raft) -> bool:
-    """This node is a voter, or was one until a removal that is not known to be committed.
+    """Returns True if this node is a voter, or was one until a removal that is not known to be committed.
 
     "A server that is not part of its own latest configuration should still start new elections, as it might still be
     needed until the Cnew entry is committed" (thesis 4.2.2): it alone may hold that entry. It does not count itself.

@@ -71,7 +71,7 @@ def _install(raft: Raft, message: InstallSnapshot) -> str:
 
 
 def _from_leader(raft: Raft, message: AppendEntries | InstallSnapshot, known: EntryId) -> str:
-    """`known`: an entry that the leader says it has, or had."""
+    """Checks a message from a leader. `known` is an entry that the leader says it has, or had."""
     log = raft.log
     if (
         message.term >= raft.term
@@ -110,7 +110,7 @@ def _append_reply(raft: Raft, message: AppendEntriesReply) -> str:
 
 
 def _counts(raft: Raft, message: AppendEntriesReply | HeartbeatReply) -> bool:
-    """Returns True if it is a follower's answer to this leader; the leader ignores others."""
+    """Returns True if the message is a follower's answer to this leader. The leader ignores all other answers."""
     return raft.role is Role.LEADER and message.term == raft.term and message.from_id in raft.members.peers
 
 
@@ -128,5 +128,5 @@ CHECKS: dict[type, Callable[[Raft, Any], str]] = {
     InstallSnapshot: _install,
     RequestVote: _vote,
 }
-"""Type of a message -> what tells why one cannot be true, "" if it can. Late and repeated messages can; of types that
-are not here any can."""
+"""The check of each message type. A check returns the reason why the message cannot be true, or "". Late and repeated
+messages pass. A type that is not listed always passes."""

@@ -84,7 +84,7 @@ class Raft:
         self.vote = hard_state.vote
         """The node that got this node's vote in `term`. Set once per term; only a *higher* term clears it."""
         self.holds: set[str] = set()
-        """Reasons for which it must not campaign; the vote is still given truthfully (fit.py)."""
+        """Reasons why this member must not campaign. It still grants votes truthfully (fit.py)."""
         self.vote_withheld_since = vote_withheld_since
         """The term in which entries that this node had acknowledged were lost; None if none were (fit.py)."""
         self.catch_up_budget: int | None = None
@@ -92,16 +92,17 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader_id = NOBODY
         self.why = ""
-        """The reason for its role or its campaign, in a few words for the log (reasons.py). No decision uses it."""
+        """The reason for the member's role or campaign, in a few words for the log (reasons.py). No decision uses
+        it."""
         self.wall_ms = 0
         self.monotonic_ms = 0
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []
         self.install: InstallSnapshot | None = None
-        """The newest offer that the log cannot do without, for the driver."""
+        """The newest snapshot offer without which this log cannot continue; the driver takes it from here."""
         # elections
         self.votes: dict[NodeId, bool] = {}
-        """Answers to the current campaign."""
+        """The voters' answers to the current campaign."""
         self.vote_clocks: dict[NodeId, int] = {}
         """Wall clock of each granting voter minus this node's monotonic clock (log_time.py)."""
         self.asked_ms = 0
@@ -112,8 +113,8 @@ class Raft:
         """Ticks since the leader was heard or a campaign began; on a leader, since the last check-quorum."""
         self.election_timeout = 0
         self.heard_ms = 0
-        """Monotonic time at which the leader was last heard. Ticks stand still with the node, and this clock does not:
-        what is promised to others goes by it, and silence is judged by ticks."""
+        """Monotonic time at which the leader was last heard. Ticks stop while the process is stopped, and this clock
+        does not. Promises to other nodes are therefore measured by this clock, and silence is measured in ticks."""
         # leading
         self.heartbeat_elapsed = 0
         self.log_time = LogTime()
@@ -123,7 +124,8 @@ class Raft:
         self.transferee = NOBODY
         self.transfer_elapsed = 0
         self.replication_due = False
-        """Entries were proposed since the last broadcast; ready() sends them, several proposals in one message."""
+        """True if entries were proposed since the last broadcast. `ready()` then sends them, several proposals in one
+        message."""
         self._begin()
 
     def _begin(self) -> None:
@@ -131,9 +133,10 @@ class Raft:
         if lost is not None and self.term <= lost:
             self.term, self.vote = lost + 1, NOBODY
         self.send_budget = self.config.turn_bytes_max
-        """Bytes of entries that may still be sent in this turn; one message may pass it."""
+        """Bytes of entries that may still be sent in this turn. A single message may exceed it."""
         self.unsent: dict[NodeId, None] = {}
-        """Followers with room in their windows that wait for another turn, the longest wait first."""
+        """Followers that have room in their windows but must wait for another turn; the one that has waited longest
+        comes first."""
         self.draw_election_timeout()
         if self.log.tail.term > self.term:
             raise InvariantViolationError(
@@ -143,7 +146,7 @@ class Raft:
 
     @property
     def leads(self) -> bool:
-        """True if it is the leader of its term."""
+        """Returns True if this member is the leader of its term."""
         return self.role is Role.LEADER
 
     # -- output
@@ -158,24 +161,24 @@ class Raft:
 
     @property
     def hard_state(self) -> HardState:
-        """Term, vote, and a commit index that this node's disk covers."""
+        """Term, vote, and the part of the commit index that this node's own disk covers."""
         return HardState(self.term, self.vote, self.log.applicable_index)
 
     @property
     def soft_state(self) -> SoftState:
-        """Leader and role."""
+        """The leader and this member's role."""
         return SoftState(self.leader_id, self.role)
 
     @property
     def hears_leader(self) -> bool:
-        """True if it leads, or heard a leader within the minimum election timeout, and ignores campaigns (thesis
-        4.2.3)."""
+        """Returns True if this member leads, or heard a leader within the minimum election timeout. It then ignores
+        campaigns (thesis 4.2.3)."""
         return self.leader_id != NOBODY and self.election_elapsed < self.config.election_ticks
 
     # -- transitions
 
     def draw_election_timeout(self) -> None:
-        """A new random timeout, so that split votes are rare (Raft paper 5.2)."""
+        """Draws a new random election timeout, so that split votes are rare (Raft paper 5.2)."""
         ticks = self.config.election_ticks
         self.election_timeout = ticks + self.rng.randrange(ticks)
 
@@ -206,7 +209,8 @@ class Raft:
             self.why = f"node {leader_id} leads"
 
     def become_pre_candidate(self) -> None:
-        """Asks whether a campaign would succeed; neither term nor vote moves (thesis 9.6)."""
+        """Becomes a pre-candidate, which asks whether a campaign would succeed. Term and vote stay as they are (thesis
+        9.6)."""
         self._reset(self.term)
         self.role = Role.PRE_CANDIDATE
 
@@ -217,7 +221,7 @@ class Raft:
         self.role = Role.CANDIDATE
 
     def become_leader(self) -> None:
-        """Leads `term`; the caller appends the no-op. Only a candidate may."""
+        """Leads `term`. The caller appends the no-op. Only a candidate may call this."""
         if self.role is not Role.CANDIDATE:
             raise InvariantViolationError(f"{self.role.name} of term {self.term} would become its leader")
         self._reset(self.term)

@@ -38,8 +38,8 @@ from raftlog.messages import InstallSnapshot, Message
 from raftlog.types import NOBODY, Entry, EntryId, EntryType, HardState, LogTail, NodeId, ReadState, Role, SoftState
 
 READS_AHEAD = 2
-"""Runs of committed entries that were read from disk and are not applied yet: one is applied, the next one waits. A
-node that starts with a long log to apply again would otherwise read all that it may hold in one turn."""
+"""Runs of committed entries that may be read from disk and not applied yet: one is being applied, the next one waits.
+Without this limit, a node that replays a long log would read as much as it may hold in one turn."""
 
 
 class Ready(NamedTuple):
@@ -74,7 +74,7 @@ class Ready(NamedTuple):
     committed_entries: list[Entry]
     read_states: list[ReadState]
     members_changed: bool
-    """Appended, truncated, or the first Ready."""
+    """True if the members changed, by an appended or a truncated entry. Always True in the first Ready."""
     install: InstallSnapshot | None
 
 
@@ -120,15 +120,18 @@ class RawNode:
         self._applying: deque[tuple[int, int]] = deque()
         self._applying_bytes = 0
         self._apply_waits = False
-        """The next entry to apply is damaged on disk."""
+        """True if the next entry to apply is damaged on disk."""
         self.unsent: Collection[NodeId] = self.raft.unsent
-        """Followers with room in their windows that wait for the next turn (`set_clock`)."""
+        """Followers that have room in their windows but must wait for the next turn (`set_clock`)."""
 
     # -- inputs
 
     def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
-        """Begins a turn: sets its clocks, which only votes, heartbeat replies and log time use, and lets
-        `turn_bytes_max` be sent again. Followers that had to wait come first, one message each in turn."""
+        """Begins a turn of the driver.
+
+        Sets the clocks, which only votes, heartbeat replies and log time use, and allows `turn_bytes_max` to be sent
+        again. Followers that had to wait are served first, with one message each.
+        """
         raft = self.raft
         raft.wall_ms = wall_ms
         raft.monotonic_ms = monotonic_ms
@@ -250,22 +253,26 @@ class RawNode:
         replication.trimmed(self.raft)
 
     def repaired(self) -> None:
-        """A damaged range of the log can be read again: replication that waited for it continues."""
+        """Tells the core that a damaged range of the log can be read again. Replication that waited for it
+        continues."""
         self._apply_waits = False
         self.raft.replication_due = self.raft.replication_due or self.raft.role is Role.LEADER
 
     def peer_closed(self, peer: NodeId) -> None:
-        """The TCP connection from `peer` closed. If it led, a pre-vote starts at once or within two ticks."""
+        """Tells the core that the TCP connection from `peer` closed. If `peer` led, a pre-vote starts at once or within
+        two ticks."""
         election.on_peer_closed(self.raft, peer)
 
     def persisted(self, entry_id: EntryId) -> None:
-        """Everything up to `entry_id` is on this node's disk. Ignored if the log no longer holds that entry."""
+        """Tells the core that everything up to `entry_id` is on this node's disk. Ignored if the log no longer holds
+        that entry."""
         raft = self.raft
         if raft.log.persisted(entry_id) and raft.role is Role.LEADER:
             commit.advance(raft)
 
     def applied(self, index: int) -> None:
-        """The state machine holds everything up to `index`. InvariantViolationError if that was not given out."""
+        """Tells the core that the state machine holds everything up to `index`. Raises InvariantViolationError if
+        `index` was not given out."""
         self.raft.log.applied(index)
         applying = self._applying
         while applying and applying[0][0] <= index:
@@ -274,7 +281,7 @@ class RawNode:
     # -- outputs
 
     def has_ready(self) -> bool:
-        """True if `ready` would hold anything."""
+        """Returns True if `ready` would return anything."""
         raft = self.raft
         log = raft.log
         return bool(
@@ -292,7 +299,7 @@ class RawNode:
         )
 
     def ready(self) -> Ready:
-        """Takes all outputs; none is given out twice. The caller owns the lists."""
+        """Takes all outputs. None is given out twice. The lists belong to the caller."""
         raft = self.raft
         log = raft.log
         if raft.replication_due:
@@ -364,18 +371,18 @@ class RawNode:
         return self.raft.role
 
     def leads_in(self, term: int) -> bool:
-        """Returns True if it is the leader of this term."""
+        """Returns True if this member is the leader of `term`."""
         raft = self.raft
         return raft.role is Role.LEADER and raft.term == term
 
     @property
     def why(self) -> str:
-        """The reason why it took its role or began its campaign; for the log."""
+        """The reason why this member took its role or began its campaign; for the log."""
         return self.raft.why
 
     @property
     def leader_id(self) -> NodeId:
-        """Leader of the current term as far as known, 0 if not."""
+        """Leader of the current term; 0 if unknown."""
         return self.raft.leader_id
 
     @property
@@ -395,13 +402,16 @@ class RawNode:
 
     @property
     def committed_membership_index(self) -> int:
-        """Index of the newest MEMBERSHIP entry that is committed; 0: GENESIS."""
+        """Index of the newest committed MEMBERSHIP entry; 0 stands for GENESIS."""
         return self.raft.members.committed_index(self.raft.log.commit_index)
 
     @property
     def memberships_that_count(self) -> list[Membership]:
-        """The newest that is known to be committed, and all above it. A node that is leaving is in one of them until
-        that is certain: without it nobody may be able to commit, or to undo, that it leaves."""
+        """The newest membership that is known to be committed, and all later ones.
+
+        A node that is being removed is in one of them until its removal is certain. Without that node perhaps nobody
+        can commit the removal, or undo it.
+        """
         return self.raft.members.that_count(self.commit_index)
 
     @property
@@ -450,11 +460,12 @@ class RawNode:
 
     @property
     def catch_up_waits(self) -> bool:
-        """A follower waits for the budget."""
+        """True if a follower waits for the budget."""
         return self.raft.role is Role.LEADER and any(peer.held for peer in self.raft.members.peers.values())
 
     def log_time_ms(self) -> int:
-        """On a leader the current log time (log_time.py), never below the last entry's; elsewhere the last entry's."""
+        """Log time in milliseconds: on a leader the current one (log_time.py), never below the last entry's; on other
+        members the last entry's."""
         raft = self.raft
         floor = raft.log.tail.timestamp_ms
         return max(raft.log_time.now(raft.monotonic_ms), floor) if raft.role is Role.LEADER else floor

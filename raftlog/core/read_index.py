@@ -17,14 +17,14 @@ from raftlog.types import Role
 
 
 def request(raft: Raft, context: int) -> None:
-    """Queues a read. Raises NotLeaderError on anyone but the leader."""
+    """Queues a read. Raises NotLeaderError unless this member leads."""
     if raft.role is not Role.LEADER:
         raise NotLeaderError(f"node {raft.id} is {raft.role.name} in term {raft.term}; leader: {raft.leader_id}")
     raft.reads.waiting.append(context)
 
 
 def is_due(raft: Raft) -> bool:
-    """Reads wait and a round may start."""
+    """Returns True if reads wait and a round may start."""
     return bool(raft.reads.waiting) and raft.log.commit_index >= raft.term_start_index
 
 
@@ -36,5 +36,5 @@ def start_round(raft: Raft) -> None:
 
 
 def confirm(raft: Raft) -> None:
-    """Answers the rounds that a majority has echoed."""
+    """Answers the reads of all rounds that a majority has echoed."""
     raft.reads.confirm(raft.members.agreed_round(raft.reads.last_round))

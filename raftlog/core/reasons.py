@@ -1,7 +1,7 @@
-"""Why a member changes its role, in a few words for the log. No decision depends on them.
+"""The reasons for changes of role, in a few words for the log. No decision depends on them.
 
-Each function sets `Raft.why` just before the transition, from what the member itself knows: the same inputs give the
-same words.
+Each function sets `Raft.why` just before the transition, from the member's own knowledge: equal inputs give equal
+words.
 """
 
 from __future__ import annotations

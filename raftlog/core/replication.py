@@ -1,4 +1,4 @@
-"""The leader's sending: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
+"""Sends what followers lack: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from raftlog.messages import AppendEntries, Heartbeat, InstallSnapshot
 from raftlog.types import EntryId, NodeId
 
 ENTRY_BYTES = 512
-"""Least bytes that an entry counts in a turn's budget: short entries take longer than as many bytes of long ones."""
+"""The least number of bytes that an entry counts in a turn's budget: many short entries take longer than one long entry
+of the same total size."""
 
 
 def broadcast(raft: Raft) -> None:
-    """Sends every follower what it lacks, as far as its window allows."""
+    """Sends each follower the entries that it lacks, as far as its window allows."""
     raft.replication_due = False
     for node, progress in raft.members.peers.items():
         fill_window(raft, node, progress)
@@ -31,7 +32,7 @@ def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def resume_waiting(raft: Raft) -> None:
-    """A turn begins: the followers that waited for it get one message each in turn."""
+    """Begins a turn: each follower that had to wait gets one message, in the order in which they began to wait."""
     waiting = raft.unsent
     while waiting and raft.send_budget > 0:
         node = next(iter(waiting))
@@ -44,15 +45,15 @@ def resume_waiting(raft: Raft) -> None:
 
 
 def _is_held(raft: Raft, progress: Progress) -> bool:
-    """Returns True if the follower has to wait for the catch-up budget. Entries in memory, such as live traffic, never
-    wait."""
+    """Returns True if the follower must wait for the catch-up budget. Entries that are still in memory, such as live
+    traffic, never wait."""
     budget = raft.catch_up_budget
     progress.held = budget is not None and budget <= 0 and progress.next_index < raft.log.cache.first_index
     return progress.held
 
 
 def resume_held(raft: Raft) -> None:
-    """The budget was refilled: sends to the followers that waited for it."""
+    """Sends to the followers that waited for the catch-up budget, after it was refilled."""
     for node, progress in raft.members.peers.items():
         if progress.held:
             fill_window(raft, node, progress)
@@ -110,7 +111,8 @@ def _offer(raft: Raft, node: NodeId) -> None:
 
 
 def trimmed(raft: Raft) -> None:
-    """The first index changed. A follower whose entries are available again does not need a snapshot."""
+    """Handles a change of the log's first index. A follower whose next entries are available again does not need a
+    snapshot."""
     raft.log.trimmed()
     for progress in raft.members.peers.values():
         if progress.state is ProgressState.SNAPSHOT and raft.log.term_at(progress.next_index - 1) is not None:
@@ -118,7 +120,7 @@ def trimmed(raft: Raft) -> None:
 
 
 def broadcast_heartbeats(raft: Raft) -> None:
-    """One heartbeat to every peer. It carries the newest read round, so a lost round is repeated by the next beat."""
+    """Sends a heartbeat to every peer. It carries the newest read round, so the next heartbeat repeats a lost round."""
     raft.heartbeat_elapsed = 0
     for node, progress in raft.members.peers.items():
         _send_heartbeat(raft, node, progress)
@@ -132,7 +134,7 @@ def _send_heartbeat(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def send_commit_notices(raft: Raft) -> None:
-    """Sends commit indexes that no AppendEntries has carried; under load the next AppendEntries always does."""
+    """Sends commit indexes that no AppendEntries has carried. Under load the next AppendEntries always carries them."""
     commit_index = raft.log.commit_index
     for node, progress in raft.members.peers.items():
         if progress.sent_commit < min(commit_index, progress.match_index):

@@ -28,11 +28,11 @@ class PeerStatus(NamedTuple):
     caught_up: bool
     """All committed entries were sent to it, and its window has room."""
     held: bool = False
-    """True if it waits for `RawNode.catch_up_budget`."""
+    """True if the follower waits for `RawNode.catch_up_budget`."""
 
 
 class Status(NamedTuple):
-    """A member. `peers` is empty unless it leads."""
+    """The state of a member. `peers` is empty unless the member leads."""
 
     node_id: NodeId
     group_id: int

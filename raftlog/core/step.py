@@ -45,13 +45,13 @@ def step(raft: Raft, message: Message) -> None:
 
 
 def _enter_higher_term(raft: Raft, message: Message) -> bool:
-    """Adopts a higher term; False: drop the message.
+    """Adopts the higher term of a message. Returns False if the message must be dropped instead.
 
     "If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower" (figure 2).
 
     Exceptions: a member that hears a leader ignores campaigns, so that a returning or partitioned member cannot depose
-    it (thesis 4.2.3); pre-votes and their grants carry a term that no member is in yet.
-    Raises ImplausibleMessageError if the term is too far ahead.
+    it (thesis 4.2.3); pre-votes and their grants carry a term that no member is in yet. Raises ImplausibleMessageError
+    if the term is too far ahead.
     """
     plausible.check_term(raft, message.term)
     if isinstance(message, RequestVote):
@@ -70,16 +70,20 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
 
 def _is_handed_over(raft: Raft, message: RequestVote) -> bool:
-    """The live leader asked for this campaign: the candidate is a voter, in the term after the leader's (thesis 3.10).
-    Any sender can claim that; one that is not believed gets an answer once the leader is silent."""
+    """Returns True if the live leader asked for this campaign: the candidate is a voter, in the term after the leader's
+    (thesis 3.10).
+
+    Any sender can claim that. A candidate that is not believed gets an answer once the leader is silent.
+    """
     return message.transfer and message.term == raft.term + 1 and raft.members.is_voter(message.from_id)
 
 
 def _answer_lower_term(raft: Raft, message: Message) -> None:
-    """Requests of an older term are refused with the current one, so that their sender catches up (figure 2).
+    """Answers a request of an older term with a refusal that carries the current term, so that its sender catches up
+    (figure 2).
 
-    Without these answers a member that returns in a higher term would be stuck: it ignores the leader, and pre-vote
-    and check-quorum prevent it from deposing the leader.
+    Without these answers a member that returns in a higher term would be stuck: it ignores the leader, and pre-vote and
+    check-quorum prevent it from deposing the leader.
     """
     to_id, term = message.from_id, raft.term
     if isinstance(message, RequestVote):

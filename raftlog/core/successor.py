@@ -13,10 +13,11 @@ def successor(
     voters: Collection[NodeId],
     may: Callable[[PeerStatus], bool] = lambda peer: True,
 ) -> NodeId:
-    """The voter that needs least to lead: fit, heard since the last check-quorum if any is, with the longest log; of
-    equals the one with the lowest id. NOBODY if there is none.
+    """Returns the voter that can take over soonest: one that is fit, was heard since the last check-quorum if any voter
+    was, and has the longest log. Among equals, the one with the lowest id; NOBODY if there is none.
 
-    `peers` and `voters`: of the leader's `Status`. `may`: what its caller demands besides, such as a connection.
+    `peers` and `voters` come from the leader's `Status`. `may` is a further condition of the caller, such as an open
+    connection.
     """
     able = [peer for peer in peers if peer.fit and peer.node_id in voters and may(peer)]
     best = min(able, key=lambda peer: (not peer.recent_active, -peer.match_index, peer.node_id), default=None)

@@ -39,7 +39,8 @@ def start(raft: Raft, target: NodeId) -> None:
 
 
 def hand_over_if_caught_up(raft: Raft) -> None:
-    """Sends TimeoutNow once the target's disk holds the whole log; repeats are harmless (its term has moved on)."""
+    """Sends TimeoutNow once the target's disk holds the whole log. Repeated messages are harmless, because the target's
+    term has moved on."""
     target = raft.transferee
     if target == NOBODY:
         return
@@ -49,7 +50,7 @@ def hand_over_if_caught_up(raft: Raft) -> None:
 
 
 def tick(raft: Raft) -> None:
-    """Gives up after an election timeout."""
+    """Counts one tick; gives up the transfer after an election timeout."""
     if raft.transferee == NOBODY:
         return
     raft.transfer_elapsed += 1

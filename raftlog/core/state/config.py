@@ -21,17 +21,18 @@ class RaftConfig:
     first election_ticks it ignores campaigns. A leader that hears from no majority for election_ticks steps down."""
     heartbeat_ticks: int = 2
     inflight_bytes_max: int = 8 * MIB
-    """Sent and not yet acknowledged, per follower."""
+    """Bytes sent to one follower and not yet acknowledged."""
     inflight_messages_max: int = 256
     append_bytes_max: int = 1 * MIB
-    """Entries in one AppendEntries; a larger entry is sent alone."""
+    """Bytes of entries in one AppendEntries; a larger entry is sent alone."""
     turn_bytes_max: int = 1 << 60
-    """Entries for all followers together in one turn of the driver (`RawNode.set_clock`); one message may pass it."""
+    """Bytes of entries for all followers together in one turn of the driver (`RawNode.set_clock`); a single message may
+    exceed it."""
     cache_bytes_max: int = 32 * MIB
-    """Recent entries kept in memory; older ones are read through the LogReader. Entries that are not on the node's
-    own disk yet are kept whatever their size."""
+    """Bytes of recent entries kept in memory; older ones are read through the LogReader. Entries that are not on the
+    node's own disk yet are kept whatever their size."""
     apply_bytes_max: int = 8 * MIB
-    """Committed entries in one Ready; a larger entry is given out alone."""
+    """Bytes of committed entries in one Ready; a larger entry is given out alone."""
     applying_bytes_max: int = 32 * MIB
     """Bytes given out for apply and not reported by `applied` yet. Above this, Ready holds no committed entries."""
     segment_size: int = 1024 * MIB

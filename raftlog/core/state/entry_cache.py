@@ -44,7 +44,7 @@ class EntryCache:
         self.first_index += count
 
     def truncate_from(self, index: int) -> None:
-        """Forgets `index` and everything above; an empty cache then starts at `index`."""
+        """Forgets the entries at `index` and above. A cache that is empty then starts at `index`."""
         at = max(index - self.first_index, 0)
         self.bytes -= sum(_OVERHEAD + len(entry.payload) for entry in self._entries[at:])
         del self._entries[at:]
@@ -60,7 +60,8 @@ class EntryCache:
         return self._entries[low - self.first_index : high - self.first_index]
 
     def slice_bytes(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), all held, cut before the one that passes `bytes_max`; at least one."""
+        """Entries [low, high), all held. Stops before the entry that would exceed `bytes_max`, but returns at least
+        one."""
         entries = self._entries
         start = low - self.first_index
         end = high - self.first_index

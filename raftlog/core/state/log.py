@@ -27,8 +27,8 @@ from raftlog.frame import check_follows, tail_after
 from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 READ_ENTRIES, READ_BYTES = 1024, 1 << 20
-"""Entries on disk, and their bytes, that one call reads on its own thread at most: each entry takes some microseconds
-besides its bytes."""
+"""The most entries, and bytes of them, that one call reads from disk on the driver's thread. Each entry takes some
+microseconds besides its bytes."""
 _ROLLS_KEPT = 64
 
 
@@ -51,7 +51,7 @@ class LogReader(Protocol):
         """[(first index, term)], ascending, covering first_index..tail.index. Read at start and on `trimmed`."""
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), cut before the one that passes `bytes_max`, at least one."""
+        """Entries [low, high). Stops before the entry that would exceed `bytes_max`, but returns at least one."""
 
 
 class _Write:
@@ -63,7 +63,7 @@ class _Write:
         self.entries = entries
         self.first_index = entries[0].index
         self.valid_to = entries[-1].index
-        """The log still holds the entries that this write and those before it put on disk, up to this index."""
+        """The log still holds the entries up to this index that this write, and those before it, put on disk."""
 
     def holds(self, entry_id: EntryId) -> bool:
         at = entry_id.index - self.first_index
@@ -107,10 +107,11 @@ class RaftLog:
         self.tail = tail
         """The last entry, persisted or not. The next entry is stamped after it."""
         self.persisted_index = tail.index
-        """fdatasync returned for everything up to here. Moves back only by truncation."""
+        """Index of the last entry that is on disk: fdatasync returned for it. Only truncation moves it back."""
         self.handed_index = tail.index
         self.commit_index = max(min(commit_index, tail.index), applied_index)
-        """A majority has everything up to here on disk. Never moves back; may be above `persisted_index`."""
+        """Index of the last entry that a majority has on disk. It never moves back, and may be above
+        `persisted_index`."""
         self.applied_index = applied_index
         self.applying_index = applied_index
         self.cache = EntryCache(tail.index + 1, cache_bytes_max)
@@ -137,7 +138,7 @@ class RaftLog:
         return self.terms.at(index)
 
     def matches(self, entry_id: EntryId) -> bool:
-        """True if the log holds that entry (index -1 is in every log)."""
+        """Returns True if the log holds this entry. Index -1 is in every log."""
         return self.term_at(entry_id.index) == entry_id.term
 
     def is_up_to_date(self, last: EntryId) -> bool:
@@ -155,8 +156,8 @@ class RaftLog:
         return EntryId(found_term, found_index) if found_index > self.previous.index else self.previous.id
 
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high) from memory, or their persisted beginning from disk, of which READ_ENTRIES and READ_BYTES
-        at most; at least one."""
+        """Entries [low, high) from memory, or the persisted beginning of that range from disk: then at most
+        READ_ENTRIES and READ_BYTES. Returns at least one."""
         first_cached = self.cache.first_index
         if low >= first_cached:
             return self.cache.slice_bytes(low, high, bytes_max)
@@ -170,8 +171,10 @@ class RaftLog:
     # -- appending
 
     def append(self, entry: Entry, tail: LogTail | None = None) -> None:
-        """Adds an entry that follows the log's tail: stamped by this node (the leader), or proven. `tail`: the one
-        after it, where it is known."""
+        """Adds an entry that follows the log's tail. This node stamped it, as the leader, or its chain was checked.
+
+        `tail`: the tail after the entry, if the caller knows it.
+        """
         if entry.flags & FLAG_ROLL:
             self._rolls.append(entry.position)
         self.tail = tail_after(self.tail, entry) if tail is None else tail
@@ -247,7 +250,8 @@ class RaftLog:
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 
     def trimmed(self) -> None:
-        """The reader's first index moved: up, as entries were trimmed, or down, as older ones were restored."""
+        """Notes that the reader's first index moved: up, when entries were trimmed, or down, when older ones were
+        restored."""
         first, self.previous = self.first_index, self.reader.previous
         if self.first_index < first:
             self.terms.prepend([pair for pair in self.reader.term_ranges() if pair[0] < first])
@@ -256,7 +260,7 @@ class RaftLog:
     # -- marks
 
     def hand_to_disk(self) -> list[Entry]:
-        """Entries to persist now; the first may replace what the disk holds at its index."""
+        """Returns the entries to persist now. The first may replace an entry that the disk holds at its index."""
         low, high = self.handed_index + 1, self.tail.index + 1
         if low == high:
             return []
@@ -266,7 +270,8 @@ class RaftLog:
         return entries
 
     def persisted(self, entry_id: EntryId) -> bool:
-        """The write that ends at `entry_id`, and all before it, are on disk. True if `persisted_index` moved."""
+        """Notes that the write that ends at `entry_id`, and all writes before it, are on disk. Returns True if
+        `persisted_index` moved."""
         writes = self._writes
         for write in writes:
             if write.holds(entry_id):
@@ -285,7 +290,8 @@ class RaftLog:
         return True
 
     def commit_to(self, index: int) -> bool:
-        """Raises the commit index; True if it moved. Raises InvariantViolationError beyond the tail."""
+        """Raises the commit index. Returns True if it moved. Raises InvariantViolationError if `index` is beyond the
+        tail."""
         if index <= self.commit_index:
             return False
         if index > self.tail.index:
@@ -298,11 +304,11 @@ class RaftLog:
 
     @property
     def applicable_index(self) -> int:
-        """Apply may reach this index: it is committed and on the node's own disk."""
+        """The highest index that may be applied: committed, and on this node's own disk."""
         return min(self.commit_index, self.persisted_index)
 
     def hand_to_apply(self, bytes_max: int) -> list[Entry]:
-        """The next committed entries, once and in order."""
+        """Returns the next committed entries. Each is returned once, in order."""
         low, high = self.applying_index + 1, min(self.commit_index, self.persisted_index) + 1
         if low >= high:
             return []
@@ -311,7 +317,7 @@ class RaftLog:
         return entries
 
     def applied(self, index: int) -> None:
-        """The state machine holds everything up to `index`; repeats are harmless."""
+        """Notes that the state machine holds everything up to `index`. Repeated calls are harmless."""
         if index > self.applying_index:
             raise InvariantViolationError(f"applied index {index} was never given out (applying {self.applying_index})")
         self.applied_index = max(self.applied_index, index)

@@ -4,9 +4,9 @@ It starts at the median of the wall clocks of the voters that elected the leader
 timestamp. If three voters answer, one wrong clock cannot move it. It then follows the leader's monotonic clock, so
 setting a wall clock during the term changes nothing.
 
-A voter reads its clock at some moment of the campaign, before its disk has its vote. Taken for a reading of the moment
-when the answer arrives, it would put log time behind by as long as that took, differently in each term, and what one
-leader scheduled would be due too early under the next.
+A voter reads its clock during the campaign, before its vote is on its disk. If the leader took that reading for the
+time at which the answer arrived, log time would be late by the duration of the sync and the network. The delay would
+differ in each term, and a message scheduled under one leader would be due too early under the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from raftlog.core.state.quorum import lower_median
 
 VOTE_MS_MAX = 500
-"""No vote is taken to have been on its way for longer; a leader's wrong clock can move log time by no more."""
+"""The longest time that a vote is assumed to have been under way, in milliseconds. A leader's wrong clock can move log
+time by no more than this."""
 
 
 def voter_offset_ms(clock_ms: int, asked_ms: int, answered_ms: int, own_ms: int) -> int:

@@ -40,13 +40,13 @@ class Members:
             raise ValueError(f"members at the indexes {indexes}: give at least one, each at a higher index")
         self.own_id = own_id
         self.history = list(history)
-        """Never empty. [0] is committed, [-1] in force."""
+        """Never empty. The first is committed, the last is in force."""
         self.voters: tuple[NodeId, ...] = ()
         """Ascending ids."""
         self.learners: tuple[NodeId, ...] = ()
         self.is_own_voter = False
         self.changed = False
-        """The members in force have changed since the last Ready."""
+        """True if the members in force changed since the last Ready."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self.peers: dict[NodeId, Progress] = {}
@@ -65,12 +65,12 @@ class Members:
         return next((each.index for each in reversed(self.history) if each.index <= commit_index), 0)
 
     def that_count(self, commit_index: int) -> list[Membership]:
-        """The newest that is committed, and all above it: any of them may turn out to be the one in force."""
+        """The newest committed membership and all later ones: any of them may turn out to be the one in force."""
         committed = self.committed_index(commit_index)
         return [each for each in self.history if each.index >= committed]
 
     def append(self, membership: Membership, commit_index: int) -> None:
-        """`membership` was appended to the log."""
+        """Puts `membership` in force, whose entry was appended to the log."""
         history = self.history
         while len(history) > 1 and history[1].index <= commit_index:
             del history[0]
@@ -78,7 +78,8 @@ class Members:
         self._take_effect()
 
     def truncate_from(self, index: int) -> None:
-        """The log was truncated from `index` on: the members before that are in force again."""
+        """Forgets the memberships at `index` and above, because the log was truncated there. The members before are in
+        force again."""
         if self.history[-1].index < index:
             return
         while self.history[-1].index >= index:
@@ -95,15 +96,15 @@ class Members:
 
     @property
     def quorum(self) -> int:
-        """Voters that make a majority."""
+        """The number of voters that make a majority."""
         return majority(len(self.voters))
 
     def is_voter(self, node: NodeId) -> bool:
-        """True if `node` counts for elections and commits."""
+        """Returns True if `node` counts in elections and commits."""
         return node in self.voters
 
     def other_voters(self) -> list[NodeId]:
-        """The voters to ask, in id order."""
+        """The other voters, in the order of their ids."""
         return [node for node in self.voters if node != self.own_id]
 
     def agreed_match(self, own_persisted: int) -> int:
@@ -124,7 +125,7 @@ class Members:
         return [node for node in voters if node == self.own_id or (node in peers and peers[node].is_live)]
 
     def active_voters(self) -> int:
-        """Voters heard from since the last call, this node included; starts a new observation."""
+        """Returns the voters heard from since the last call, this node included, and starts a new observation."""
         active = 0
         for node in self.voters:
             active += node == self.own_id or self.peers[node].recent_active
@@ -140,7 +141,7 @@ class Members:
         self.meet_peers(next_index)
 
     def meet_peers(self, next_index: int) -> None:
-        """Keeps one progress for each member in force; members that stay keep theirs."""
+        """Keeps one Progress for each member in force. Members that stay keep theirs."""
         known = self.peers
         self.peers = {
             node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))

@@ -21,7 +21,7 @@ class ProgressState(IntEnum):
 
 
 class Inflights:
-    """AppendEntries that were sent and not acknowledged, bounded in messages and bytes."""
+    """AppendEntries that were sent and not yet acknowledged, bounded in messages and bytes."""
 
     __slots__ = ("_bytes_max", "_messages_max", "_sent", "bytes")
 
@@ -36,8 +36,8 @@ class Inflights:
 
     @property
     def full(self) -> bool:
-        """True if nothing more may be sent. One message may exceed the byte limit, so that a large entry gets
-        through."""
+        """True if nothing more may be sent. One message may exceed the byte limit, because a large entry could
+        otherwise never be sent."""
         return self.bytes >= self._bytes_max or len(self._sent) >= self._messages_max
 
     def add(self, last_index: int, size: int) -> None:
@@ -86,69 +86,74 @@ class Progress:
         """Index of the next entry to send."""
         self.state = ProgressState.PROBE
         self.probe_sent = False
-        """PROBE only: a probe is under way; cleared by its reply, or by a heartbeat reply (it may be lost)."""
+        """True while a probe is under way; used in PROBE only. The probe's reply clears it, and so does a heartbeat
+        reply, because the probe may be lost."""
         self.probe_due = False
-        """Heartbeats were sent at their interval since a reply to one was last taken as a sign of a lost message. A
-        follower that stood still answers hundreds at once: without this each answer would bring the same entries."""
+        """Heartbeat intervals since a heartbeat reply was last taken as a sign of a lost message. A follower that was
+        stopped answers hundreds of heartbeats at once; without this count each answer would make the leader send the
+        same entries."""
         self.recent_active = False
-        """The follower was heard since the last check-quorum."""
+        """True if the follower was heard since the last check-quorum."""
         self.was_active = False
-        """The follower was heard between the last two check-quorums."""
+        """True if the follower was heard between the last two check-quorums."""
         self.gone = False
-        """True if its connection closed and it was not heard since."""
+        """True if the follower's connection closed and the follower was not heard since."""
         self.fit = True
-        """True if its last heartbeat reply said that it may lead. Unknown counts as fit: the member checks itself
-        (fit.py)."""
+        """True if the follower's last heartbeat reply said that it may lead. An unknown follower counts as fit, because
+        each member checks itself (fit.py)."""
         self.sent_commit = -1
         """Largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
         self.acked_round = 0
-        """Newest heartbeat round (ReadIndex) it echoed in this term."""
+        """Newest heartbeat round (ReadIndex) that the follower echoed in this term."""
         self.inflights = inflights
         self.held = False
-        """The entries that it needs are on disk only, and the budget for such reads is used up."""
+        """True if the entries that the follower needs are on disk only, and the budget for reading them is used up."""
 
     @property
     def paused(self) -> bool:
-        """No entries may be sent now."""
+        """True if no entries may be sent now."""
         if self.state is ProgressState.REPLICATE:
             return self.inflights.full
         return self.probe_sent or self.state is ProgressState.SNAPSHOT
 
     @property
     def is_live(self) -> bool:
-        """Heard within the last one or two check-quorums, and its connection has not closed since."""
+        """True if the follower was heard within the last one or two check-quorums and its connection has not closed
+        since."""
         return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:
-        """All committed entries were sent to it and its window has room: no majority would have to wait for it."""
+        """True if all committed entries were sent to the follower and its window has room. A majority with this
+        follower would not have to wait for it."""
         replicates = self.state is ProgressState.REPLICATE and not self.inflights.full
         return replicates and self.is_live and self.next_index > commit_index
 
     def become_probe(self) -> None:
-        """The guess was wrong: return to PROBE after `match_index`."""
+        """Returns to PROBE after `match_index`, because the guess of `next_index` was wrong."""
         self.state = ProgressState.PROBE
         self.next_index = self.match_index + 1
         self.probe_sent = False
         self.inflights.clear()
 
     def become_replicate(self) -> None:
-        """The follower's log matches: pipeline from here on."""
+        """Enters REPLICATE, because the follower's log matches: messages are pipelined from now on."""
         self.state = ProgressState.REPLICATE
         self.probe_sent = False
         self.inflights.clear()
 
     def become_snapshot(self) -> None:
-        """The entry before `next_index` is trimmed."""
+        """Enters SNAPSHOT, because the entry before `next_index` is trimmed."""
         self.state = ProgressState.SNAPSHOT
         self.probe_sent = False
         self.inflights.clear()
 
     def leave_snapshot(self) -> None:
-        """The entry before `next_index` is available again: probe once more."""
+        """Returns to PROBE, because the entry before `next_index` is available again."""
         self.state = ProgressState.PROBE
 
     def sent(self, last_index: int, size: int) -> None:
-        """Entries up to `last_index`, `size` bytes (0 for an empty message), were sent to the follower."""
+        """Notes a message with entries up to `last_index` that was sent to the follower. `size` is in bytes, 0 for an
+        empty message."""
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
         elif size:
@@ -156,9 +161,10 @@ class Progress:
             self.inflights.add(last_index, size)
 
     def accepted(self, match_index: int, first_index: int) -> bool:
-        """The follower has everything up to `match_index`; False if that was known (a late or repeated reply).
+        """Notes that the follower has everything up to `match_index`. Returns False if that was known (a late or
+        repeated reply).
 
-        `first_index`: where the leader's log begins; SNAPSHOT lasts until the follower's log reaches it.
+        `first_index`: the first index of the leader's log; SNAPSHOT lasts until the follower's log reaches it.
 
         Neither index ever moves back here: replies may be reordered and duplicated.
         """
@@ -174,7 +180,8 @@ class Progress:
         return advanced
 
     def rejected(self, refused_index: int, hint_index: int) -> bool:
-        """The follower refused a message with prev index `refused_index`; False if the reply is stale.
+        """Notes that the follower refused a message with prev index `refused_index`. Returns False if the reply is
+        stale.
 
         In REPLICATE a refusal at or below `match_index` answers an old message. In PROBE only the refusal of the
         current probe counts. In SNAPSHOT nothing is in flight. `next_index` always stays above `match_index`.

@@ -17,6 +17,7 @@ def agreed_value(values: Iterable[int]) -> int:
 
 
 def lower_median(values: Iterable[int]) -> int:
-    """The middle value, the lower of the two middle ones for an even count: in doubt log time runs late, not early."""
+    """The middle value; the lower of the two middle ones for an even count, so that log time runs late rather than
+    early."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

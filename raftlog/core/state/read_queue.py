@@ -1,4 +1,4 @@
-"""Reads that wait for confirmation that their leader still leads."""
+"""Reads that wait until a majority confirms that this leader still leads."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ class ReadQueue:
         self.waiting.clear()
 
     def confirm(self, number: int) -> None:
-        """A majority has confirmed every round up to `number`."""
+        """Answers the reads of every round up to `number`, which a majority has confirmed."""
         while self.rounds and self.rounds[0].number <= number:
             done = self.rounds.popleft()
             self.states.extend(ReadState(context, done.index) for context in done.contexts)
 
     def clear(self) -> None:
-        """Leadership ended: unconfirmed reads are never answered (confirmed answers stay true)."""
+        """Drops all unconfirmed reads, because leadership ended: they are never answered. Confirmed answers stay
+        true."""
         self.waiting.clear()
         self.rounds.clear()

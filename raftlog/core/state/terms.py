@@ -21,7 +21,7 @@ class TermRanges:
             self.add(first, term)
 
     def add(self, index: int, term: int) -> None:
-        """The entry appended at `index` has `term`."""
+        """Notes that the entry appended at `index` has `term`."""
         if not self._terms or self._terms[-1] != term:
             self._firsts.append(index)
             self._terms.append(term)
@@ -40,7 +40,7 @@ class TermRanges:
             self._firsts[0] = max(self._firsts[0], index)
 
     def prepend(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """The log now begins earlier: `ranges` cover it up to its former beginning."""
+        """Adds `ranges` in front: the log now begins earlier, and they cover it up to its former beginning."""
         later = list(zip(self._firsts, self._terms, strict=True))
         self._firsts, self._terms = [], []
         for first, term in (*ranges, *later):
