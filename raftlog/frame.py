@@ -35,7 +35,7 @@ MAGIC = 0x524D5131
 VERSION = 10
 HEADER_SIZE = 64
 FRAME_LENGTH_MAX = 32 * 1024 * 1024
-"""A longer frame is never written, and counts as damage when read (bytes)."""
+"""The longest frame, in bytes. A longer one is never written, and counts as damage when it is read."""
 
 _HEADER = struct.Struct(">IIIIIIBBHIQQQQ")
 _AFTER_CRC = struct.Struct(">IIIIBBHIQQQQ")
@@ -53,8 +53,8 @@ def make_entry(
     segment_size: int,
     roll: bool = False,
 ) -> Entry:
-    """Stamps the frame that follows `tail`; a frame that would not fit the segment file opens the next one, and so
-    does one that is to `roll`.
+    """Stamps the frame that follows `tail`. A frame that would not fit into the segment file opens the next one, and so
+    does one with `roll`.
 
     Raises FrameError if the payload is too long. `timestamp_ms` is raised to the tail's: log time never goes back.
     """
@@ -97,7 +97,7 @@ def make_entry(
 
 
 def tail_after(tail: LogTail, entry: Entry) -> LogTail:
-    """The tail once `entry` is appended."""
+    """Returns the tail of the log once `entry` is appended."""
     base = entry.position if entry.flags & FLAG_ROLL else tail.segment_base
     return LogTail(entry.term, entry.index, entry.end_position, entry.header_crc, base, entry.timestamp_ms)
 
@@ -194,8 +194,8 @@ class FrameHeader:
 
 
 def headers_in(room: memoryview, group_id: int | None = None) -> Iterator[FrameHeader]:
-    """The headers of back-to-back frames, both CRCs of each checked: no payload is copied. Raises FrameError as
-    `decode_entries` does."""
+    """Returns the headers of back-to-back frames. Both CRCs of each are checked, and no payload is copied. Raises
+    FrameError as `decode_entries` does."""
     at = 0
     end = len(room)
     while at < end:

@@ -1,7 +1,8 @@
-"""MEMBERSHIP: the entry that defines the members from its index on. The newest in the log counts, else GENESIS.
+"""MEMBERSHIP: the entry that defines the members from its index on. The newest one in the log counts; if there is none,
+GENESIS does.
 
-Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one per change, one
-member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two
+Payload: a msgpack map, docs/disk-format.md "MEMBERSHIP". While the group runs, its leader writes one entry per change,
+one member at a time (Ongaro's thesis, chapter 4); the functions here make the next value from the one in force. Two
 commands write it while no node runs: a restore (new nodes over the log of a backup) and unsafe-recover (one survivor
 continues alone). Both give the cluster a new uuid, so that no node of the old cluster is ever accepted.
 """
@@ -27,7 +28,7 @@ REMOVE = "remove"
 ADDRESS = "address"
 
 REMOVED_KEPT = 64
-"""Former members that are remembered: their ids are not reused."""
+"""Former members that are remembered, so that their ids are not reused."""
 
 
 class Address(NamedTuple):
@@ -51,13 +52,14 @@ class Membership(NamedTuple):
     learners: tuple[Voter, ...] = ()
     """Members that receive the log and do not count, neither for elections nor for commits."""
     reason: str = GENESIS
-    """`genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
+    """The change that made it: `genesis`, `restore`, `unsafe-recover`, `add`, `promote`, `remove` or `address`."""
     detail: str = ""
     """A text for people: what was done, and what may have been lost."""
     index: int = 0  # type: ignore[assignment]
     """Index of the entry; not in the payload."""
     addresses: tuple[Address, ...] = ()
-    """Addresses by node id, where known. Each node's configuration has the others."""
+    """Node id -> addresses, where they are known. Each node's own configuration has the addresses that are missing
+    here."""
     removed: tuple[Voter, ...] = ()
     """The newest members that left, oldest first."""
     manual: tuple[NodeId, ...] = ()
@@ -80,7 +82,7 @@ class Membership(NamedTuple):
 
     @property
     def highest_id(self) -> NodeId:
-        """The highest id that a member has or had, as far as remembered: a new node gets the next one."""
+        """The highest id that a member has or had, as far as remembered. A new node gets the next one."""
         return max(member.id for member in (*self.voters, *self.learners, *self.removed))
 
     def address(self, node: NodeId) -> Address | None:
@@ -89,7 +91,7 @@ class Membership(NamedTuple):
 
 
 class Constants(Protocol):
-    """The members according to GENESIS (raftlog/storage/files/genesis.py)."""
+    """The constants of the cluster that GENESIS holds (raftlog/storage/files/genesis.py)."""
 
     @property
     def cluster_uuid(self) -> UUID:
@@ -97,11 +99,11 @@ class Constants(Protocol):
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The initial ones."""
+        """The initial voters."""
 
 
 def of_genesis(genesis: Constants) -> Membership:
-    """The members as long as no MEMBERSHIP entry says otherwise."""
+    """Returns the members that GENESIS names; they count until a MEMBERSHIP entry says otherwise."""
     return Membership(genesis.cluster_uuid, genesis.voters)
 
 
@@ -109,7 +111,8 @@ def of_genesis(genesis: Constants) -> Membership:
 
 
 def with_learner(old: Membership, voter: Voter, address: Address, *, manual: bool = False) -> Membership:
-    """`voter` joins as a learner and receives the log; `manual`: only an operator promotes it.
+    """Returns the members with `voter` as a new learner, which receives the log. With `manual`, only an operator
+    promotes it.
 
     Raises MembershipError if its id is or was another node's, or it is a member already.
     """
@@ -134,7 +137,7 @@ def with_learner(old: Membership, voter: Voter, address: Address, *, manual: boo
 
 
 def promoted(old: Membership, node: NodeId) -> Membership:
-    """The learner `node` becomes a voter. Raises MembershipError."""
+    """Returns the members with the learner `node` as a voter. Raises MembershipError."""
     learner = next((learner for learner in old.learners if learner.id == node), None)
     if learner is None:
         what = "a voter already" if node in old.voter_ids else "no member: add it first"
@@ -149,7 +152,7 @@ def promoted(old: Membership, node: NodeId) -> Membership:
 
 
 def without(old: Membership, node: NodeId) -> Membership:
-    """`node` leaves. Raises MembershipError if it is not a member, or is the last voter."""
+    """Returns the members without `node`. Raises MembershipError if it is not a member, or is the last voter."""
     gone = next((member for member in (*old.voters, *old.learners) if member.id == node), None)
     if gone is None:
         raise MembershipError(f"node {node} is no member; voters are {old.voter_ids}, learners {old.learner_ids}")
@@ -169,7 +172,8 @@ def without(old: Membership, node: NodeId) -> Membership:
 
 
 def with_address(old: Membership, address: Address) -> Membership:
-    """The member's address changes. Raises MembershipError if it is not a member, or has that address already."""
+    """Returns the members with another address for one of them. Raises MembershipError if it is not a member, or has
+    that address already."""
     if address.id not in old.node_uuids:
         raise MembershipError(f"node {address.id} is no member; members are {tuple(old.node_uuids)}: add it first")
     if old.address(address.id) == address:
@@ -182,7 +186,8 @@ def with_address(old: Membership, address: Address) -> Membership:
 
 
 def is_single_change(old: Membership, new: Membership) -> bool:
-    """Returns True if at most one member joins, leaves, becomes a voter or moves to another address, and no more.
+    """Returns True if `old` and `new` differ by at most one member that joins, leaves, becomes a voter, or moves to
+    another address.
 
     Then any majority of `old` and any majority of `new` have a voter in common (thesis, 4.1).
     """

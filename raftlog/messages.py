@@ -11,7 +11,8 @@ from raftlog.types import Entry, EntryId, NodeId
 
 
 class RequestVote(NamedTuple):
-    """Vote or pre-vote. In a pre-vote `term` is the term the sender would campaign in; no node's term changes."""
+    """A request for a vote or a pre-vote. In a pre-vote `term` is the term in which the sender would campaign; no
+    node's term changes."""
 
     from_id: NodeId
     to_id: NodeId
@@ -23,7 +24,8 @@ class RequestVote(NamedTuple):
 
 
 class RequestVoteReply(NamedTuple):
-    """`clock_ms` is the voter's wall clock: the new leader's log time starts at the median of those granted."""
+    """The answer to RequestVote. `clock_ms` is the voter's wall clock: the new leader's log time starts at the median
+    of the clocks of those that granted."""
 
     from_id: NodeId
     to_id: NodeId
@@ -34,7 +36,7 @@ class RequestVoteReply(NamedTuple):
 
 
 class AppendEntries(NamedTuple):
-    """Replicates `entries` (maybe none: a probe) after `prev`."""
+    """Replicates `entries` after `prev`. Without entries it is a probe."""
 
     from_id: NodeId
     to_id: NodeId
@@ -45,7 +47,9 @@ class AppendEntries(NamedTuple):
 
 
 class AppendEntriesReply(NamedTuple):
-    """Accepted: everything up to `match_index` is *on the follower's disk* and equals the leader's log.
+    """The answer to AppendEntries.
+
+    Accepted: everything up to `match_index` is *on the follower's disk* and equals the leader's log.
 
     Rejected: `match_index` repeats the `prev.index` that was refused; `hint` is the follower's best guess of the last
     entry that could match (conflict hint: the largest entry with index <= prev.index and term <= prev.term).
@@ -60,7 +64,8 @@ class AppendEntriesReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Maintains leadership; `context` confirms ReadIndex rounds; `commit_index` is capped at the follower's match."""
+    """Maintains leadership. `context` confirms ReadIndex rounds. `commit_index` is never above the follower's match
+    index."""
 
     from_id: NodeId
     to_id: NodeId
@@ -70,7 +75,8 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Echoes `context`; `clock_ms` is the follower's wall clock; `fit`: it could lead if it were a voter."""
+    """Echoes the heartbeat's `context`. `clock_ms` is the follower's wall clock; `fit` is True if it could lead as a
+    voter."""
 
     from_id: NodeId
     to_id: NodeId

@@ -122,7 +122,7 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """Counts an answer. Returns True if it decided the campaign, either way."""
+    """Counts the answers so far. Returns True if they decide the campaign, either way."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:

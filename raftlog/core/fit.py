@@ -41,8 +41,8 @@ def may_campaign(raft: Raft) -> bool:
 
 
 def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
-    """Ends the current campaign if the member may no longer campaign. A leader keeps leading until it transfers
-    leadership or resigns."""
+    """Adds (`held`) or removes a reason against campaigns. A reason that is added ends the current campaign; a leader
+    keeps leading until it transfers leadership or resigns."""
     if held:
         raft.holds.add(reason)
     else:
@@ -52,8 +52,7 @@ def hold_campaigns(raft: Raft, reason: str, held: bool) -> None:
 
 
 def stand_aside(raft: Raft) -> None:
-    """Handles an election timeout of a member that must not campaign: it starts no campaign, and from now on it may
-    vote for other candidates."""
+    """Becomes a follower without a leader instead of campaigning, so that the member no longer ignores candidates."""
     reasons.stood_aside(raft)
     raft.become_follower(raft.term, NOBODY)
 

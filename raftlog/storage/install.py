@@ -39,7 +39,7 @@ class Installed(NamedTuple):
     why: str
     """The reason, for people."""
     checkpoint: str = ""
-    """Name of the checkpoint that belongs to the new log; "" if that is not known any more."""
+    """Name of the checkpoint that belongs to the new log; "" if it is no longer known."""
     set_aside: str = ""
     """Name in trash/ of the old log; "" if an earlier opening moved it."""
 
@@ -77,8 +77,8 @@ def finish_install(
 
 
 def _load(fs: FileSystem, path: Path, group_id: int) -> Install | None:
-    """Returns the install; None if it cannot be read: then a replacement that was begun is finished, and none is
-    begun."""
+    """Returns the decision in INSTALL; None if it cannot be read. Without it, a replacement that has begun is finished,
+    and no replacement is begun."""
     return if_readable(lambda: install_file.decode(read_file(fs, path), group_id))
 
 
@@ -92,8 +92,11 @@ def _why(install: Install) -> str:
 def _why_it_stays(
     fs: FileSystem, directory: Path, group_id: int, install: Install | None, hard_state: HardStateStore, now_ms: int
 ) -> str:
-    """Returns the reason why the old log is not given up, "" if it is. If the old log cannot be opened, the vote is
-    withheld first: its content above the new log, and whether that was acknowledged, cannot be known."""
+    """Returns the reason why the old log must stay; "" if it may be replaced.
+
+    If the old log cannot be opened, nobody knows what it holds above the new log, or whether that was acknowledged. The
+    vote is therefore withheld first.
+    """
     if install is None:
         return "INSTALL is damaged: the log stays, and a new one is fetched if it is needed"
     committed = hard_state.load().commit_index

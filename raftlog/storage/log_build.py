@@ -44,8 +44,8 @@ class FrameStream:
         self.tail, self._rest = tail, b""
 
     def feed(self, data: bytes) -> list[Entry]:
-        """The entries that are complete now. Raises FrameError at the first that is damaged or does not follow; bytes
-        from there on are dropped, and the stream continues at `next_position`."""
+        """Returns the entries that are complete now. Raises FrameError at the first one that is damaged or does not
+        follow. The bytes from there on are dropped, and the stream continues at `next_position`."""
         data, self._rest = self._rest + data, b""
         entries: list[Entry] = []
         tail, at = self.tail, 0
@@ -68,7 +68,7 @@ class LogBuild:
     """A log under construction. One thread."""
 
     def __init__(self, fs: FileSystem, data_dir: Path, group_id: int, previous: LogTail, log: SegmentedLog | None):
-        """Use `begin` or `resume`."""
+        """Callers use `begin` or `resume`."""
         self._fs = fs
         self._data_dir = data_dir
         self._directory = data_dir / layout.INSTALL_DIR
@@ -138,11 +138,12 @@ class LogBuild:
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Takes the next bytes of the log, frames cut anywhere; returns when the whole ones are durable.
+        """Takes the next bytes of the log, which may end anywhere within a frame. Returns when the whole frames are
+        durable.
 
-        Raises FrameError if they are not the frames that follow: nothing of `data` is kept, `next_position` tells where
-        to go on, perhaps with another peer. Raises OutOfSpaceError likewise, and any other StorageError, after which
-        only `resume` helps.
+        Raises FrameError if they are not the frames that follow: nothing of `data` is kept, and `next_position` tells
+        from where to continue, perhaps with another peer. Raises OutOfSpaceError in the same way, and any other
+        StorageError, after which only `resume` helps.
         """
         try:
             entries = self._stream.feed(data)
@@ -222,7 +223,8 @@ class SegmentBuild:
     before `finish`, and yet it is synced every SYNC_BYTES: one large sync would hold up those of the log."""
 
     def __init__(self, fs: FileSystem, path: Path, group_id: int, previous: LogTail) -> None:
-        """Starts again. `previous`: the tail before the file's first frame (SegmentedLog.segment_at at the giver).
+        """Starts again with an empty file. `previous`: the tail before the file's first frame (SegmentedLog.segment_at
+        of the peer that sends the file).
 
         Raises StorageError.
         """
@@ -275,8 +277,8 @@ class SegmentBuild:
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Takes the next bytes, frames cut anywhere. Raises FrameError (see LogBuild.append_raw), and StorageError;
-        after both it goes on from `next_position`."""
+        """Takes the next bytes, which may end anywhere within a frame. Raises FrameError (as LogBuild.append_raw does)
+        and StorageError; after both it continues from `next_position`."""
         before = self._stream.tail
         try:
             self._write(self._stream.feed(data))
@@ -301,7 +303,7 @@ class SegmentBuild:
                 self._unsynced = 0
 
     def finish(self) -> Path:
-        """Syncs and closes the file; returns where it is. Raises StorageError: then start again."""
+        """Syncs and closes the file. Returns its path. Raises StorageError: then the caller starts again."""
         try:
             self._file.fdatasync()
             self._file.close()

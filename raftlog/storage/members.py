@@ -19,15 +19,15 @@ from raftlog.types import EntryType
 
 
 def newest_above(log: SegmentedLog, index: int) -> Membership | None:
-    """The newest MEMBERSHIP entry above `index`; None if there is none. See `all_above`."""
+    """Returns the newest MEMBERSHIP entry above `index`; None if there is none. `all_above` describes what it reads."""
     return next(_above(log, index), None)
 
 
 def all_above(log: SegmentedLog, index: int) -> list[Membership]:
-    """Every MEMBERSHIP entry above `index`, ascending.
+    """Returns every MEMBERSHIP entry above `index`, ascending.
 
-    A damaged one is passed over, and IDENTITY tells that it was there if it began another cluster. Raises StorageError
-    if the log cannot be read.
+    A damaged one is skipped. If it began another cluster, IDENTITY tells that it was there. Raises StorageError if the
+    log cannot be read.
     """
     return [*_above(log, index)][::-1]
 
@@ -82,8 +82,8 @@ def members_at_opening(
 
 
 def _joins(identity: Identity, log: SegmentedLog, newest: Membership, known: bool) -> bool:
-    """Returns True if a joining node has not yet received the entry with which its cluster went on from an older
-    one."""
+    """Returns True if this is a joining node that has not yet received the entry with which its cluster continued an
+    older one."""
     ancestors = [ancestor.cluster_uuid for ancestor in identity.origin]
     last = [ancestor.last_index for ancestor in identity.origin]
     at = bisect_left(last, log.tail.index)  # the first ancestor whose log reaches at least as far as this one

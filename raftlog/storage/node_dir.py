@@ -29,7 +29,7 @@ class NodeDir(NamedTuple):
     """The result of replacing the log by a fetched one (install.py)."""
 
     def close(self, clean: bool) -> None:
-        """Closes the log, then the hard state, then lets the lock go. `clean` after an orderly stop only."""
+        """Closes the log, then the hard state, then releases the lock. `clean` is for an orderly stop only."""
         try:
             self.log.close(clean)
             self.hard_state_store.close()
@@ -50,10 +50,10 @@ def create_node_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Gen
 
 
 def create_joining_dir(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) -> None:
-    """Makes the directory of a node that joins a cluster which runs: it knows what the cluster began with, and none of
-    its log. It is no member before a MEMBERSHIP entry says so. IDENTITY comes last.
+    """Makes the directory of a node that joins a running cluster. The node knows the GENESIS of the cluster and nothing
+    of its log. It becomes a member when a MEMBERSHIP entry says so. IDENTITY is written last.
 
-    `identity.origin` is that of the other nodes. Raises IdentityError if there is something already, if `identity` and
+    `identity.origin` is that of the other nodes. Raises IdentityError if the directory is not empty, if `identity` and
     `genesis` are of different clusters, or if the id was a voter's from the beginning.
     """
     began = _began(identity)
@@ -71,7 +71,7 @@ def create_joining_dir(fs: FileSystem, path: Path, identity: Identity, genesis: 
 
 
 def _began(identity: Identity) -> UUID:
-    """The cluster of GENESIS."""
+    """Returns the uuid of the cluster that GENESIS began."""
     return identity.origin[0].cluster_uuid if identity.origin else identity.cluster_uuid
 
 
@@ -98,7 +98,8 @@ def _create(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) ->
 
 
 def _check_complete(fs: FileSystem, path: Path) -> None:
-    """Raises IdentityError if what every node has from its first moment is gone. An install may be putting it there."""
+    """Raises IdentityError if a file is gone that every node has from its first moment on, unless an install is about
+    to put it there."""
     if fs.exists(path / layout.LOG) or fs.exists(path / layout.INSTALL):
         return
     raise IdentityError(
@@ -118,8 +119,8 @@ def open_node_dir(
 ) -> NodeDir:
     """Locks, identifies, loads and recovers the directory, in this order.
 
-    `hard_state_fs`: another way to the same disk for the hard state alone (faults are injected there apart). `now_ms`:
-    wall clock, for the reports on what is set aside.
+    `hard_state_fs`: another way to the same disk, for the hard state alone, so that tests can inject faults there
+    separately. `now_ms`: wall clock, for the reports on files that are set aside.
 
     Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
     """

@@ -89,9 +89,9 @@ class Progress:
         """True while a probe is under way; used in PROBE only. The probe's reply clears it, and so does a heartbeat
         reply, because the probe may be lost."""
         self.probe_due = False
-        """Heartbeat intervals since a heartbeat reply was last taken as a sign of a lost message. A follower that was
-        stopped answers hundreds of heartbeats at once; without this count each answer would make the leader send the
-        same entries."""
+        """True if heartbeats were sent since a heartbeat reply was last taken as a sign of a lost message. A follower
+        that was stopped answers hundreds of heartbeats at once; without this flag each answer would make the leader
+        send the same entries."""
         self.recent_active = False
         """True if the follower was heard since the last check-quorum."""
         self.was_active = False

@@ -42,7 +42,8 @@ class File(Protocol):
         """Up to `size` bytes at `offset`; shorter only at the end of the file."""
 
     def pread_into(self, room: memoryview, offset: int) -> int:
-        """Fills `room` from `offset` on; how many bytes there were: fewer only at the end of the file."""
+        """Fills `room` with the bytes from `offset` on. Returns their number, which is less than the size of `room`
+        only at the end of the file."""
 
     def pwritev(self, buffers: Buffers, offset: int) -> None:
         """Writes all buffers back to back at `offset`, extending the file if need be."""
@@ -101,10 +102,10 @@ class FileSystem(Protocol):
         """Returns when the directory's names are on disk."""
 
     def free_bytes(self, path: Path) -> int:
-        """Space left for data on the file system of `path`."""
+        """Bytes left for data on the file system that holds `path`."""
 
     def total_bytes(self, path: Path) -> int:
-        """Space there would be if nothing were on it (what only root may use does not count)."""
+        """Bytes that an empty file system would offer, without the space that only root may use."""
 
 
 class OsFile:
@@ -174,7 +175,7 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The real one."""
+    """The file system of the operating system."""
 
     __slots__ = ()
 
@@ -236,7 +237,8 @@ class OsFileSystem:
 
 
 def zero_fill(file: File, start: int, stop: int) -> None:
-    """Writes zeroes to [start, stop), unsynced. Written, not fallocated: the later fdatasyncs cost half."""
+    """Writes zeroes to [start, stop) without a sync. Zeroes are written and not fallocated, because later fdatasyncs
+    then cost half."""
     view = memoryview(ZERO_CHUNK)
     for at in range(start, stop, len(ZERO_CHUNK)):
         size = min(len(ZERO_CHUNK), stop - at)
@@ -244,7 +246,8 @@ def zero_fill(file: File, start: int, stop: int) -> None:
 
 
 def write_file(fs: FileSystem, path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces the file's content atomically (temporary file, rename), and durably: synced, and its name as well."""
+    """Replaces the file's content atomically, by a temporary file and a rename, and durably: content and name are
+    synced."""
     temporary = path.with_name(path.name + ".tmp")
     file = fs.open(temporary, create=True)
     file.truncate(0)
@@ -258,7 +261,7 @@ def write_file(fs: FileSystem, path: Path, data: bytes, *, durable: bool = True)
 
 
 def read_file(fs: FileSystem, path: Path) -> bytes:
-    """The whole content."""
+    """Returns the whole content of the file."""
     file = fs.open(path)
     data = file.pread(file.size(), 0)
     file.close()
@@ -294,9 +297,9 @@ def _remedy(path: Path, error: OSError) -> str:
 
 
 def storage_error(fs: FileSystem, doing: str, path: Path, error: OSError, *, again: bool = False) -> StorageError:
-    """The StorageError (DiskFullError for ENOSPC and EDQUOT) with the failed call and its path.
+    """Returns the StorageError for a failed call, with the call and its path; DiskFullError for ENOSPC and EDQUOT.
 
-    `again`: the call may be made again once there is space (OutOfSpaceError).
+    With `again`, the call may be repeated once there is space: OutOfSpaceError.
     """
     if not out_of_space(error):
         why = error.strerror or str(error)

@@ -34,13 +34,13 @@ class _Slot(NamedTuple):
 
 
 def encode_slot(version: int, state: HardState, group_id: int) -> bytes:
-    """The 64 bytes of a slot."""
+    """Returns the 64 bytes of a slot."""
     rest = _REST.pack(FORMAT, 0, group_id, version, state.term, state.vote, max(state.commit_index, 0))
     return seal(MAGIC, rest)
 
 
 def decode_slot(data: bytes, group_id: int) -> _Slot | None:
-    """The slot, or None if it is damaged or of another group."""
+    """Returns the content of a slot; None if it is damaged or of another group."""
     if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     fmt, _, group, version, term, vote, commit_index = _REST.unpack_from(data, HEAD_SIZE)
@@ -106,9 +106,9 @@ class HardStateStore:
     def save(self, hard_state: HardState) -> None:
         """Returns when `hard_state` is in both slots on disk (two fdatasyncs).
 
-        A change of the commit hint alone is remembered and goes out with the next save or `close`. Raises StorageError,
-        OutOfSpaceError if the same save may be made again, and InvariantViolationError for a term that falls or a vote
-        that changes within a term.
+        A change of the commit hint alone is kept in memory and written with the next save or by `close`. Raises
+        StorageError, OutOfSpaceError if the same save may be made again, and InvariantViolationError for a term that
+        falls or a vote that changes within a term.
         """
         old, new = self._state, hard_state
         if new.term < old.term or (new.term == old.term and old.vote not in (NOBODY, new.vote)):
@@ -123,7 +123,7 @@ class HardStateStore:
             raise
 
     def close(self) -> None:
-        """Writes the commit hint and closes; a failed store only closes."""
+        """Writes the commit hint and closes the file. After a failure it only closes the file."""
         if not self._failed:
             self._write()
         self._failed = True

@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The identity that the configuration expects; None accepts any."""
+    """The identity that the configuration demands. A field that is None accepts any value."""
 
     cluster_uuid: UUID | None = None
     group_id: int | None = None
@@ -118,7 +118,8 @@ def _check_format(fmt: int, directory: Path) -> None:
 
 
 def load(fs: FileSystem, directory: Path) -> Identity:
-    """Reads DATA/IDENTITY. Raises IdentityError: empty, half created, damaged, of another format."""
+    """Reads DATA/IDENTITY. Raises IdentityError if the directory is empty or half created, or the file is damaged or of
+    another format."""
     path = directory / layout.IDENTITY
     if fs.exists(path):
         fs.fsync_dir(directory)

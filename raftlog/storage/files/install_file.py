@@ -23,7 +23,7 @@ class Install(NamedTuple):
     first_index: int
     first_position: int
     last: EntryId
-    """Its last entry; committed, because a peer has applied it."""
+    """The last entry of the log to install. It is committed, because a peer has applied it."""
     end_position: int
     header_crc: int
     """CRC of the last entry's header."""

@@ -43,13 +43,15 @@ INSTALL = "INSTALL"
 CLEAN = "CLEAN"
 FIRST = "FIRST"
 NEXT_SEGMENT = "next.tmp"
-"""Zero-filled ahead in the background. Never holds frames: frames are written only under the final name."""
+"""The next segment's file, zero-filled in the background. It never holds frames: frames are written only under the
+final name."""
 ROLL_SEGMENT = "roll.tmp"
-"""Made inline when the background one was not ready. Never holds frames."""
+"""A segment's file that the append thread made itself, because the background one was not ready. It never holds
+frames."""
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 ACTIVE_INDEX = "active.idx"
-"""The index of the active segment up to some entry: where the next start begins to scan."""
+"""The index of the active segment up to some entry. The next start begins its scan there."""
 
 
 def segment_name(base_position: int) -> str:
@@ -69,7 +71,7 @@ def segment_bases(names: list[str]) -> list[int]:
 
 
 def lock_directory(fs: FileSystem, directory: Path) -> File:
-    """Takes DATA/LOCK. Raises IdentityError naming the process that holds it."""
+    """Takes DATA/LOCK. Raises IdentityError, which names the process that holds it."""
     path = directory / LOCK
     try:
         return fs.lock(path, str(os.getpid()))

@@ -1,7 +1,8 @@
-"""log/FIRST: where the log must begin. Without it, at GENESIS.
+"""log/FIRST: the position at which the log must begin. Without this file the log begins at GENESIS.
 
-Written before a trimmed file is unlinked, and again after an older file was put in front. So a first file that is gone
-is told from one that was given up, and what its local header said is known twice. Big-endian::
+It is written before a trimmed file is unlinked, and again after an older file was put in front of the log. A start can
+therefore tell a first file that was lost from one that was trimmed on purpose, and the content of its local header is
+stored twice. Big-endian::
 
      0 magic u32 "RMQF" | 4 crc u32 of bytes 8..63 | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 first_position u64 | 24 first_index u64 | 32 previous_term u64 | 40 previous_timestamp_ms u64
@@ -60,5 +61,5 @@ def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
 
 
 def save(fs: FileSystem, log: Path, previous: LogTail, group_id: int) -> None:
-    """Returns when FIRST says so on disk. Raises OSError."""
+    """Returns when FIRST is on disk with this content. Raises OSError."""
     write_file(fs, log / layout.FIRST, encode(previous, group_id))

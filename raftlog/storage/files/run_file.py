@@ -45,10 +45,11 @@ class Run(NamedTuple):
     state: RunState
     pid: int
     boot_id: bytes
-    """16 bytes; a different one means that the machine was restarted since."""
+    """The machine's boot id, 16 bytes. A different one means that the machine was restarted since."""
     started_ms: int
     synced_index: int = -1
-    """Last entry whose rows RocksDB is known to have on disk; likewise the next two."""
+    """Index of the last entry whose rows RocksDB is known to have on disk; the next two fields are its term and its
+    header's CRC."""
     synced_term: int = 0
     synced_header_crc: int = 0
     log_flushed_ms: int = 0
@@ -113,7 +114,7 @@ def _newest(file: File, group_id: int) -> tuple[int, Run] | None:
 
 
 def load_run(fs: FileSystem, directory: Path, group_id: int) -> Run | None:
-    """The content of RUN, without opening it for writing; None if it is missing or both slots are damaged."""
+    """Reads RUN without opening it for writing. Returns None if it is missing or both slots are damaged."""
     path = directory / layout.RUN
     if not fs.exists(path):
         return None

@@ -82,7 +82,7 @@ def withhold(fs: FileSystem, directory: Path, withheld: VoteWithheld, group_id: 
 
 
 def release(fs: FileSystem, directory: Path) -> None:
-    """Returns when the vote is free again on disk; no error if it was. Raises StorageError."""
+    """Returns when the vote is free again on disk, also if it was not withheld. Raises StorageError."""
     path = directory / layout.VOTE_WITHHELD
     try:
         if fs.exists(path):

@@ -18,7 +18,7 @@ from raftlog.types import Entry, LogTail
 
 
 class LogCutter:
-    """See the module. Everything here belongs to the appending thread."""
+    """Cuts conflicts from the log. Everything here belongs to the appending thread."""
 
     __slots__ = ("_marks", "_reader", "_state")
 
@@ -28,7 +28,7 @@ class LogCutter:
         self._marks = marks
 
     def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Skips entries that are here already; at the first that differs, cuts the log before it."""
+        """Skips entries that the log already holds. At the first one that differs, cuts the log before it."""
         state = self._state
         low = entries[0].index
         if low < state.first_index:
@@ -76,7 +76,8 @@ class LogCutter:
         return state.segment_index(state.segment_of(index)).term(index)
 
     def _tail_before(self, entry: Entry) -> LogTail:
-        """The tail that `entry` follows, where that is damaged as the entry tells it."""
+        """Returns the tail that `entry` follows. If that part of the log is damaged, the entry's own header tells
+        it."""
         before = entry.index - 1
         try:
             return self._reader.tail_at(before)
@@ -85,12 +86,11 @@ class LogCutter:
             return LogTail(self._term_of(before), before, entry.position, entry.parent, base, 0)
 
     def _cut_from(self, index: int, tail: LogTail) -> None:
-        """Removes `index` and all above; `tail` is what is left.
+        """Removes the entries at `index` and above. `tail` is the tail of what remains.
 
-        Marks are lowered first, then whole files set aside, then the range zeroed.
-
-        In this order a crash at any point leaves a log that recovery accepts: never bytes missing below a mark, never a
-        removed frame that could follow a new one.
+        The marks are lowered first. Then whole files are set aside, then the rest of the range is zeroed. In this order
+        a crash at any point leaves a log that recovery accepts: bytes are never missing below a mark, and a removed
+        frame can never follow a new one.
         """
         state = self._state
         end = state.tail.end_position
@@ -138,7 +138,8 @@ class LogCutter:
 
 
 def check_chain(tail: LogTail, entries: Sequence[Entry], group_id: int) -> LogTail:
-    """The tail after `entries`. Raises FrameError unless each follows the one before and is of this group."""
+    """Returns the tail after `entries`. Raises FrameError unless each follows the one before it and is of this
+    group."""
     group = group_id.to_bytes(4)
     for entry in entries:
         check_follows(tail, entry)

@@ -1,5 +1,5 @@
-"""Makes ready, beside the appends, what the next roll and the next start want: the next segment's file at its full
-length, sidecars that are on disk, active.idx, and pages for what comes."""
+"""Prepares in the background what the next roll and the next start need: the next segment's file at its full length,
+synced sidecars, active.idx, and free pages in the page cache."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.storage.segments.segment_index import SegmentIndex
 
 _PREPARE_SYNC_CHUNKS = 8
-"""Chunks of zeroes between syncs: the background file never owes the disk much when an append wants to sync."""
+"""Chunks of zeroes written between two syncs, so that the disk never has much to write when an append wants to sync."""
 
 
 class LogPreparer:
-    """`prepare_next` belongs to one background thread; all else to the appending thread."""
+    """Prepares files for the log. `prepare_next` belongs to one background thread, everything else to the appending
+    thread."""
 
     __slots__ = (
         "_kept_end",
@@ -36,7 +37,7 @@ class LogPreparer:
     )
 
     def __init__(self, state: LogState, segment_size: int, kept_end: int) -> None:
-        """`kept_end`: the position up to which active.idx covers the log, or need not."""
+        """`kept_end`: the position up to which active.idx covers the log already, or does not have to."""
         self._state = state
         self._segment_size = segment_size
         self._kept_end = kept_end
@@ -44,9 +45,11 @@ class LogPreparer:
         self.prepared: File | None = None
         """The next segment's file: made by the background thread, taken by the appending thread at a roll."""
         self.loose_sidecars: deque[Path] = deque()
-        """Written at a roll, not synced yet. The appending thread adds, the background thread removes."""
+        """Sidecars that were written at a roll and are not synced yet. The appending thread adds to them, the
+        background thread removes."""
         self.preparing = threading.Lock()
-        """Held while the next file is zeroed; `close` waits for it, so that no later owner's file is zeroed too."""
+        """Held while the next file is zero-filled. `close` waits for it; otherwise a later owner's file could be
+        zeroed."""
         self.closed = False
 
     def needs_next(self) -> bool:
@@ -64,11 +67,13 @@ class LogPreparer:
         return index is not None and active_index.is_due(index, state.tail, self._kept_end)
 
     def prepare_next(self, *, zeroed: bool = True) -> None:
-        """Makes the next segment's file at its full length, brings on disk what the next start would scan for, and
-        gives back the page cache of what is old. Called by one background thread, in parallel with appends.
+        """Makes the next segment's file at its full length, writes to disk what the next start would otherwise scan
+        for, and drops older bytes of the log from the page cache. One background thread calls it, in parallel with
+        appends.
 
-        `zeroed`: its blocks are written, so that later syncs need no allocation; else it is a hole, which costs
-        nothing now. Raises StorageError or DiskFullError; the log goes on without (and makes its file at the roll).
+        `zeroed`: the file's blocks are written, so that later syncs need no allocation; otherwise the file is a hole,
+        which costs nothing now. Raises StorageError or DiskFullError; the log continues without the file, and makes it
+        at the roll.
         """
         with self.preparing:
             self._keep_indexes()
@@ -105,7 +110,8 @@ class LogPreparer:
                 raise storage_error(state.fs, "dropping cached pages of", state.log, error) from error
 
     def _index_now(self) -> active_index.Point | None:
-        """A copy of the active segment's index up to the tail; None if there is nothing in it, or not all is known."""
+        """Returns a copy of the active segment's index up to the tail; None if the segment is empty or the place of an
+        entry is unknown."""
         state = self._state
         with state.cutting:
             tail, active = state.tail, state.segments[-1]
@@ -120,7 +126,7 @@ class LogPreparer:
             return active_index.Point(tail, segment_index)
 
     def _full_length_file(self, path: Path, *, zeroed: bool) -> File | None:
-        """A file that reads as zeroes, synced; None if the log was closed meanwhile."""
+        """Returns a synced file that reads as zeroes; None if the log was closed meanwhile."""
         fs = self._state.fs
         file: File | None = None
         try:
@@ -142,11 +148,11 @@ class LogPreparer:
         return file
 
     def give_up(self) -> None:
-        """The prepared file is the log's own now, or the log is closed."""
+        """Forgets the prepared file: it became a file of the log, or the log is closed."""
         self.prepared = None
 
     def close(self) -> None:
-        """Waits for what is under way, which ends within one step of zeroes."""
+        """Waits for the write that is under way. It ends after at most one chunk of zeroes."""
         self.closed = True
         with self.preparing:
             pass

@@ -23,9 +23,9 @@ from raftlog.types import Entry, LogTail
 _Read = TypeVar("_Read")
 
 _LOOKS = 8
-"""Times a read looks again at bytes that were not frames; each look records the damage it met."""
+"""The number of times that a read tries bytes that were not frames. Each attempt records the damage that it met."""
 _LOOKED_AT_ONCE = 64
-"""Entries read while a conflict may not be cut."""
+"""Entries that a search for damage reads at once. No conflict can be cut meanwhile."""
 
 
 class SegmentSpan(NamedTuple):
@@ -69,7 +69,7 @@ class _Part(NamedTuple):
     last_term: int
 
     def check(self, frames: Sequence[Entry | FrameHeader]) -> None:
-        """Raises FrameError unless these intact frames are those."""
+        """Raises FrameError unless these intact frames are the frames of this part."""
         if len(frames) != self.stop - self.low or frames[0].index != self.low or frames[0].position != self.start:
             raise FrameError(
                 f"frames at position {self.start} of {self.segment.path.name} are not entries {self.low}.."
@@ -106,8 +106,8 @@ class LogReader:
         return [number for segment in state.segments for number in tuple(segment.members) if number <= last]
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Entries [low, high), both CRCs checked; stops before `bytes_max` frame bytes, but gives at least one, and
-        stops before damage.
+        """Entries [low, high), both CRCs checked. Stops before damage, and before the entry that would exceed
+        `bytes_max` bytes of frames, but returns at least one.
 
         Raises OutOfRangeError unless first_index <= low and high <= tail.index + 1, and DamagedLogError if entry `low`
         is damaged.
@@ -115,8 +115,7 @@ class LogReader:
         return self._looked(low, high, lambda stop: self._read_entries(low, stop, bytes_max))
 
     def _looked(self, low: int, high: int, read: Callable[[int], _Read]) -> _Read:
-        """Returns the result of `read` for the entries from `low` to the end that it is given: `high`, or the beginning
-        of damage."""
+        """Returns the result of `read` for the entries from `low` up to `high`, or up to the first damage."""
         state = self._state
         for _look in range(_LOOKS):
             try:
@@ -151,7 +150,7 @@ class LogReader:
         return entries
 
     def _run(self, low: int, high: int) -> _Run:
-        """Returns those of the entries [low, high) that are in one segment with the first."""
+        """Returns the part of [low, high) that lies in the same segment as `low`."""
         tail = self._state.tail
         segments = self._state.segments
         if low < segments[0].header.base_index or high > tail.index + 1:
@@ -213,8 +212,8 @@ class LogReader:
         return _Part(segment, low, stop, start, end, last_term)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Raw log bytes [position, position + size), unchecked: the caller holds a CRC of what it wants, and tells
-        `report_damage` if it does not match.
+        """Returns the raw bytes [position, position + size) of the log, unchecked. The caller has a CRC of the bytes
+        that it wants, and calls `report_damage` if they do not match it.
 
         Raises OutOfRangeError if any byte is outside the log, DamagedLogError where damage is known.
         """
@@ -241,7 +240,7 @@ class LogReader:
         return b"".join(parts)
 
     def _read_in(self, segment: Segment, position: int, size: int) -> bytes:
-        """Bytes that lie in one file. Raises as `read_at` does."""
+        """Returns bytes that lie in one file. Raises as `read_at` does."""
         state = self._state
         try:
             file = segment.file or state.open_sealed(segment)
@@ -256,13 +255,15 @@ class LogReader:
         return data
 
     def _failed_read(self, segment: Segment, error: OSError) -> RaftLogError:
-        """A lost file and a sector that cannot be read are damage like any other; anything else is final."""
+        """Handles a read that failed. A lost file or an unreadable sector is damage like any other; every other error
+        is final."""
         if unreadable(error):
             return FrameError(f"reading {segment.path} failed: {error.strerror}")
         return storage_error(self._state.fs, "reading", segment.path, error)
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
-        """Raises OutOfRangeError if the position was trimmed meanwhile."""
+        """Returns the error of a read of damaged bytes. Raises OutOfRangeError if the position was trimmed
+        meanwhile."""
         state = self._state
         if position < state.first_position:
             raise state.trimmed(position)
@@ -270,8 +271,8 @@ class LogReader:
         return damaged.error(position) if damaged else None
 
     def read_raw(self, position: int, size_max: int) -> bytes:
-        """Whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of the
-        same segment file as fit `size_max` bytes. For a peer that repairs its log.
+        """Returns whole frames from the one that begins at `position`, every CRC checked: at least one, then as many of
+        the same segment file as fit into `size_max` bytes. A peer that repairs its log asks for them.
 
         Raises OutOfRangeError if no frame begins there, and DamagedLogError if the first is damaged here too.
         """
@@ -280,12 +281,14 @@ class LogReader:
         return self._looked(first, high, lambda stop: read(self._run(first, stop), size_max, at_least_one=True)[1])
 
     def read_raw_into(self, position: int, room: memoryview) -> int:
-        """The same, put into `room`, which can be written; how many bytes these are: 0 if the first does not fit."""
+        """Does the same as `read_raw`, into the writable buffer `room`. Returns the number of bytes; 0 if the first
+        frame does not fit."""
         first, high = self._frames_from(position)
         return self._looked(first, high, lambda stop: self._read_run_into(self._run(first, stop), room))
 
     def _frames_from(self, position: int) -> tuple[int, int]:
-        """(the entry whose frame begins there, where those of its segment end). Raises as `read_raw` does."""
+        """Returns the index of the entry whose frame begins at the position, and the position at which its segment's
+        frames end. Raises as `read_raw` does."""
         state = self._state
         if not state.first_position <= position < state.tail.end_position:
             raise OutOfRangeError(
@@ -306,7 +309,8 @@ class LogReader:
         return SegmentSpan(segment.header.previous, end, sealed)
 
     def _segment_with(self, position: int) -> tuple[Segment, int, bool]:
-        """The segment that holds `position`, where it ends, and whether another one follows. Raises OutOfRangeError."""
+        """Returns the segment that holds `position`, the position at which it ends, and True if another segment
+        follows. Raises OutOfRangeError."""
         tail, segments = self._state.tail, self._state.segments
         if not segments[0].base <= position < tail.end_position:
             raise OutOfRangeError(
@@ -317,7 +321,7 @@ class LogReader:
         return segments[after - 1], segments[after].base if sealed else tail.end_position, sealed
 
     def position_of(self, index: int) -> int:
-        """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError where the place was lost."""
+        """Position of the entry's frame. Raises OutOfRangeError, and DamagedLogError if that position was lost."""
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
@@ -327,9 +331,9 @@ class LogReader:
         return segment_index.position(index)
 
     def entry_at(self, position: int) -> EntrySpan:
-        """The entry whose frame has the byte at `position`, by the index of its segment: no frame is read.
+        """The entry whose frame holds the byte at `position`, according to the index of its segment: no frame is read.
 
-        Raises OutOfRangeError, and DamagedLogError where the places of entries were lost.
+        Raises OutOfRangeError, and DamagedLogError if the positions of the entries were lost.
         """
         state = self._state
         segment, end, _ = self._segment_with(position)
@@ -361,9 +365,11 @@ class LogReader:
     # Damage
 
     def report_damage(self, position: int, size: int) -> DamagedRange | None:
-        """Somebody read [position, position + size) and its checksum did not match: which frames there are damaged?
+        """Looks for damaged frames in [position, position + size), after a caller found that these bytes do not match
+        their checksum.
 
-        Records and returns the first such range; None if every frame there is intact (then the checksum was wrong).
+        Records and returns the first damaged range; None if every frame there is intact (then the caller's checksum was
+        wrong).
         """
         state = self._state
         size = max(1, size)
@@ -420,10 +426,11 @@ class LogReader:
 
 
 def _check_chain(entries: Sequence[Entry | FrameHeader], last_term: int) -> None:
-    """Raises FrameError unless these intact frames are of one history, the first of them being in its place: a disk
+    """Raises FrameError unless these intact frames belong to one history and the first of them is in its place. A disk
     that wrote to the wrong place, or not at all, leaves intact frames of other entries, or of former terms.
 
-    What a lost write left from before ends where a frame names another parent, or else the last one is of its term.
+    A frame that a lost write left behind is followed by one that names another parent; at the end, the term of the last
+    frame shows it.
     """
     if any(after.parent != before.header_crc for before, after in pairwise(entries)) or entries[-1].term != last_term:
         raise FrameError(f"the frames of entries {entries[0].index}..{entries[-1].index} are not of one history")

@@ -1,9 +1,9 @@
-"""Putting a peer's copy where the log is damaged: proved first, then written.
+"""Puts a peer's copy in place where the log is damaged. The copy is proved first, then written.
 
-What comes is staged in `log/repair-N.tmp`, one file per segment file of the range, laid out as that segment. Nothing is
-put in place before the last frame arrived and the chain leads from the frame before the range to the frame after it:
-then the bytes are those that were lost, from whichever peer. A crash at any point leaves the range damaged or repaired;
-staged files count for nothing and are overwritten by the next repair.
+The peer's bytes are staged in `log/repair-N.tmp`, one file per segment file of the range, laid out as that segment.
+Nothing is put in place before the last frame has arrived and the chain leads from the frame before the range to the
+frame after it: then the bytes are those that were lost, whichever peer sent them. A crash at any point leaves the range
+damaged or repaired. Staged files are never read by a start, and the next repair overwrites them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     segment_index: SegmentIndex
     """The index of these frames only."""
     whole: bool
-    """True if they begin the file: a ROLL frame comes first."""
+    """True if the frames are a whole file: its first frame has the flag ROLL."""
 
 
 class RangeRepair:
@@ -49,11 +49,12 @@ class RangeRepair:
         previous: LogTail,
         place: Callable[[RangeRepair], None],
     ) -> None:
-        """Use `SegmentedLog.repairing`. `previous`: the tail before the range, as far as known; `place` puts it in."""
+        """Callers use `SegmentedLog.repairing`. `previous` is the tail before the range, as far as it is known. `place`
+        puts the frames in place."""
         self.damaged = damaged
         self.parts: list[Part] = []
         self.tail = previous
-        """The tail after the last good frame that came."""
+        """The tail after the last valid frame that arrived."""
         self._fs = fs
         self._log = log
         self._group_id = group_id
@@ -63,16 +64,17 @@ class RangeRepair:
 
     @property
     def next_position(self) -> int:
-        """The position at which the frames wanted next begin. The bytes of a frame that came only in part are kept."""
+        """The position from which frames are wanted next. The bytes of a frame that arrived only in part are kept."""
         return self.tail.end_position + len(self._rest)
 
     @property
     def complete(self) -> bool:
-        """True if all of the range came."""
+        """True if the whole range has arrived."""
         return self.tail.end_position == self.damaged.end_position
 
     def feed(self, data: bytes) -> None:
-        """Checks and stages. Raises FrameError if it cannot be what was lost: then nothing is changed, start again.
+        """Checks frames and stages them. Raises FrameError if they cannot be the lost ones: nothing is changed then,
+        and the caller starts again.
 
         Raises StorageError if the disk fails or is full.
         """
@@ -125,7 +127,7 @@ class RangeRepair:
             self.abort()
 
     def abort(self) -> None:
-        """Lets go; what was staged is overwritten by the next repair."""
+        """Closes the staged files. The next repair overwrites them."""
         if not self._closed:
             self._closed = True
             for part in self.parts:
@@ -175,7 +177,8 @@ class RangeRepair:
 def copy_frames(part: Part, size: int, target: File, offset: int) -> None:
     """Writes the part's frames, `size` bytes, to `target` and syncs it.
 
-    No piece ends inside a page: to write a part of a page the kernel reads the rest, and that may be a bad sector.
+    Each piece ends at the end of a page. Otherwise the kernel would have to read the rest of the page first, and that
+    may be a bad sector.
     """
     at = 0
     while at < size:
@@ -186,7 +189,7 @@ def copy_frames(part: Part, size: int, target: File, offset: int) -> None:
 
 
 def check_still_damaged(ranges: tuple[DamagedRange, ...], damaged: DamagedRange) -> None:
-    """Raises OutOfRangeError if the range is not what the log calls damaged now."""
+    """Raises OutOfRangeError unless the log still counts exactly this range as damaged."""
     if damaged not in ranges:
         raise OutOfRangeError(
             f"entries {damaged.first_index}..{damaged.last_index} are not a damaged range of this log (any more)"

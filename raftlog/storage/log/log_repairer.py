@@ -26,7 +26,8 @@ from raftlog.types import LogTail
 
 
 class LogRepairer:
-    """`repairing`, `repair` and what they return belong to one thread at a time, any thread."""
+    """Repairs damaged ranges. `repairing`, `repair` and the objects that they return belong to one thread at a time,
+    which may be any thread."""
 
     __slots__ = ("_state",)
 
@@ -34,8 +35,8 @@ class LogRepairer:
         self._state = state
 
     def repair(self, damaged: DamagedRange, frames: bytes) -> None:
-        """Puts a peer's copy of the whole range in place, durably. Errors: see RangeRepair.feed and finish; after any
-        of them the log is as it was."""
+        """Puts a peer's copy of the whole range in place, durably. Raises as RangeRepair.feed and finish do; after any
+        error the log is as it was."""
         repair = self.repairing(damaged)
         repair.feed(frames)
         repair.finish()
@@ -78,7 +79,8 @@ class LogRepairer:
             state.damage.drop(repair.damaged)
 
     def _file_of(self, part: Part) -> int:
-        """Base of the file that holds the part: a frame that rolls begins one, others lie in the last one below."""
+        """Base position of the file that holds the part. A frame with the flag ROLL begins a file; other frames lie in
+        the last file that begins below them."""
         state = self._state
         if part.whole:
             return part.segment_index.base
@@ -103,7 +105,7 @@ class LogRepairer:
         state.fs.fsync_dir(state.log)
 
     def _publish_files(self, parts: list[Part]) -> None:
-        """Gives each file its segment, and leaves none for what turned out to be part of another."""
+        """Gives each file its Segment, and removes the Segments whose frames turned out to lie in another file."""
         state = self._state
         with state.publishing:
             known = {segment.base: segment for segment in state.segments}
@@ -141,7 +143,7 @@ class LogRepairer:
 
 
 def adopt(index: SegmentIndex, part: SegmentIndex) -> None:
-    """Gives the entries of `part` in `index` their places and terms."""
+    """Enters the positions and terms of the part's entries into `index`."""
     at = part.base_index - index.base_index
     shift = part.base - index.base
     index.offsets[at : at + len(part.offsets)] = type(index.offsets)("I", [offset + shift for offset in part.offsets])

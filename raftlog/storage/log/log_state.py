@@ -77,31 +77,31 @@ class LogState:
         served."""
         self.damage.begin_at(self.previous)
         self.failure: str | None = None
-        """The reason why the log refuses to be written; None as long as it does not."""
+        """The reason why the log refuses to be written; None while it can be written."""
         self.filing = threading.Lock()
-        """Held while files below the first entry come or go."""
+        """Held while files in front of the log's first entry are added or removed."""
         self.cutting = threading.Lock()
-        """Held while bytes below the tail change: a conflict is cut, a repair put in place; and while a reader looks
-        for damage."""
+        """Held while bytes below the tail change, because a conflict is cut or a repair is put in place; and while a
+        reader looks for damage."""
         self.publishing = threading.Lock()
-        """Held while `segments` is replaced: by a roll, a cut, a repair, a trim, a file put in front."""
+        """Held while `segments` is replaced: by a roll, a cut, a repair, a trim, or a file that is put in front."""
         # Keyed by the Segment object: one that was cut and made again under the same name is another key.
         self.open_sealed = lru_cache(_OPEN_FILES)(self._open_sealed)
         self.load_sealed = lru_cache(_LOADED_INDEXES)(self._load_sealed)
 
     @property
     def first_index(self) -> int:
-        """Index of the oldest entry that is here."""
+        """Index of the oldest entry in this log."""
         return self.segments[0].header.base_index
 
     @property
     def first_position(self) -> int:
-        """Position of the oldest entry that is here."""
+        """Position of the oldest entry in this log."""
         return self.segments[0].base
 
     @property
     def previous(self) -> LogTail:
-        """The tail just before the oldest entry that is here: `EMPTY_TAIL` before GENESIS."""
+        """The tail just before the oldest entry in this log; `EMPTY_TAIL` before GENESIS."""
         return self.segments[0].header.previous
 
     def segment_of(self, index: int) -> Segment:
@@ -113,24 +113,25 @@ class LogState:
         return segments[number]
 
     def segment_index(self, segment: Segment) -> SegmentIndex:
-        """Returns the segment's index; its entries in a damaged range that is not `located` are not to be used.
+        """Returns the segment's index. Its entries in a damaged range that is not `located` must not be used.
 
         May find damage, which it records. Raises OutOfRangeError if the segment was trimmed, and FrameError if it is no
-        part of the log any more.
+        longer a part of the log.
         """
         return segment.index or self.load_sealed(segment)
 
     def segment_index_known(self, segment: Segment) -> bool:
-        """Returns True if the beginning of each of its entries is known. Otherwise no index of it may be believed
-        later."""
+        """Returns True if the position of each of the segment's entries is known. Otherwise no index of this segment
+        may be trusted later."""
         return all(damaged.located or damaged.end_position <= segment.base for damaged in self.damage.ranges)
 
     def trimmed(self, position: int) -> OutOfRangeError:
-        """Returns the error of a read below the first entry."""
+        """Returns the error for a read below the first entry."""
         return OutOfRangeError(f"position {position} was trimmed: the log begins at position {self.first_position}")
 
     def forget_sealed(self) -> None:
-        """Closes sealed files, for an open file keeps its space, and drops loaded indexes, which may be outdated."""
+        """Closes sealed files, because an open file keeps its disk space, and drops loaded indexes, which may be
+        outdated."""
         self.load_sealed.cache_clear()
         self.open_sealed.cache_clear()
 

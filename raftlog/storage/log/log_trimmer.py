@@ -1,9 +1,9 @@
-"""Gives up old segment files of the log, and takes them back from a peer.
+"""Removes old segment files from the log, and takes them back from a peer.
 
-Trimmed entries disappear from all readers first; their files are unlinked later, oldest first, after log/FIRST
-says on disk where the log must begin (log_first.py). A crash in between leaves a log that begins lower, or leftovers
-that the next start removes. What is put in front is proved by its chain: its last frame is the one that the first entry
-here names as its parent, so the bytes are those that every replica has.
+Trimmed entries disappear from all readers first. Their files are unlinked later, oldest first, after log/FIRST is on
+disk with the position at which the log must begin (log_first.py). A crash in between leaves a log that begins lower, or
+leftover files that the next start removes. A file that is put in front of the log is proved by its chain: the log's
+first entry names the file's last frame as its parent, so the bytes are those that every replica has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from raftlog.types import LogTail
 
 
 class LogTrimmer:
-    """See the module. Any thread; `remove_files` and `prepend` wait for each other."""
+    """Trims the log and puts files back in front of it. Any thread may call it; `remove_files` and `prepend` wait for
+    each other."""
 
     __slots__ = ("_state",)
 
@@ -34,12 +35,12 @@ class LogTrimmer:
         self._state = state
 
     def trim(self, position: int) -> list[Path]:
-        """Forgets the segment files that end at or below `position`, but never the active one; returns those that are
-        to be removed (`remove_files`).
+        """Forgets the segment files that end at or below `position`, but never the active one. Returns the files to
+        remove (`remove_files`).
 
-        The caller knows that the entry at `position` is committed, because the first entry of a log never gives way to
-        a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is
-        empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
+        The caller knows that the entry at `position` is committed, because the first entry of a log is never replaced
+        in a conflict. Never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list
+        is empty. A reader of trimmed bytes, in any thread, gets them whole or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):
@@ -59,10 +60,11 @@ class LogTrimmer:
         return [segment.path for segment in segments[:count]]
 
     def remove_files(self, paths: Iterable[Path]) -> int:
-        """Unlinks what `trim` returned, with its sidecars, durably; returns how many segment files that were.
+        """Unlinks the files that `trim` returned, and their sidecars, durably. Returns the number of segment files that
+        were removed.
 
-        A file that is not there any more, or is part of the log again, is passed over. Raises StorageError: the files
-        that are left are in nobody's way, and the next trim after a start names them again.
+        A file that is gone, or is part of the log again, is skipped. Raises StorageError: the remaining files are
+        harmless, and the next trim after a start names them again.
         """
         state = self._state
         removed = 0
@@ -94,7 +96,7 @@ class LogTrimmer:
         return there
 
     def _save_first(self, *, lower: bool) -> None:
-        """Brings FIRST to where the log begins now."""
+        """Writes the log's present beginning into FIRST."""
         state = self._state
         previous = state.previous
         known = log_first.load(state.fs, state.log, state.group_id)
@@ -136,7 +138,8 @@ class LogTrimmer:
         self._save_first(lower=True)  # until then, a start takes what joins below FIRST without a gap
 
     def _proved(self, path: Path, file: File) -> tuple[Segment, SegmentIndex, LogTail]:
-        """The segment that the file is, its index and its end. Raises FrameError unless the log begins there."""
+        """Returns the Segment for the file, its index and its end. Raises FrameError unless the log begins where the
+        file ends."""
         state = self._state
         end = state.previous
         header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, state.group_id)

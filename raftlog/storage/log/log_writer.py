@@ -1,8 +1,8 @@
 """Appends to the log, rolls to the next segment file, and closes. Everything here belongs to the appending thread.
 
-Durability. Data of batch n and the sync mark of batch n-1 go out under one fdatasync. A file gets its final name only
-when everything in the file before it is on disk, so only the last file can be torn. Any failed call is final, but for a
-write that found no space: nothing of it counts, and the same append may be tried again.
+Durability. The data of batch n and the sync mark of batch n-1 are written under one fdatasync. A file gets its final
+name only when everything in the file before it is on disk, so only the last file can be torn. Every failed call is
+final, with one exception: if a write finds no space, none of it counts, and the same append may be tried again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raftlog.types import FLAG_ROLL, Entry, EntryId, LogTail
 
 
 class LogWriter:
-    """See the module. Entries are those the caller built; their bytes are written as they are and never copied."""
+    """Writes entries exactly as the caller built them; their bytes are never copied."""
 
     __slots__ = ("_clock_s", "_cutter", "_marks", "_on_written", "_preparer", "_state", "synced_s")
 
@@ -42,16 +42,16 @@ class LogWriter:
         self._on_written: Callable[[EntryId], None] | None = None
         self._clock_s: Callable[[], float] | None = None
         self.synced_s = 0.0
-        """Seconds that syncs have taken since they are timed."""
+        """Seconds that syncs have taken since `time_syncs` was called."""
 
     def time_syncs(self, clock_s: Callable[[], float]) -> None:
         """Measures syncs with this clock from now on; the log itself has no clock. Called before the first append."""
         self._clock_s = clock_s
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Has `call` called from the next append on, on the appending thread, after each write and before its sync:
-        everything up to that entry was handed to the operating system. Replaces the previous listener; None removes it.
-        Any thread."""
+        """Calls `call` after each later write and before its sync, on the appending thread: everything up to the given
+        entry is with the operating system then. Replaces the previous listener; None removes it. Any thread may call
+        this."""
         self._on_written = call
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -111,7 +111,7 @@ class LogWriter:
         self._sync(file)
 
     def _sync(self, file: File) -> None:
-        """A failure is final, for whatever reason: raised as StorageError, past those who would try again."""
+        """Syncs the file. Every failure is final: it is raised as a StorageError that no caller retries."""
         clock_s = self._clock_s
         began_s = clock_s() if clock_s is not None else 0.0
         try:
@@ -122,7 +122,7 @@ class LogWriter:
             self.synced_s += clock_s() - began_s
 
     def _forget_unwritten(self) -> None:
-        """The index knows again what is on disk, and no more."""
+        """Removes entries from the index that are not on disk."""
         state = self._state
         index = state.segments[-1].index
         assert index is not None
@@ -130,7 +130,8 @@ class LogWriter:
             index.cut(state.tail.index + 1)
 
     def write_idle_mark(self) -> None:
-        """Writes and syncs the mark for the last batch alone, if it has none yet: the lane calls it when idle."""
+        """Writes and syncs the mark of the last batch on its own, if it has none yet. The lane calls this when it is
+        idle."""
         state = self._state
         if state.failure is not None:
             raise StorageError(state.failure)
@@ -176,9 +177,9 @@ class LogWriter:
         return new
 
     def _give_back(self, file: File, end: int) -> None:
-        """Cuts off what a sealed file has behind its last frame if that is more than half of it: one that was closed
-        early was prepared at its full length. This is only about space: a failure, or a crash before it is on disk,
-        costs no more than that."""
+        """Truncates a sealed file behind its last frame if more than half of the file is unused: a file that was closed
+        early was prepared at its full length. This only saves space, so a failure or a crash here costs nothing
+        else."""
         with suppress(OSError):
             if file.size() > 2 * end:
                 file.truncate(end)
@@ -217,8 +218,8 @@ class LogWriter:
         return segment
 
     def _write_loose_sidecar(self, segment: Segment, end: LogTail) -> None:
-        """Writes a sidecar and does not sync it: one that a crash loses is rebuilt, and a roll is on the hot path. The
-        preparer syncs it."""
+        """Writes a sidecar without a sync, because a roll is on the hot path. The preparer syncs it; a sidecar that a
+        crash loses is rebuilt."""
         state = self._state
         assert segment.index is not None
         if not state.segment_index_known(segment):
@@ -228,9 +229,9 @@ class LogWriter:
         self._preparer.loose_sidecars.append(path)
 
     def close(self, clean: bool) -> None:
-        """Lets go of all files. With `clean`, first makes the next opening free of scans.
+        """Closes all files. With `clean`, first writes what spares the next opening a scan.
 
-        Raises StorageError if that fails: nothing is lost, the next opening scans.
+        Raises StorageError if that fails: nothing is lost, and the next opening scans.
         """
         if self._preparer.closed:
             return
@@ -252,7 +253,7 @@ class LogWriter:
             state.open_sealed.cache_clear()
 
     def _write_clean(self, active: Segment) -> None:
-        """Writes the active segment's sidecar and CLEAN, durably: the next opening believes them and scans nothing."""
+        """Writes the active segment's sidecar and CLEAN, durably. The next opening trusts them and scans nothing."""
         state = self._state
         assert active.index is not None
         if not state.segment_index_known(active):

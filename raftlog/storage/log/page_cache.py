@@ -1,7 +1,7 @@
-"""Gives back the page cache of the log's older bytes, so that new bytes go into pages that the machine has already.
+"""Drops older bytes of the log from the page cache, so that new bytes use pages that the machine already has.
 
 A log that only grows takes a new page for every 4 KiB. Where a hypervisor hands out memory as it is touched, such a
-page costs several times what copying into it costs (docs/adr/0076).
+page costs several times as much as copying data into it (docs/adr/0076).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from raftlog.storage.log.log_state import LogState, base_position_of
 
 STEP_BYTES = 8 << 20
-"""Dropped at once: enough to be rare, and about a millisecond of work."""
+"""Bytes that are dropped at once: enough to make it rare, and about a millisecond of work."""
 
 
 class PageCacheLimit:
@@ -22,13 +22,14 @@ class PageCacheLimit:
     __slots__ = ("_bytes_max", "_dropped_to", "_state")
 
     def __init__(self, state: LogState) -> None:
-        """Everything stays until `begin`."""
+        """Nothing is dropped before `begin` is called."""
         self._state = state
         self._bytes_max: int | None = None
         self._dropped_to = 0
 
     def begin(self, bytes_max: int) -> None:
-        """Keeps so many bytes in the page cache from now on. What was in it before is left to the operating system."""
+        """Keeps this many bytes in the page cache from now on. The operating system decides about what was in it
+        before."""
         self._dropped_to = max(0, self._state.tail.end_position - bytes_max)
         self._bytes_max = bytes_max
 
@@ -38,7 +39,7 @@ class PageCacheLimit:
         return bytes_max is not None and self._state.tail.end_position - bytes_max - self._dropped_to >= STEP_BYTES
 
     def drop_older(self) -> None:
-        """Drops what is due: all of it is below the tail, hence on disk. Raises OSError."""
+        """Drops the bytes that are due. All of them are below the tail, hence on disk. Raises OSError."""
         assert self._bytes_max is not None
         state, low = self._state, self._dropped_to
         tail, segments = state.tail, state.segments  # in this order: see LogState

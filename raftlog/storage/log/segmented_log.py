@@ -1,8 +1,8 @@
 """The commit log on disk: segment files of dense frames, one writer, many readers.
 
-Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane); `prepare_next` to one
-background thread; `repair` to one thread at a time; the reads, `trim` and `tell_written` to anybody. What they share,
-and its locks: log_state.py. Durability: log_writer.py.
+Threads. `append`, `write_idle_mark` and `close` belong to one thread (the append lane), `prepare_next` to one
+background thread, `repair` to one thread at a time. Any thread may read, and call `trim` and `tell_written`.
+log_state.py describes the shared state and its locks, log_writer.py describes durability.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from raftlog.types import EMPTY_TAIL, Entry, EntryId, LogTail
 
 
 class SegmentedLog:
-    """One open log, put together from its parts; each method is that of the part it names, where it is described."""
+    """One open log, put together from its parts. Each method calls the method of the same name of one part, which
+    describes it."""
 
     __slots__ = (
         "_preparer",
@@ -55,9 +56,9 @@ class SegmentedLog:
     )
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, recovered: Recovered) -> None:
-        """Use `create` or `open`."""
+        """Callers use `create` or `open`."""
         self.state = state = LogState(fs, directory, group_id, recovered.segments, recovered.tail)
-        """The parts' common state, for tests and for those that break disks on purpose."""
+        """The state that the parts share; tests and fault injection use it too."""
         self.damage = state.damage
         self.report = recovered.report
         for damaged in recovered.report.damaged:
@@ -127,17 +128,17 @@ class SegmentedLog:
 
     @property
     def first_index(self) -> int:
-        """Index of the oldest entry that is here."""
+        """Index of the oldest entry in this log."""
         return self.state.first_index
 
     @property
     def first_position(self) -> int:
-        """Position of the oldest entry that is here."""
+        """Position of the oldest entry in this log."""
         return self.state.first_position
 
     @property
     def previous(self) -> LogTail:
-        """The tail just before the oldest entry that is here: `EMPTY_TAIL` before GENESIS."""
+        """The tail just before the oldest entry in this log; `EMPTY_TAIL` before GENESIS."""
         return self.state.previous
 
     @property

@@ -1,4 +1,4 @@
-"""The sync marks in the active segment's local header (segment.py draws them), as the appending thread writes them."""
+"""Writes the sync marks in the active segment's local header (segment.py draws them), on the appending thread."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from raftlog.types import LogTail
 
 
 class SyncMarks:
-    """The newest mark, and the writing of the next. Shared by the writer and the cutter; one thread.
+    """Knows the newest mark and writes the next one. The writer and the cutter share it, on one thread.
 
-    Invariant: a mark is written only for what was synced before, and never over the newest one.
+    Invariant: a mark is written only for bytes that were synced before, and never over the newest mark.
     """
 
     __slots__ = ("_state", "end_position", "seq")
 
     def __init__(self, state: LogState, seq: int) -> None:
-        """`seq`: of the newest mark in the active segment. The first append writes one whatever that says: it outdates
-        CLEAN."""
+        """`seq`: the number of the newest mark in the active segment. The first append always writes a new mark,
+        because that outdates CLEAN."""
         self._state = state
         self.seq = seq
         self.end_position = -1
-        """The position up to which the newest mark vouches; -1 if the next append or idle mark must write one in any
-        case."""
+        """The position up to which the newest mark says that the log is on disk; -1 if the next append or idle mark
+        must write one in any case."""
 
     def begin_file(self, end_position: int) -> None:
-        """The log rolled: the new file's header has a mark for all that is before it (segment.encode_header)."""
+        """Notes that the log rolled. The new file's header already has a mark for everything before it
+        (segment.encode_header)."""
         self.seq = 1
         self.end_position = end_position
 
     def go_on_from(self, seq: int) -> None:
-        """The file before is active again, and `seq` is its newest mark."""
+        """Notes that the file before is active again. `seq` is the number of its newest mark."""
         self.seq = seq
 
     def expire(self) -> None:
-        """Has a mark written again for what the newest one names already."""
+        """Makes the next append or idle mark write a mark, even if the newest mark already covers the log."""
         self.end_position = -1
 
     def write(self, tail: LogTail) -> None:

@@ -30,12 +30,12 @@ from raftlog.storage.segments.segment_index import SegmentIndex, decode_index
 from raftlog.types import LogTail
 
 ZEROES_ENOUGH = 16 * 1024 * 1024
-"""Bytes of zeroes behind the last frame after which the search ends. Later bytes were never acknowledged and cannot
-become part of the log: a frame's parent names the one before it."""
+"""Bytes of zeroes behind the last frame after which the search ends. Bytes behind them were never acknowledged and
+cannot become part of the log, because a frame names the one before it as its parent."""
 
 
 def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogTail, bool]:
-    """The log's tail, and whether the last stop was orderly. Gives `active` its index; changes only what lies above
+    """Returns the log's tail, and True if the last stop was orderly. Gives `active` its index. Changes only bytes above
     the sync mark, unless the vote is withheld first."""
     file = active.file
     assert file is not None
@@ -55,13 +55,14 @@ def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogT
 
 
 def clean_mark(run: RecoveryRun) -> SyncMark | None:
-    """The newest mark as an orderly stop copied it to CLEAN."""
+    """Returns the newest mark, as an orderly stop copied it to CLEAN."""
     path = run.log / layout.CLEAN
     return decode_mark(read_file(run.fs, path)) if run.fs.exists(path) else None
 
 
 def _clean_tail(run: RecoveryRun, active: Segment, file: File, mark: SyncMark, kept: SyncMark | None) -> LogTail | None:
-    """The tail after an orderly stop, else None. CLEAN is a copy of the last mark, so any append outdates it."""
+    """Returns the tail after an orderly stop, else None. CLEAN is a copy of the last mark, so any append outdates
+    it."""
     if not run.fs.exists(run.log / layout.CLEAN):
         run.note("unclean stop", "the last stop was not orderly: what came after the last kept index is scanned")
         return None
@@ -121,7 +122,8 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
 def _behind_damage(
     run: RecoveryRun, active: Segment, file: File, scan: Scan, index: SegmentIndex, mark: SyncMark
 ) -> Scan | None:
-    """The scan that goes on behind damaged headers; None if no frame from there on leads to the mark or follows it."""
+    """Returns the scan that continues behind damaged headers; None if no frame from there on leads to the mark or
+    follows it."""
     goal = LogTail(mark.term, mark.next_index - 1, mark.end_position, mark.header_crc, active.base, 0)
     count = len(index.offsets)
     joined = rejoin(file, active, scan, index, goal)
@@ -138,9 +140,11 @@ def _behind_damage(
 
 
 def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
-    """Returns True if the terms inside the hole are known, or need not be. They need not be if all of the hole was
-    committed. They are known if all of it is of one term (`low`: the term in front of it) or it is a single entry; else
-    the beginnings of terms were lost with its headers."""
+    """Returns True if the terms of the entries in the hole are known, or do not matter.
+
+    They do not matter if the whole hole was committed. They are known if the hole has one term (`low` is the term in
+    front of it) or is a single entry. Otherwise the beginnings of terms were lost with the headers.
+    """
     hole, last = joined.hole, joined.last_term
     one_term = last is not None and (last == low or hole.first_index == hole.last_index)
     return one_term or hole.last_index <= run.committed_index
@@ -165,7 +169,7 @@ def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) ->
 
 
 def _last_byte(run: RecoveryRun, file: File, start: int) -> int:
-    """Offset behind the last byte that is not zero; `start` if all are."""
+    """Returns the offset behind the last byte that is not zero; `start` if all bytes are zero."""
     size, at, last = file.size(), start, start
     while at < min(size, last + ZEROES_ENOUGH):
         chunk = file.pread(min(len(ZERO_CHUNK), size - at), at)
@@ -220,7 +224,8 @@ def _without_mark(run: RecoveryRun, active: Segment, file: File) -> LogTail:
 
 
 def _cut_with_vote_withheld(run: RecoveryRun, active: Segment, file: File, tail: LogTail, why: str, row: str) -> None:
-    """Copies what lies above `tail` to trash/, lowers the marks, zeroes it. A crash in between: the same once more."""
+    """Copies the bytes above `tail` to trash/, lowers the marks, then zeroes the bytes. After a crash in between, the
+    next start repeats all of it."""
     start = active.file_offset(tail.end_position)
     stop = _last_byte(run, file, start)
     if stop > start:
@@ -233,7 +238,8 @@ def _cut_with_vote_withheld(run: RecoveryRun, active: Segment, file: File, tail:
 
 
 def _write_marks(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> None:
-    """Both, one sync each: the other would otherwise promise more."""
+    """Writes both marks, with a sync after each. If only one were lowered, the other would still promise more than the
+    log holds."""
     seq = max(newest_seq(file), mark.seq)
     for number in (seq + 1, seq + 2):
         file.pwritev([encode_mark(mark._replace(seq=number))], MARK_OFFSETS[number % 2])

@@ -1,4 +1,4 @@
-"""First step of recovery: the existing segment files, and missing files and damaged local headers."""
+"""First step of recovery: finds the segment files, missing files and damaged local headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from raftlog.types import EMPTY_TAIL, LogTail
 
 
 class SegmentFile(NamedTuple):
-    """A segment file. `header` is None if damaged; `page` is what could be read of its first 4096 bytes."""
+    """A segment file as found. `header` is None if damaged; `page` is the readable part of its first 4096 bytes."""
 
     path: Path
     base: int
@@ -47,7 +47,7 @@ class SegmentFile(NamedTuple):
 
 
 def open_files(run: RecoveryRun) -> tuple[list[Segment], bytes]:
-    """All segments, ascending, the last one open; and the local header page of the last.
+    """Returns all segments, ascending, the last one open, and the local header page of the last.
 
     A missing file gets a Segment too, whose frames are one damaged range. Raises LogGoneError if there is no file,
     CorruptLogError if the files cannot be one log.
@@ -129,7 +129,8 @@ def _heal_header(
 def _previous_of(
     run: RecoveryRun, before: Segment | None, found: SegmentFile, floor: LogTail | None
 ) -> tuple[LogTail, bool]:
-    """The tail before the file's first frame, and whether its term and time are exact or the highest they can be."""
+    """Returns the tail before the file's first frame, and True if its term and time are exact; otherwise they are the
+    highest possible ones."""
     first = first_frame(found.file, found.base, run.group_id)
     if found.base == 0:
         return EMPTY_TAIL, True
@@ -150,10 +151,11 @@ def _previous_of(
 
 
 def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[int]]:
-    """Returns FIRST (None: it is damaged) and the bases of the files that count. Removes what a trim left.
+    """Returns FIRST (None if it is damaged) and the base positions of the files that count. Removes the files that a
+    trim left behind.
 
-    Files below FIRST count as far as they join without a gap: a trim that was not finished, or a file that was put in
-    front just then. What lies below a gap was given up before the files of the gap were.
+    Files below FIRST count as far as they join the log without a gap: a trim was not finished, or a file had just been
+    put in front. Files below a gap are older than the files of the gap, which were trimmed after them.
     """
     floor = log_first.load(run.fs, run.log, run.group_id)
     if floor is None:
@@ -221,8 +223,8 @@ def check_terms(run: RecoveryRun, damaged: DamagedRange, low_term: int, high_ter
 
 
 def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
-    """Returns the end of a sealed file if the next one does not tell: by its sidecar, if its last frame agrees, else by
-    a scan."""
+    """Returns the end of a sealed file if the next file does not tell it: from its sidecar, if its last frame agrees,
+    else by a scan."""
     file = run.fs.open(segment.path)
     try:
         head, index = decode_index(read_file(run.fs, segment.path.with_suffix(layout.INDEX_SUFFIX)), run.group_id)
@@ -243,7 +245,7 @@ def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
 
 
 def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
-    """A sealed file must end exactly where the next one begins: its sidecar says so, else its frames are walked."""
+    """Checks that a sealed file ends exactly where the next one begins, by its sidecar or by reading its frames."""
     if any(known.first_position == segment.base and known.end_position == end.end_position for known in run.damaged):
         return  # missing
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)

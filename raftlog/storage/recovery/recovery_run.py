@@ -1,4 +1,4 @@
-"""The shared part of the steps of one recovery: the disk, the report, and the only methods that change anything."""
+"""The state that the steps of one recovery share: the disk, the report, and the only methods that change anything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RecoveryRun:
     """One recovery: its disk, its report, and the methods that change files."""
 
     def __init__(self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int, committed_index: int) -> None:
-        """`committed_index`: known to be committed, as far as the caller knows (-1: nothing)."""
+        """`committed_index`: the highest index that the caller knows to be committed (-1: none)."""
         self.fs = fs
         self.directory = directory
         self.log = directory / layout.LOG
@@ -61,13 +61,13 @@ class RecoveryRun:
         self.withheld = vote_withheld.load(fs, directory, group_id)
 
     def note(self, row: str, sentence: str) -> None:
-        """A row of the table applied."""
+        """Notes that a row of the recovery table applied."""
         if row not in self.rows:
             self.rows.append(row)
         self.reasons.append(sentence)
 
     def found_damage(self, row: str, damaged: DamagedRange) -> None:
-        """Frames below the durable point are lost here."""
+        """Records a damaged range below the durable point."""
         self.damaged.append(damaged)
         self.note(
             row,
@@ -77,7 +77,7 @@ class RecoveryRun:
         )
 
     def withhold_vote(self, reason: str, index: int, term: int) -> None:
-        """Returns when the vote is withheld on disk: before anything is cut."""
+        """Returns when the vote is withheld on disk. Nothing is cut before."""
         self.withheld = vote_withheld.withhold(
             self.fs, self.directory, VoteWithheld(reason, index, term, self.now_ms), self.group_id
         )
@@ -89,8 +89,8 @@ class RecoveryRun:
         return where
 
     def set_aside_bytes(self, file: File, offset: int, size: int, report: TrashReport, *, must: bool = False) -> None:
-        """Copies bytes to trash/ before they are cut. Unless it `must` be, a full disk does not hinder the cut: what
-        was never acknowledged is nobody's loss."""
+        """Copies bytes to trash/ before they are cut. A full disk prevents the cut only if the copy `must` be made:
+        bytes that were never acknowledged may go without one."""
         try:
             where = set_aside_bytes(
                 self.fs, file, offset, size, self.directory / layout.TRASH, report._replace(now_ms=self.now_ms)

@@ -41,7 +41,7 @@ class Recovery:
     def __init__(
         self, fs: FileSystem, directory: Path, group_id: int, *, now_ms: int = 0, committed_index: int = -1
     ) -> None:
-        """`now_ms`: for reports. `committed_index`: known to be committed; RUN may know of more."""
+        """`now_ms`: for reports. `committed_index`: an index known to be committed; RUN may know a higher one."""
         self._ran = ran = load_run(fs, directory, group_id)
         committed = max(committed_index, ran.synced_index if ran else -1)
         self._run = RecoveryRun(fs, directory, group_id, now_ms=now_ms, committed_index=committed)
@@ -77,7 +77,8 @@ class Recovery:
         return Recovered(segments, tail, newest_seq(file), report)
 
     def _step_back(self, segments: list[Segment]) -> LogTail:
-        """The last file holds no frame: the one before, complete and durable before the roll, is active again."""
+        """Makes the file before the last one active again, because the last one holds no frame. The file before is
+        complete and was durable before the roll."""
         run = self._run
         empty = segments.pop()
         tail = empty.header.previous
@@ -107,7 +108,8 @@ class Recovery:
         return tail
 
     def _look_for_loss(self, tail: LogTail) -> None:
-        """Files beside the log may know of more than it holds: its end, with whole files, is gone."""
+        """Compares the log with the files beside it. If they know of later entries, the end of the log is lost, with
+        whole files."""
         run, ran = self._run, self._ran
         known = [(ran.synced_term, ran.synced_index, layout.RUN)] if ran else []
         if (mark := clean_mark(run)) is not None:

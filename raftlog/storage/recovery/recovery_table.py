@@ -1,4 +1,5 @@
-"""Every state in which a start may find the disk, and its handling: docs/disk-format.md shows this table.
+"""The table of every state in which a start may find the disk, and what it does then. docs/disk-format.md shows this
+table.
 
 `RecoveryReport.rows` names the rows that applied. Rows that refuse raise an error with the command that helps.
 """
@@ -9,15 +10,15 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One state. `name` is what reports say."""
+    """One state of the disk. `name` is the word that reports use."""
 
     name: str
     found: str
     done: str
     safe: str
-    """The reason why that loses nothing that was acknowledged, and lets no entry of another history in."""
+    """The reason why the handling loses nothing that was acknowledged, and lets in no entry of another history."""
     votes: str = "yes"
-    """The node's vote then: "yes" or "no"; "-" if it does not open."""
+    """The node's right to vote afterwards: "yes" or "no"; "-" if it does not open."""
     campaigns: str = "yes"
 
 
@@ -229,7 +230,7 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 def markdown() -> str:
-    """The table as docs/disk-format.md shows it."""
+    """Returns the table as docs/disk-format.md shows it."""
     lines = [
         "| state | found | done | why it is safe | votes | campaigns |",
         "|---|---|---|---|---|---|",

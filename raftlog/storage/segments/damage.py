@@ -23,16 +23,17 @@ class DamagedRange(NamedTuple):
     first_index: int
     last_index: int
     before: int | None
-    """header_crc of the frame before the range (0 before GENESIS); None if that is unknown."""
+    """header_crc of the frame before the range (0 before GENESIS); None if it is unknown."""
     after: int | None
-    """header_crc that the frame after the range names as its parent, so that of the range's last; None if unknown."""
+    """header_crc that the frame after the range names as its parent, which is the header_crc of the range's last frame;
+    None if it is unknown."""
     why: str
     located: bool = True
     """True if the beginning of each frame inside is known. False where headers were lost, or the whole file."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the range in bytes."""
         return self.end_position - self.first_position
 
     def error(self, position: int | None = None) -> DamagedLogError:
@@ -47,7 +48,7 @@ class DamagedRange(NamedTuple):
 
 
 def joined(first: DamagedRange, second: DamagedRange) -> DamagedRange:
-    """One range for two that overlap or touch, `first` beginning first."""
+    """Returns one range for two that overlap or touch. `first` begins first."""
     located = first.located and second.located
     if second.end_position <= first.end_position:
         return first._replace(located=located)
@@ -76,7 +77,8 @@ def above(damaged: DamagedRange, previous: LogTail) -> DamagedRange | None:
 
 
 class DamageMap:
-    """The damaged ranges of one log, disjoint and ascending. Safe for any thread; a sound log costs one attribute."""
+    """The damaged ranges of one log, disjoint and ascending. Any thread may use it. In an intact log a look costs one
+    attribute access."""
 
     __slots__ = ("_changed", "_floor", "_lock", "ranges")
 
@@ -85,7 +87,7 @@ class DamageMap:
         self._floor = EMPTY_TAIL
         """The tail before the log's first entry: damage below it does not count."""
         self.ranges: tuple[DamagedRange, ...] = ()
-        """All of them, ascending. Replaced as a whole, so that readers need no lock."""
+        """All damaged ranges, ascending. The tuple is replaced as a whole, so that readers need no lock."""
         self._changed: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
@@ -96,16 +98,16 @@ class DamageMap:
 
     @property
     def bytes(self) -> int:
-        """Bytes in all of them."""
+        """The total size of all ranges in bytes."""
         return sum(damaged.size for damaged in self.ranges)
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Has `call` called after a range was found or dropped: on whatever thread, and possibly while the log holds a
-        lock, so it may only pass the word on."""
+        """Calls `call` whenever a range was found or dropped. The call may come on any thread and while the log holds a
+        lock, so `call` may only signal somebody else."""
         self._changed.append(call)
 
     def add(self, damaged: DamagedRange) -> DamagedRange:
-        """Records it, joined with those it overlaps or touches; returns the range that now covers it.
+        """Records the range, joined with those that it overlaps or touches. Returns the range that now covers it.
 
         Damage below the log's first entry, because of a trim meanwhile, is not recorded.
         """
@@ -126,7 +128,7 @@ class DamageMap:
         return found
 
     def drop(self, damaged: DamagedRange) -> None:
-        """Forgets a range: it was repaired."""
+        """Forgets a range that was repaired."""
         with self._lock:
             before = self.ranges
             self.ranges = tuple(known for known in before if known != damaged)
@@ -134,7 +136,8 @@ class DamageMap:
             self._tell()
 
     def cut(self, position: int, last_index: int, header_crc: int) -> None:
-        """A conflict truncated the log at `position`: it ends with entry `last_index`, whose frame has `header_crc`."""
+        """Shortens the ranges, because a conflict cut the log at `position`. The log now ends with entry `last_index`,
+        whose frame has `header_crc`."""
         with self._lock:
             before = self.ranges
             self.ranges = tuple(
@@ -148,7 +151,7 @@ class DamageMap:
             self._tell()
 
     def begin_at(self, previous: LogTail) -> None:
-        """The log now begins after `previous`: forgets damage below."""
+        """Forgets damage below the log's new beginning, which is after `previous`."""
         with self._lock:
             before, self._floor = self.ranges, previous
             clipped = (above(known, previous) for known in before)
@@ -157,7 +160,7 @@ class DamageMap:
             self._tell()
 
     def at_index(self, index: int) -> DamagedRange | None:
-        """The range that holds the entry."""
+        """Returns the range that holds the entry at `index`."""
         return self.first_in(index, index + 1)
 
     def first_in(self, low: int, high: int) -> DamagedRange | None:

@@ -1,4 +1,4 @@
-"""Finds the frames of a segment that cannot be read intact, after a read, a peer or a scrub met bad bytes."""
+"""Finds the frames of a segment that cannot be read intact, after a read, a peer or a scrub met damaged bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def whole_file(segment: Segment, end: LogTail, why: str, *, located: bool) -> Da
 
 
 def first_damage(extent: Extent, file: File, low: int, high: int) -> DamagedRange | None:
-    """The first run of frames with an entry of [low, high) that do not read intact, grown over its bad neighbours."""
+    """Returns the first run of frames with an entry of [low, high) that do not read intact, extended over its damaged
+    neighbours."""
     for number in range(low, min(high, extent.end.index + 1)):
         if (why := _fault(extent, file, number)) is not None:
             return _grown(extent, file, number, why)
@@ -75,7 +76,7 @@ def _before(extent: Extent, file: File, first: int) -> int:
 
 
 def _after(extent: Extent, file: File, last: int) -> int:
-    """The parent that the frame after entry `last` names."""
+    """Returns the parent that the frame after entry `last` names."""
     if last == extent.end.index:
         return extent.end.header_crc
     parent: int = _header(extent, file, last + 1).parent

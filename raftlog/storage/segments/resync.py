@@ -33,7 +33,7 @@ class Chain(NamedTuple):
 
 
 def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Chain | None:
-    """The longest chain that begins above `low` and ends in the frame that `goal` is the tail after."""
+    """Returns the longest chain that begins above `low` and whose last frame is the one that `goal` describes."""
     window, failed = Window(file), set[int]()
     searched = 0
     for position in _candidates(file, segment, low.end_position + 1, goal.end_position):
@@ -51,7 +51,7 @@ def find_chain(file: File, segment: Segment, low: LogTail, goal: LogTail) -> Cha
 
 
 def _candidates(file: File, segment: Segment, start: int, stop: int) -> list[int]:
-    """Positions in [start, stop) where a frame's magic number stands."""
+    """Returns the positions in [start, stop) that hold a frame's magic number."""
     found = []
     for at in range(start, stop, _STEP):
         data = read_around(file, min(_STEP, stop - at) + len(_MAGIC) - 1, segment.file_offset(at))
@@ -65,7 +65,8 @@ def _candidates(file: File, segment: Segment, start: int, stop: int) -> list[int
 def _walk(
     window: Window, segment: Segment, position: int, low: LogTail, goal: LogTail, failed: set[int]
 ) -> list[FrameHeader]:
-    """The frames from `position` to the goal; [] if they do not lead there, and then none of them needs another try."""
+    """Returns the frames from `position` to the goal; [] if they do not lead there. In that case none of them needs
+    another try."""
     walked: list[FrameHeader] = []
     while position not in failed:
         try:
@@ -93,7 +94,7 @@ class Rejoined(NamedTuple):
 
     hole: DamagedRange
     reached: bool
-    """True if intact frames lead to the goal; else the hole does."""
+    """True if intact frames lead to the goal; otherwise the hole reaches it."""
     timestamp_ms: int
     bytes_read: int
     last_term: int | None
@@ -131,7 +132,8 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
 
 
 def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
-    """A leader begins its term with a NOOP, so in front of anything else stands an entry of the same term."""
+    """Returns the term of the hole's last entry, if the frame behind the hole tells it. A leader begins its term with a
+    NOOP, so the entry before any other kind of entry has the same term."""
     term: int = goal.term if chain is None else chain.first.term
     if chain is None or term == low.term or chain.first.type != EntryType.NOOP:
         return term
@@ -139,7 +141,7 @@ def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
 
 
 def fill(index: SegmentIndex, hole: DamagedRange, term: int) -> None:
-    """Gives the entries of `hole` a place and a term, the lowest they can have if it is not known: only GENESIS is of
+    """Gives the entries of `hole` a position and a term. All get the place where the hole begins. Only GENESIS gets
     term 0."""
     for number in range(hole.first_index, hole.last_index + 1):
         index.add(hole.first_position, max(term, min(number, 1)))

@@ -1,4 +1,4 @@
-"""Walking the frames of one segment file, each checked against the one before."""
+"""Walks the frames of one segment file and checks each against the one before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NO_HEADER = bytes(HEADER_SIZE)
 
 
 class Scan(NamedTuple):
-    """The valid frames of one file: where they end, and why the scan stopped (None: at zeroes or end of file)."""
+    """The valid frames of one file: the position at which they end, and the reason why the scan stopped (None: at
+    zeroes or the end of the file)."""
 
     tail: LogTail
     damage: str | None
@@ -44,7 +45,7 @@ class Window:
         self.bytes_read = 0
 
     def get(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at `offset`; shorter at the end of the file."""
+        """Returns up to `size` bytes at `offset`; fewer only at the end of the file."""
         start = offset - self._at
         if start < 0 or start + size > len(self._data):
             self._data = self._read(max(size, _WINDOW), size, offset)

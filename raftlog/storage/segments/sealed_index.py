@@ -49,7 +49,7 @@ def load_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) ->
 
 
 def rebuild_index(fs: FileSystem, segment: Segment, end: LogTail, group_id: int) -> Loaded:
-    """The same from the headers of its frames. Raises CorruptLogError if they lead past `end`."""
+    """Rebuilds the same index from the headers of the frames. Raises CorruptLogError if they lead past `end`."""
     try:
         file = fs.open(segment.path)
     except OSError as error:

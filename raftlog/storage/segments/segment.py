@@ -163,10 +163,10 @@ class Segment:
         self.terms: list[tuple[int, int]] = []
         """(first index, term) of each run of one term in this file; the active index's own list while active."""
         self.members: list[int] = []
-        """Indexes of the MEMBERSHIP entries in this file; likewise."""
+        """Indexes of the MEMBERSHIP entries in this file; the active index's own list while active."""
 
     def tell(self, index: SegmentIndex | IndexHead) -> None:
-        """Takes over an index of the entries without reading them."""
+        """Takes over the terms and members of an index without reading its entries."""
         self.terms, self.members = index.terms, index.members
 
     @property
