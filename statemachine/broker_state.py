@@ -1,11 +1,14 @@
-"""The state machine: applies runs of committed entries, answers reads.
+"""The state machine: applies runs of committed entries and answers reads.
 
-Threads: `apply` runs on one lane; every other public member may be used on any thread meanwhile. A run becomes one
-batch (rows and applied index together). The views in memory are replaced only after it is written, rows before
-`applied`. A reader that sees an applied index, a topic, an end of a queue or a session can therefore read its rows.
+A *run* is a sequence of committed entries that are applied together. A run becomes one batch: its rows and the applied
+index together. A *row* is one key with its value in the store.
+
+Threads: `apply` runs on one lane; every other public member may be used on any thread meanwhile. The views in memory
+are replaced only after the batch is written, rows before `applied`. A reader that sees an applied index, a topic, an
+end of a queue or a session can therefore read its rows.
 
 No clock and no randomness: rows and results are a function of the log, on every replica, however its entries were
-grouped into runs. A TRIM makes a batch of its own: it walks rows as they lie in the store.
+grouped into runs. A TRIM makes a batch of its own, because it reads rows as they lie in the store.
 """
 
 from __future__ import annotations
@@ -50,19 +53,19 @@ from statemachine.trim import Kept, RemoveRows, Slice, Sweep, TrimMark, TrimStat
 from statemachine.trim import decode as decode_trim
 
 _IN_NO_QUEUE = int(RowKind.SCHEDULED)
-"""The first kind of rows that come into no queue."""
+"""The lowest RowKind whose messages are in no queue."""
 _CARRIED = int(RowKind.CARRIED_TIMERS)
-"""The first kind of rows that replace others. Their topic may be gone: the row is dropped by a command."""
+"""The lowest RowKind whose rows replace earlier ones. If their topic was deleted meanwhile, a command drops the row."""
 _INDEX_ONLY = (EntryType.GENESIS, EntryType.NOOP, EntryType.DIGEST)
 
 
 class AppliedMark(NamedTuple):
-    """The last applied entry: what recovery compares with the log."""
+    """The last applied entry. Recovery compares it with the log."""
 
     term: int
     index: int  # type: ignore[assignment]
     end_position: int
-    """Position of the next frame."""
+    """Position at which the next frame begins."""
     timestamp_ms: int
     header_crc: int
 
@@ -75,14 +78,15 @@ class ApplyRun(NamedTuple):
 
     results: list[list[CommandResult]]
     grown: set[tuple[int, int]]
-    """(topic_id, queue_id). Also of queues that were reset: who waits for messages of one is to be told."""
+    """(topic_id, queue_id) of each queue that got messages or was reset. Consumers that wait for messages of such a
+    queue are woken."""
 
 
 class BrokerState:
-    """State of one group, over a KV with no other writer. Raises KVError if a newer version wrote it."""
+    """The state of one group, over a KV that nobody else writes. Raises KVError if a newer version wrote it."""
 
     def __init__(self, kv: KV, count: Count = count_rows) -> None:
-        """`count`: see `RunningSums`."""
+        """`count` counts all rows if the state does not know its sums (`RunningSums`)."""
         self._kv = kv
         check_format(kv)
         self._topics = Topics(kv)
@@ -96,26 +100,26 @@ class BrokerState:
         self._queues = ConsumeQueues(kv, removed=self._removals.topics)
         self._dedup = Dedup(kv)
         self.writes = StagedWrites(kv, self._removals)
-        """Messages that wait for a commit; for its members that any thread may use."""
+        """Messages that wait for a commit. Any thread may use the members that its class names."""
         self._slices = RemovalSlices(
             self._removals, self._queues, self._dedup, self._offsets, self._locks, self._resets, self.writes
         )
         self._index = MessageIndex(kv)
         self.timers = Timers(kv, self.writes)
-        """Messages that wait until they are due, and the rows of those that wait for a commit."""
+        """Messages that wait until they are due, and the rows of messages that wait for a commit."""
         self.halves = HalfMessages(kv)
-        """Messages whose transaction is open; for its members that any thread may use."""
+        """Messages whose transaction is open. Any thread may use the members that its class names."""
         self.tier = TierSegments(kv)
-        """Segments that are in object storage; for its members that any thread may use."""
+        """Segments in object storage. Any thread may use the members that its class names."""
         self.settings = Settings(kv)
-        """The configuration of the cluster; for its members that any thread may use."""
+        """The configuration of the cluster. Any thread may use the members that its class names."""
         self.access = Access(kv)
-        """Users and their rules; for its members that any thread may use."""
+        """Users and their rules. Any thread may use the members that its class names."""
         self._members = Members(kv)
         self._trim = TrimState(kv)
         self._mark = _load_mark(kv)
         self.sums = RunningSums(kv, self._mark.index, count)
-        """The digest as of the last applied entry, and of the last markers."""
+        """The digest as of the last applied entry, and as of the last few marker entries."""
         self._failure: str | None = None
 
     # -- reads, any thread
@@ -127,27 +131,28 @@ class BrokerState:
 
     @property
     def applied_mark(self) -> AppliedMark:
-        """The last applied entry, with its place in the log."""
+        """The last applied entry with its position in the log."""
         return self._mark
 
     @property
     def topics(self) -> SortedMap[str, TopicConfig]:
-        """Every topic by name. Apply changes it while others read: see `SortedMap` for what an iteration meets."""
+        """Every topic by name. Apply changes the map while others read it; `SortedMap` says which keys an iteration
+        meets."""
         return self._topics.by_name
 
     @property
     def topics_by_id(self) -> SortedMap[int, TopicConfig]:
-        """Every topic by id, likewise."""
+        """Every topic by id, in a map of the same kind."""
         return self._topics.by_id
 
     @property
     def queue_count(self) -> int:
-        """Queues of all topics together."""
+        """The number of queues of all topics together."""
         return self._topics.queues
 
     @property
     def groups(self) -> SortedMap[str, GroupConfig]:
-        """Every consumer group by name, likewise."""
+        """Every consumer group by name, in a map of the same kind."""
         return self._groups.by_name
 
     @property
@@ -185,13 +190,12 @@ class BrokerState:
 
     @property
     def sweep(self) -> Sweep | None:
-        """The cut that is being carried out, slice by slice; None most of the time."""
+        """The cut that is being carried out slice by slice; None if there is none."""
         return self._trim.sweep
 
     @property
     def removing(self) -> int:
-        """The number of topics, groups and the like that are deleted and whose rows are not all gone yet; 0 most of the
-        time."""
+        """The number of deleted topics, deleted groups and other removals whose rows are not all gone yet."""
         return self._removals.pending
 
     @property
@@ -206,18 +210,19 @@ class BrokerState:
 
     @property
     def kept(self) -> Kept:
-        """The beginning of the log that is kept anywhere: below `trim_position` if segments were evicted."""
+        """The beginning of the log that is kept anywhere. It is below `trim_position` if segments were evicted."""
         return self._trim.kept
 
     @property
     def kept_segments(self) -> tuple[TierSegment, ...]:
-        """The segments in the tier from which something is kept: without those that a TRIM took from everybody, whose
-        objects may be going."""
+        """The segments in the tier from which something is kept. Segments that a TRIM removed for everybody are not
+        among them: their objects may be gone."""
         return self.tier.above(self.kept.position)
 
     def lowest_pinned_position(self) -> int | None:
-        """No row of this state refers to the log below this position; None if none refers to it at all. One refers to
-        this very position, unless there was too much to pass in one look (`Timers.lowest_position`)."""
+        """A position below which no row of this state refers to the log; None if no row refers to the log at all. Some
+        row refers to exactly this position, unless the search ended early because it had too much to pass
+        (`Timers.lowest_position`)."""
         timers = self.timers.lowest_position(self.trim_position, self._mark.end_position)
         pinned = (timers, self.halves.lowest_position())
         return min([position for position in pinned if position is not None], default=None)
@@ -231,7 +236,8 @@ class BrokerState:
         return self._offsets.sorted_of_group(group)
 
     def offsets_by_topic(self, group: str) -> dict[int, Mapping[int, int]]:
-        """Topic id -> queue id -> offset of every queue the group has committed, in no order: a step for each topic."""
+        """Topic id -> queue id -> offset of every queue the group has committed, in no order. Takes one step per
+        topic."""
         return self._offsets.by_topic(group)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
@@ -240,22 +246,22 @@ class BrokerState:
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset of the queue that retention has kept here: `max_offset` if it kept none."""
+        """The first offset of the queue that this node's log still has; `max_offset` if it has none."""
         return self._queues.min_offset(topic_id, queue_id)
 
     def kept_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset that is kept anywhere: below `min_offset` if messages were evicted to the tier, where the
-        lowest of them may be gone as well."""
+        """The first offset that is kept anywhere. It is below `min_offset` if messages were evicted to the tier; the
+        lowest of those may be gone as well."""
         if topic_id in self._removals.topics:
             return 0
         return query.kept_offset(self._kv, topic_id, queue_id)
 
     def fetch(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> list[QueueItem]:
-        """Up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
+        """Returns up to `count_max` items from `queue_offset` on; [] outside min_offset..max_offset."""
         return query.unpack_items(self.fetch_packed(topic_id, queue_id, queue_offset, count_max), queue_offset)
 
     def fetch_packed(self, topic_id: int, queue_id: int, queue_offset: int, count_max: int) -> bytes:
-        """The same items packed (`payload.ITEM`), one behind the other."""
+        """Returns the same items packed (`payload.ITEM`), back to back."""
         if queue_offset < self.min_offset(topic_id, queue_id):
             return b""
         end = min(queue_offset + count_max, self.max_offset(topic_id, queue_id))
@@ -267,8 +273,8 @@ class BrokerState:
             return b""  # it was deleted since the end was looked up
 
     def offset_by_time(self, topic_id: int, queue_id: int, timestamp_ms: int, upper: bool) -> int:
-        """The first offset stored at or after the time (max_offset if none), or with `upper` the last stored at or
-        before it (min_offset if none)."""
+        """Returns the first offset stored at or after the time (max_offset if none); with `upper`, the last one stored
+        at or before it (min_offset if none)."""
         low, high = self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id)
         return query.offset_by_time(self._kv, topic_id, queue_id, timestamp_ms, upper, low, high)
 
@@ -286,8 +292,8 @@ class BrokerState:
         return self._dedup.max_sequence(producer_id)
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """Returns the producer's session. Raises SessionUnreadError if it is long and not in memory: then
-        `read_session` comes first."""
+        """Returns the producer's session. Raises SessionUnreadError if it is long and not in memory; the caller then
+        calls `read_session` first."""
         return self._dedup.session_at_hand(producer_id)
 
     def read_session(self, producer_id: bytes) -> Iterator[None]:
@@ -394,7 +400,7 @@ class BrokerState:
         return []
 
     def _apply_messages(self, stage: Stage, entry: Entry) -> list[CommandResult]:
-        """Effects first, then rows. Rows were decided by the leader: one that does not fit stops the node."""
+        """Applies the effects, then the rows. The leader decided the rows: one that does not fit stops the node."""
         decoded = payload.decode(entry.payload)
         results = self._apply_commands(stage, commands.unpack(decoded.effects)) if decoded.effects else []
         topics, append = self._topics, self._queues.append
@@ -418,7 +424,7 @@ class BrokerState:
         return results
 
     def _keep(self, stage: Stage, run: payload.Run, now_ms: int) -> None:
-        """Messages that are in no queue yet."""
+        """Stores messages that are in no queue yet."""
         if run.kind == RowKind.SCHEDULED:
             self.timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items, now_ms)
         elif run.kind == RowKind.HALF:
@@ -431,7 +437,8 @@ class BrokerState:
             raise InvariantViolationError(f"rows of kind {run.kind}: were they written by a newer RaftMQ?")
 
     def _apply_trim(self, stage: Stage, entry: Entry) -> None:
-        """Moves the beginning of the log, and with it every queue and the index. Alone in its batch, see `runs_of`."""
+        """Moves the beginning of the log, of every queue and of the index. A TRIM has a batch of its own
+        (`runs_of`)."""
         trim = decode_trim(entry.payload)
         if isinstance(trim, RemoveRows):
             self._slices.go_on(stage, trim.rows)
@@ -449,7 +456,7 @@ class BrokerState:
             self._index.trim(stage, trim.position)
 
     def _sweep(self, stage: Stage, sweep: Sweep, rows_max: int, entry: Entry) -> None:
-        """The next slice of a sweep: of the queues, after them of the index."""
+        """Carries out the next slice of a sweep: first of the queues, then of the index."""
         if sweep.family == CQ:
             keeps = sweep.evicts or self._trim.leaves_tier(sweep.position)
             at = self._queues.trim(stage, sweep.position, sweep.queues, sweep.at, rows_max, keeps=keeps)

@@ -102,7 +102,7 @@ SET_AUTH_MODE = "set_auth_mode"
 SET_AUTH_KEY = "set_auth_key"
 
 ACCESS_LEVEL = BASELINE + 1
-"""Users, their rules and tokens."""
+"""The level of the commands about users, rules and tokens."""
 _ACCESS = (
     CREATE_USER,
     CHANGE_USER,
@@ -115,14 +115,14 @@ _ACCESS = (
     SET_AUTH_KEY,
 )
 LEVELS: dict[str, int] = dict.fromkeys(_ACCESS, ACCESS_LEVEL)
-"""Name of a command that is not in the baseline -> its level; the others are of level BASELINE."""
+"""Name -> level of each command that came after the baseline. All other commands have level BASELINE."""
 LEVEL = max(LEVELS.values(), default=BASELINE)
 """The level of this version. A node that meets a command it does not know stops, so a leader proposes a command of a
 level only once the state says that every member has it (`raise_level`, docs/adr/0048)."""
 
 
 def level_of(commands: Iterable[Command]) -> int:
-    """The level that the state must have for these commands."""
+    """Returns the level that the state must have before these commands may be proposed."""
     return max([LEVELS.get(command[0], BASELINE) for command in commands], default=BASELINE)
 
 
@@ -133,11 +133,11 @@ Command = list[Any]
 
 
 class CommandResult(NamedTuple):
-    """The answer of apply to one command; the same on every replica.
+    """The result of one command, the same on every replica.
 
-    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that
-    were reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py), invalid (`value`
-    says why); committed, incomplete, full (staged_writes.py).
+    `code` is "" or one of: exists (ok: if_absent found one, `value` is it), reset (ok: commits of queues that were
+    reset are left out), not_found, conflict (set_config, create_user), refused (access/users.py), invalid (`value` says
+    why); committed, incomplete, full (staged_writes.py).
     """
 
     ok: bool
@@ -146,35 +146,36 @@ class CommandResult(NamedTuple):
 
 
 class InvalidCommandError(ValueError):
-    """A command's arguments are not acceptable; becomes the result `invalid`, never an exception of apply."""
+    """The arguments of a command are not acceptable. It becomes the result `invalid`, and never leaves apply as an
+    exception."""
 
 
 def done(value: Any = None) -> CommandResult:
-    """The command took effect."""
+    """Returns the result of a command that took effect."""
     return CommandResult(True, "", value)
 
 
 def not_found(what: str) -> CommandResult:
-    """The name does not exist: nothing changed."""
+    """Returns the result of a command about a name that does not exist. Nothing changed."""
     return CommandResult(False, "not_found", what)
 
 
 def checked_int(value: Any, what: str, low: int, high: int) -> int:
-    """`value` if it is an int in low..high. Raises InvalidCommandError."""
+    """Returns `value` if it is an int in low..high. Raises InvalidCommandError."""
     if type(value) is not int or not low <= value <= high:
         raise InvalidCommandError(f"{what} must be a whole number in {low}..{high}, not {value!r}")
     return value
 
 
 def checked_str(value: Any, what: str) -> str:
-    """`value` if it is a str. Raises InvalidCommandError."""
+    """Returns `value` if it is a str. Raises InvalidCommandError."""
     if type(value) is not str:
         raise InvalidCommandError(f"{what} must be a text, not {value!r}")
     return value
 
 
 def checked_name(value: Any, what: str, length_max: int) -> str:
-    """`value` if it is a name of 1 to `length_max` characters. Raises InvalidCommandError."""
+    """Returns `value` if it is a name of 1 to `length_max` characters. Raises InvalidCommandError."""
     name = checked_str(value, what)
     if not 0 < len(name) <= length_max:
         raise InvalidCommandError(f"a {what} has 1 to {length_max} characters, not {len(name)}")
@@ -184,21 +185,21 @@ def checked_name(value: Any, what: str, length_max: int) -> str:
 
 
 def checked_bool(value: Any, what: str) -> bool:
-    """`value` if it is a bool. Raises InvalidCommandError."""
+    """Returns `value` if it is a bool. Raises InvalidCommandError."""
     if type(value) is not bool:
         raise InvalidCommandError(f"{what} must be true or false, not {value!r}")
     return value
 
 
 def checked_str_map(value: Any, what: str) -> dict[str, str]:
-    """`value`, keys sorted, if it maps str to str. Raises InvalidCommandError."""
+    """Returns `value`, keys sorted, if it maps str to str. Raises InvalidCommandError."""
     if type(value) is not dict or not all(type(k) is str and type(v) is str for k, v in value.items()):
         raise InvalidCommandError(f"{what} must map texts to texts, not {value!r}")
     return dict(sorted(value.items()))
 
 
 def checked_fields(config: Any, known: frozenset[str]) -> dict[str, Any]:
-    """`config` if it is a map with known keys only. Raises InvalidCommandError."""
+    """Returns `config` if it is a map with known keys only. Raises InvalidCommandError."""
     if type(config) is not dict:
         raise InvalidCommandError(f"config must be a map, not {config!r}")
     unknown = [key for key in config if key not in known]
@@ -218,12 +219,13 @@ def pack(commands: list[Command]) -> bytes:
 
 
 def pack_bare(commands: list[Command]) -> bytes:
-    """The commands back to back, without their count: a part for `join`. Raises as `pack` does."""
+    """Packs the commands back to back, without their count: a part for `join`. Raises as `pack` does."""
     return pack(commands)[len(_array_header(len(commands))) :]
 
 
 def join(count: int, parts: Iterable[bytes]) -> bytes:
-    """The result of `pack` for all `count` commands of the parts together, without packing any again."""
+    """Returns what `pack` would return for all `count` commands of the parts together, without packing any of them
+    again."""
     return b"".join((_array_header(count), *parts))
 
 
@@ -233,7 +235,7 @@ def _array_header(count: int) -> bytes:
 
 
 def unpack(data: bytes) -> list[Command]:
-    """The commands; [] for no bytes. Raises ValueError on anything else than an array of arrays."""
+    """Returns the commands; [] for no bytes. Raises ValueError unless the bytes are an array of arrays."""
     if not data:
         return []
     charge_text(len(data))

@@ -1,4 +1,4 @@
-"""Consume queues: chunks of 32-byte items, and where each queue ends.
+"""Consume queues: chunks of 32-byte items, and the end of each queue.
 
 The items that one entry adds to a queue become one chunk, cut at multiples of BLOCK offsets. The entry that completes
 an aligned block of BLOCK offsets replaces the block's chunks by one. A chunk therefore never crosses a block, and the
@@ -22,14 +22,16 @@ from statemachine.rows.stage import Stage
 BLOCK = 256
 """Offsets per aligned chunk: 8 KiB of items."""
 STEPS_MAX = 8
-"""Rows of a queue that a TRIM walks past before it looks for the next queue."""
+"""The number of rows of one queue that a TRIM walks past before it seeks the next queue."""
 UNUSED_MAX = 512
-"""Queues of a deleted topic that are forgotten after one run."""
+"""The number of queues of a deleted topic that are forgotten after one run."""
 TAILS_BYTES_MAX = 32 * 1024 * 1024
-"""Memory for the tails of queues that grew lately. What is absent is read back from the store: where a queue ends when
-it grows again, the chunks of its open block when the block closes, which is once in BLOCK messages."""
+"""Memory for the tails of queues that grew lately, in bytes. A tail that is not in memory is read from the store: the
+queue's end when the queue grows again, the chunks of its open block when the block is completed, once in BLOCK
+messages."""
 TAIL_BYTES, PIECE_BYTES = 384, 160
-"""Bytes that a tail, and a chunk of it, take beside the chunk's items: about what CPython needs for the objects."""
+"""Bytes that a tail, and a chunk of it, take in addition to the chunk's items: about what CPython needs for the
+objects."""
 
 _LAST_IN_BLOCK = BLOCK - 1
 _ITEM_SIZE = ITEM.size
@@ -49,12 +51,12 @@ class _Tail:
         self.next_offset = next_offset
         self.pieces: list[tuple[int, bytes]] = []
         self.known_from = next_offset
-        """The store alone has the chunks of the open block below this offset."""
+        """The chunks of the open block below this offset are in the store only."""
         self.bytes = TAIL_BYTES
 
 
 class _Rows:
-    """A walk over the rows of all queues from a key on; the rest of a long queue is skipped."""
+    """A walk over the rows of all queues from a key on. It skips the rest of a long queue."""
 
     __slots__ = ("_kv", "_left", "_scan", "row")
 
@@ -65,7 +67,7 @@ class _Rows:
         self.step()
 
     def is_spent(self) -> bool:
-        """Returns True if as many rows were read as were to be, or a few more: the walk may end."""
+        """Returns True if the walk has read as many rows as it may, or a few more."""
         return self._left <= 0
 
     def step(self) -> None:
@@ -79,7 +81,8 @@ class _Rows:
         self.step()
 
     def leave(self, queue: Queue) -> None:
-        """Moves to the first row of the next queue: it is often near, and a seek costs as much as several steps."""
+        """Moves to the first row of the next queue, by a few steps if it is near: a seek costs as much as several
+        steps."""
         for _ in range(STEPS_MAX):
             if self.row is None or keys.cq_queue(self.row[0]) != queue:
                 return
@@ -92,7 +95,7 @@ class ConsumeQueues:
     """All queues. `max_offset` and `min_offset` may be called outside the apply lane."""
 
     def __init__(self, kv: KV, tails_bytes_max: int = TAILS_BYTES_MAX, removed: Set[int] = frozenset()) -> None:
-        """`removed`: ids of topics whose rows are being removed. Callers do not find their queues."""
+        """`removed`: ids of topics whose rows are being removed. Their queues are not shown to callers."""
         self._kv = kv
         self._removed = removed
         self._tails_bytes_max = tails_bytes_max
@@ -101,19 +104,19 @@ class ConsumeQueues:
         self._touched: dict[Queue, _Tail] = {}
         self._dropped: set[int] = set()
         self._removed_queues: set[Queue] = set()
-        """Queues of which the run has removed rows."""
+        """Queues from which the current run removed rows."""
         self._unused: deque[tuple[int, int]] = deque()
-        """(topic_id, queues) of deleted topics: of those below that number there may be bounds in memory."""
+        """(topic_id, queues) of deleted topics: bounds of their queues below that number may still be in memory."""
         self._ends: dict[Queue, int] = {}
         self._firsts: dict[int, int] = {}
-        """The lowest offset of each queue by `_name`, which is smaller than a second tuple of each queue."""
+        """The lowest offset of each queue, by `_name`, which takes less memory than a second tuple per queue."""
         self._trimmed: dict[Queue, int] = {}
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """The next offset of the queue, 0 if it has none. Every row below can be read by then.
+        """Returns the next offset of the queue, 0 if it has none. Every row below it can be read.
 
-        Derived from the last chunk when first asked for. `setdefault` keeps what the apply lane published meanwhile,
-        which is never lower.
+        It is derived from the last chunk at the first call. `setdefault` keeps a value that the apply lane published
+        meanwhile, which is never lower.
         """
         if topic_id in self._removed:
             return 0
@@ -124,7 +127,8 @@ class ConsumeQueues:
         return end
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """The first offset that was not trimmed; `max_offset` if all were. As thread-safe as `max_offset`."""
+        """Returns the first offset that was not trimmed; `max_offset` if all were. Any thread may call it, like
+        `max_offset`."""
         if topic_id in self._removed:
             return 0
         name = _name(topic_id, queue_id)
@@ -166,14 +170,14 @@ class ConsumeQueues:
         self._touched[queue] = tail
 
     def forget_topic(self, topic_id: int, queues: int) -> None:
-        """The topic, which had so many queues at last, has no rows from here on. `remove_topic` takes them from the
-        store. Its tails go like those of any queue that does not grow."""
+        """Hides all rows of the topic, which had this number of queues at the end. `remove_topic` removes them from the
+        store. Its tails leave memory like those of any queue that does not grow."""
         for queue in [queue for queue in self._touched if queue[0] == topic_id]:
             del self._touched[queue]
         self._unused.append((topic_id, queues))
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` rows of a topic that was deleted, from the key `at` on. Alone in its batch."""
+        """Removes at most `rows_max` rows of a deleted topic, from the key `at` on. The batch holds nothing else."""
         start, end = keys.cq_topic_range(topic_id)
         removed, known = stage.rows[CQ], stage.before[CQ]
         used = 0
@@ -196,13 +200,16 @@ class ConsumeQueues:
         *,
         keeps: bool = False,
     ) -> bytes | None:
-        """Moves the first offset of every queue to its first message at or above `position` of the log, for queues in
-        `wanted` at least to the offset there; never back, never beyond the end. Chunks wholly below it are removed.
+        """Moves the first offset of every queue to its first message at or above `position` of the log; for queues in
+        `wanted`, at least to the offset given there. A first offset never moves back, or beyond the queue's end. Chunks
+        wholly below it are removed.
 
-        Begins at the key `start` and reads at most `rows_max` rows, or some STEPS_MAX more. Returns the key to go on
-        at, None at the end; a queue that is left in the middle begins with the chunk there.
+        Begins at the key `start` and reads at most `rows_max` rows, or up to STEPS_MAX more. Returns the key at which
+        to continue, None at the end. If it stops within a queue, the key is that of the chunk where the queue now
+        begins.
 
-        `keeps`: what goes here stays in the tier. Each queue's first offset there is kept, but for those in `wanted`.
+        `keeps`: the removed messages stay in the tier. Each queue's first offset there is kept, except for queues in
+        `wanted`.
 
         Reads rows as they are in the store: `stage` must hold no other change of a queue.
         """
@@ -248,7 +255,7 @@ class ConsumeQueues:
             tail.pieces = [piece for piece in tail.pieces if piece[0] >= kept]
 
     def publish(self) -> set[Queue]:
-        """Publishes the run's new bounds, called when its batch is written; returns the queues that grew."""
+        """Publishes the run's new bounds after its batch is written. Returns the queues that grew."""
         touched = self._touched
         self._touched = {}
         self._firsts.update((_name(*queue), first) for queue, first in self._trimmed.items())
@@ -269,7 +276,7 @@ class ConsumeQueues:
         return set(touched)
 
     def _forget_some(self) -> None:
-        """Forgets what is remembered of some queues of deleted topics."""
+        """Drops bounds of some queues of deleted topics from memory."""
         queues, self._removed_queues = self._removed_queues, set()
         while self._unused and len(queues) < UNUSED_MAX:
             topic_id, count = self._unused.popleft()
@@ -300,12 +307,13 @@ class ConsumeQueues:
         tail.bytes = TAIL_BYTES
 
     def _load(self, topic_id: int, queue_id: int) -> _Tail:
-        """The tail as the store has it. Right within a run too: tails it touched stay until it is written."""
+        """Reads a tail from the store. This is right within a run too: tails that the run changed stay in memory until
+        it is written."""
         end = self._ends.get((topic_id, queue_id))
         return _Tail(query.end_offset(self._kv, topic_id, queue_id) if end is None else end)
 
     def _read_back(self, queue: Queue, end: int) -> list[tuple[int, bytes]]:
-        """The chunks of the open block below `end`, all of which are in the store."""
+        """Reads the chunks of the open block below `end`, all of which are in the store."""
         block = end & ~_LAST_IN_BLOCK
         rows = self._kv.scan(CQ, keys.cq_key(*queue, block), keys.cq_key(*queue, end))
         return [(keys.cq_base(key), value) for key, value in rows]
@@ -323,7 +331,8 @@ def _position_at(chunk: bytes, item: int) -> int:
 def _split(
     rows: _Rows, queue: Queue, base: int, position: int, first_offset: int, at_least: int
 ) -> tuple[int, int, list[tuple[bytes, bytes]]]:
-    """(first offset to keep, base of the chunk that it is in, chunks below that); `rows` stands on the first chunk."""
+    """Returns the first offset to keep, the base of the chunk that holds it, and the chunks below. `rows` stands on the
+    first chunk."""
     gone: list[tuple[bytes, bytes]] = []
     while rows.row is not None and keys.cq_queue(rows.row[0]) == queue:
         key, chunk = rows.row

@@ -1,7 +1,7 @@
-"""The state that lets the leader tell a retry from a new message: apply remembers, the leader decides.
+"""The state by which the leader tells a repeated send from a new message. Apply remembers; the leader decides.
 
-Producer sessions: where each sequence of a producer is stored, from the lowest that the producer has not settled.
-Unique rows: for topics with dedup=strict, where a message with this key and body is stored.
+A producer session remembers where each sequence of a producer is stored, from the lowest one that the producer has not
+settled. Unique rows remember, for topics with dedup=strict, where a message with a given key and body is stored.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from statemachine.rows.stage import Stage
 SESSION_WINDOW_MAX = 65_536
 """Sequences below `max_sequence - SESSION_WINDOW_MAX` are forgotten even if the producer never settles them."""
 SESSIONS_MAX = 16_384
-"""Sessions in memory, those that were used last: about 400 bytes and their rows each. Others are read when needed."""
+"""Sessions in memory, the most recently used ones: about 400 bytes each, and their rows. Other sessions are read when
+they are needed."""
 
 ENDED_PARTS_MAX = 64
-"""A producer with more rows than this is not forgotten in the entry that ends it."""
+"""The most rows of a producer that is forgotten at once, by the entry that ends it."""
 
 PIECE_MAX = 64
-"""Parts that are copied together: an entry copies no more of a session's than that."""
+"""The most parts in a Piece. An entry copies at most one piece of a session."""
 
 READ_PARTS = 64
-"""A session with more parts than this that is not in memory is read in steps of so many."""
+"""The most parts that are read in one step. A longer session that is not in memory is read in several steps."""
 READ_SESSIONS_MAX = 4
-"""Sessions read in steps that stay in memory: up to 16 MB each."""
+"""The number of sessions read in steps that stay in memory, up to 16 MB each."""
 
 _PIECES_PER_UNIT = 8
 _PIECE_UNITS = 4
-"""One look through a piece."""
+"""The cost of looking through one piece, in units of `raftlog.work`."""
 _ROW_SIZE = SESSION_ROW.size
 
 Stored = tuple[int, int, int, int]
@@ -47,7 +48,7 @@ Stored = tuple[int, int, int, int]
 
 
 class SessionUnreadError(Exception):
-    """The session has too many parts to be read in one step: `read_session` comes first."""
+    """The session has too many parts to be read in one step. The caller calls `read_session` first."""
 
 
 class SessionPart(NamedTuple):
@@ -60,13 +61,13 @@ class SessionPart(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Parts of a session that lie side by side."""
+    """Consecutive parts of a session."""
 
     low: int
     high: int
-    """Every sequence of the parts lies between."""
+    """The highest sequence in the parts; `low` is the lowest."""
     settled_at: int
-    """Once the producer has settled the sequences up to this one, one of the parts goes."""
+    """One of the parts can be removed once the producer has settled the sequences up to this one."""
     parts: tuple[SessionPart, ...]
 
 
@@ -78,12 +79,12 @@ class ProducerSession(NamedTuple):
     last_ms: int
     """Log time of the producer's last entry."""
     parts: tuple[SessionPart, ...]
-    """The newest; most producers have no others."""
+    """The newest parts. Most producers have no others."""
     older: tuple[Piece, ...] = ()
-    """All parts before those, ascending: of a producer that leaves very many sequences unsettled."""
+    """The parts before those, ascending. Only a producer that leaves very many sequences unsettled has them."""
 
     def all_parts(self) -> Iterator[SessionPart]:
-        """The oldest first."""
+        """All parts, oldest first."""
         for piece in self.older:
             yield from piece.parts
         yield from self.parts
@@ -94,7 +95,7 @@ class ProducerSession(NamedTuple):
         return len(self.parts) + sum([len(piece.parts) for piece in self.older])
 
     def find(self, sequence: int) -> Stored | None:
-        """Returns the place of the message with this sequence; None if it was not stored, or is forgotten."""
+        """Returns the position of the message with this sequence; None if it was not stored, or is forgotten."""
         if self.older:
             charge(1 + len(self.older) // _PIECES_PER_UNIT)
         for piece in self.older:
@@ -105,11 +106,11 @@ class ProducerSession(NamedTuple):
         return _find(self.parts, sequence)
 
     def forgotten(self, sequence: int) -> bool:
-        """Returns True if the sequence is below those remembered: it can no longer be known whether it was stored."""
+        """Returns True if the sequence is below the remembered ones: nobody can know any more whether it was stored."""
         return sequence < self.low_sequence
 
     def above(self, index: int, low: int) -> ProducerSession:
-        """Returns the session without the parts up to that entry: it begins at the sequence `low`."""
+        """Returns the session without the parts up to that entry. The new session begins at the sequence `low`."""
         older: list[Piece] = []
         for piece in self.older:
             if piece.parts[0].index > index:
@@ -133,7 +134,7 @@ def _find(parts: tuple[SessionPart, ...], sequence: int) -> Stored | None:
 
 
 class UniqueMessage(NamedTuple):
-    """The place of a message of a strict topic, and the log time of its entry."""
+    """The position of a message of a topic with dedup=strict, and the log time of its entry."""
 
     topic_id: int
     queue_id: int
@@ -143,8 +144,8 @@ class UniqueMessage(NamedTuple):
 
 
 class Dedup:
-    """All of it is in rows, and the sessions that were used lately are in memory too. Apply has one thread; `session`
-    and `unique` may be called on any, and what reads sessions in steps on one other."""
+    """Sessions and unique rows. All of them are rows; the recently used sessions are in memory too. Apply has one
+    thread. Any thread may call `session` and `unique`, and one other thread reads sessions in steps."""
 
     def __init__(self, kv: KV, sessions_max: int = SESSIONS_MAX) -> None:
         self._kv = kv
@@ -154,15 +155,16 @@ class Dedup:
         self._read: dict[bytes, ProducerSession] = {}
         """Sessions that were read in steps and not written since, the newest last."""
         self._reading: set[bytes] = set()
-        """Sessions that are read now and were not written since that began."""
+        """Sessions that are being read and were not written since the reading began."""
 
     def session(self, producer_id: bytes) -> ProducerSession | None:
-        """The producer as of the last applied run, None if it is unknown."""
+        """Returns the producer's session as of the last applied run; None if the producer is unknown."""
         found = self._sessions.get(producer_id)
         return _read_session(self._kv, producer_id) if found is None else found
 
     def max_sequence(self, producer_id: bytes) -> int:
-        """The producer's highest sequence as of the last applied run, 0 if it is unknown: one row at most is read."""
+        """Returns the producer's highest sequence as of the last applied run; 0 if the producer is unknown. Reads at
+        most one row."""
         found = self._sessions.get(producer_id)
         if found is not None:
             return found.max_sequence
@@ -170,13 +172,14 @@ class Dedup:
         return 0 if row is None else int(keys.PRODUCER.unpack(row)[1])
 
     def session_at_hand(self, producer_id: bytes) -> ProducerSession | None:
-        """Returns the producer's session in one short step. Raises SessionUnreadError if that takes `read_session`."""
+        """Returns the producer's session in one short step. Raises SessionUnreadError if it is too long for that; the
+        caller then calls `read_session` first."""
         found = self._sessions.get(producer_id) or self._read.get(producer_id)
         return _read_session(self._kv, producer_id, READ_PARTS) if found is None else found
 
     def read_session(self, producer_id: bytes) -> Iterator[None]:
-        """Reads a session for `session_at_hand`, READ_PARTS parts in each step. Ends at once when apply writes it, as
-        that brings it into memory."""
+        """Reads a session for `session_at_hand`, READ_PARTS parts per step. Ends early if apply writes the session,
+        because that brings it into memory."""
         key = keys.producer_key(producer_id)
         self._reading.add(producer_id)
         try:
@@ -210,7 +213,7 @@ class Dedup:
             self._read.pop(producer_id, None)
 
     def unique(self, topic_id: int, key_hash: int, body_crc: int) -> UniqueMessage | None:
-        """The row as of the last applied run."""
+        """Returns the unique row as of the last applied run."""
         value = self._kv.get(DEDUP, keys.unique_key(topic_id, key_hash, body_crc))
         return None if value is None else UniqueMessage(topic_id, *keys.UNIQUE_VALUE.unpack(value))
 
@@ -242,15 +245,16 @@ class Dedup:
         self._staged[producer_id] = ProducerSession(low, high, time_ms, parts, older)
 
     def add_unique(self, stage: Stage, row: UniqueRow, time_ms: int) -> None:
-        """Remembers where a message of a strict topic is stored; a later one with equal key and body replaces it."""
+        """Remembers where a message of a topic with dedup=strict is stored. A later one with equal key and body
+        replaces it."""
         name = (row.topic_id, row.key_hash, row.body_crc)
         value = keys.UNIQUE_VALUE.pack(row.queue_id, row.queue_offset, row.position, time_ms)
         stage.put(DEDUP, keys.unique_key(*name), value)
         stage.put(DEDUP, keys.unique_time_key(time_ms, *name), b"")
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` unique rows of a topic that was deleted, from the key `at` on. This and the other
-        slices are alone in their batch."""
+        """Removes at most `rows_max` unique rows of a deleted topic, from the key `at` on. The batch of each slice
+        holds nothing else."""
         start, end = keys.unique_topic_range(topic_id)
         used = 0
         for key, row in self._kv.scan(DEDUP, max(start, at), end):
@@ -261,8 +265,9 @@ class Dedup:
         return Done(used, None)
 
     def expire_sessions(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over the producers from the key `at` on and forgets those idle since before `before_ms`, in at most
-        `rows_max` rows. Of a producer with more rows than are left, the lowest sequences go first."""
+        """Walks over at most `rows_max` rows of producers from the key `at` on, and forgets the producers that have
+        been idle since before `before_ms`. If a producer has more rows than that, its lowest sequences are removed
+        first."""
         start, end = keys.PRODUCERS
         used = 0
         for key, row in self._kv.scan(DEDUP, max(start, at), end):
@@ -276,7 +281,7 @@ class Dedup:
         return Done(used, None)
 
     def _expire_session(self, stage: Stage, key: bytes, row: bytes, used: int, rows_max: int) -> tuple[int, bool]:
-        """(rows walked over, whether all of the session went)."""
+        """Returns the number of rows that it walked over, and True if the whole session was removed."""
         producer_id = key[1:]
         low, high, last_ms = keys.PRODUCER.unpack(row)
         last = -1
@@ -297,7 +302,8 @@ class Dedup:
         return used, True
 
     def expire_unique(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Removes unique rows written before `before_ms`, of at most `rows_max` rows from the key `at` on."""
+        """Walks over at most `rows_max` unique rows from the key `at` on, and removes those written before
+        `before_ms`."""
         start, end = keys.unique_time_range(before_ms)
         used = 0
         for key, value in self._kv.scan(DEDUP, max(start, at), end):
@@ -312,8 +318,8 @@ class Dedup:
         return Done(used, None)
 
     def end(self, stage: Stage, producer_ids: object) -> CommandResult:
-        """Forgets these producers, known or not; value: how many were known. One with many rows is settled and counts
-        as idle since ever, so that `expire_sessions` forgets it."""
+        """Forgets these producers, known or not. Value: the number of known ones. A producer with many rows is marked
+        as settled and long idle instead, so that `expire_sessions` forgets it."""
         if type(producer_ids) is not list or not all(type(one) is bytes for one in producer_ids):
             raise InvalidCommandError(f"producer ids must be an array of bytes, not {producer_ids!r}")
         known = 0
@@ -359,14 +365,14 @@ class Dedup:
 
 
 def _take(stage: Stage, key: bytes, value: bytes) -> None:
-    """Removes a row of the store."""
+    """Removes a row from the store."""
     stage.delete(DEDUP, key)
     stage.before[DEDUP][key] = value
 
 
 def _read_session(kv: KV, producer_id: bytes, parts_max: int | None = None) -> ProducerSession | None:
-    """The session as the store has it. Apply may write it meanwhile, in one batch: then it is read again. Raises
-    SessionUnreadError if it has more than `parts_max` parts."""
+    """Reads a session from the store, and again if apply wrote it meanwhile. Raises SessionUnreadError if it has more
+    than `parts_max` parts."""
     key = keys.producer_key(producer_id)
     row = kv.get(DEDUP, key)
     while row is not None:
@@ -396,7 +402,8 @@ def _piece(parts: tuple[SessionPart, ...]) -> Piece:
 
 
 def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], low: int) -> tuple[Piece, ...]:
-    """Removes parts that end below `low`; returns the others. Those of two neighbours become one if they are few."""
+    """Removes the parts that end below `low` and returns the others. Two neighbouring pieces with few parts become
+    one."""
     charge(len(older))
     if all(piece.settled_at >= low for piece in older):
         return older

@@ -1,4 +1,4 @@
-"""The members according to the log, and which membership event an operator has acknowledged."""
+"""The members according to the log, and the membership event that an operator has acknowledged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Members:
         self.publish()
 
     def set(self, stage: Stage, entry: Entry) -> None:
-        """A MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
+        """Takes over a MEMBERSHIP entry. Raises FrameError if this version cannot read it."""
         self._membership = memberships.decode(entry)
         stage.put(META, keys.MEMBERSHIP_KEY, keys.U64.pack(entry.index) + entry.payload)
 
     def acknowledge(self, stage: Stage, index: Any) -> CommandResult:
-        """An operator acknowledges the event at `index`, which must be the newest one; value: the index."""
+        """Notes that an operator acknowledged the event at `index`, which must be the newest one. Value: the index."""
         index = checked_int(index, "index", 1, keys.U64_MAX)
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")
@@ -44,5 +44,5 @@ class Members:
 
 
 def unpack_row(row: bytes) -> Membership:
-    """The value of the `membership` row."""
+    """Unpacks the value of the `membership` row."""
     return memberships.decode_payload(row[keys.U64.size :], keys.U64.unpack_from(row)[0])

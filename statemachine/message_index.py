@@ -35,7 +35,7 @@ _HASH = struct.Struct(">I")
 
 
 def key_hash(topic_id: int, key: bytes) -> int:
-    """32 bits of a key of a topic. On disk in every log: never change it."""
+    """Returns a hash of 32 bits of a topic's key. It is on disk in every log: never change it."""
     return crc32(key, topic_id)
 
 
@@ -46,11 +46,12 @@ class Bucket(NamedTuple):
     """Position of its first indexed entry."""
     first_ms: int
     last_ms: int
-    """No message in it was stored after this; U64_MAX as long as it is open."""
+    """The log time after which no message in the bucket was stored; U64_MAX while the bucket is open."""
 
 
 class _Open:
-    """The open bucket; `pieces` holds the records of each entry since the last merge, `places` where those lie."""
+    """The open bucket. `pieces` holds the records of each entry since the last merge, `places` the positions of these
+    entries."""
 
     __slots__ = ("base", "first_ms", "pieces", "places", "size")
 
@@ -115,12 +116,12 @@ class MessageIndex:
         self._changed = True
 
     def trim(self, stage: Stage, position: int) -> None:
-        """Drops the buckets of segments below `position`, where one begins; the open bucket always stays."""
+        """Drops the buckets of segments below `position`, where a segment begins. The open bucket always stays."""
         stage.delete_range(INDEX, *keys.index_trim_range(self._end_of_trim(position)))
 
     def trim_slice(self, stage: Stage, position: int, start: bytes, rows_max: int) -> bytes | None:
-        """Drops at most `rows_max` rows of these buckets, from the key `start` on. Returns the key to go on at, None at
-        the end. A reader that finds a bucket in part misses only what is below `position`."""
+        """Drops at most `rows_max` rows of these buckets, from the key `start` on. Returns the key at which to
+        continue, None at the end. A reader that finds a bucket partly dropped misses only messages below `position`."""
         end = keys.index_trim_range(self._end_of_trim(position))[1]
         for count, (key, value) in enumerate(self._kv.scan(INDEX, start, end)):
             if count == rows_max:
@@ -151,8 +152,9 @@ class MessageIndex:
         return None if value is None else Bucket(base, *keys.INDEX_BUCKET.unpack(value))
 
     def candidates(self, bucket: Bucket, topic_id: int, key: bytes) -> Iterator[list[int]]:
-        """Positions of messages in the bucket whose key may be `key`, newest first: batches that descend, of
-        positions that ascend. Each batch is one row or what is open; reading goes on as the caller does."""
+        """Yields positions of messages in the bucket that may have the key `key`, newest first: in batches that
+        descend, of positions that ascend. Each batch is one row or the open records, read when the caller asks for
+        it."""
         hashed = key_hash(topic_id, key)
         wanted, base = _HASH.pack(hashed), bucket.base
         view, lowest = self._view, keys.U64_MAX
@@ -198,7 +200,7 @@ def _merge(stage: Stage, bucket: _Open) -> None:
 
 
 def _positions(base: int, data: bytes, wanted: bytes, below: int) -> list[int]:
-    """Positions lower than `below` of the records with the hash `wanted`, ascending."""
+    """Returns the positions below `below` of the records with the hash `wanted`, ascending."""
     found: list[int] = []
     at = data.find(wanted)
     while at >= 0:
@@ -213,7 +215,7 @@ def _positions(base: int, data: bytes, wanted: bytes, below: int) -> list[int]:
 
 
 def _load_open(kv: KV) -> _Open | None:
-    """The open bucket as the store has it."""
+    """Reads the open bucket from the store."""
     last = kv.seek_last(INDEX, keys.FIRST, keys.LAST)
     if last is None:
         return None

@@ -57,8 +57,8 @@ MESSAGES_AT = 64 + HEAD.size
 
 
 class RowKind(IntEnum):
-    """The origin of a message, which also tells if it is in a queue. Copies that the broker makes (RETRY, DELIVERED,
-    COMMITTED, DEAD_LETTER) take no part in dedup."""
+    """The origin of a message, which also tells whether it is in a queue. Copies that the broker makes (RETRY,
+    DELIVERED, COMMITTED, DEAD_LETTER) are never taken for repeated sends."""
 
     NORMAL = 0
     RETRY = 1
@@ -66,22 +66,23 @@ class RowKind(IntEnum):
     COMMITTED = 3
     DEAD_LETTER = 4
     SCHEDULED = 5
-    """Waits until it is due: at most 256 of a run, each of which becomes one row of the family `timer`."""
+    """The message waits until it is due. At most 256 such messages of a run are one row of the family `timer`."""
     HALF = 6
-    """Waits until its transaction ends."""
+    """The message waits until its transaction ends."""
     CARRIED_TIMERS = 7
-    """The messages of a row of the family `timer`, stored once more (docs/adr/0054): they lie here from now on."""
+    """The messages of a row of the family `timer`, stored again at a later position (docs/adr/0054), which replaces the
+    old one."""
     CARRIED_HALF = 8
-    """The same of one half message."""
+    """A half message, stored again at a later position in the same way."""
 
 
 class Run(NamedTuple):
-    """Consecutive messages of one queue, or messages that are to come into it; `items` is `count` packed items."""
+    """Consecutive messages of one queue, or messages that will come into it later. `items` is `count` packed items."""
 
     topic_id: int
     queue_id: int
     base_offset: int
-    """The queue offset of the first message; of kinds from SCHEDULED on, see above."""
+    """The queue offset of the first message. For kinds from SCHEDULED on, the module says what it is."""
     count: int  # type: ignore[assignment]
     kind: int
     items: bytes
@@ -93,7 +94,7 @@ class SessionRows(NamedTuple):
 
     producer_id: bytes
     low_sequence: int
-    """Every sequence below is settled at the client and may be forgotten."""
+    """The client has settled every lower sequence, so these may be forgotten."""
     max_sequence: int
     rows: bytes
 
@@ -193,7 +194,7 @@ def encode(
 
 
 def has_messages(payload: bytes) -> bool:
-    """False for one that carries commands and sessions only."""
+    """Returns False if the payload carries only commands and sessions."""
     return len(payload) < HEAD.size or any(payload[8:12])
 
 

@@ -1,8 +1,8 @@
-"""Reads of the consume queues, straight from the store: safe beside the apply lane.
+"""Reads of the consume queues, straight from the store. They are safe while the apply lane writes.
 
-Chunks are merged during reads: an item never changes, only the chunk that it is in. A reader that finds a hole where a
-chunk was replaced reads again, once, because the merged chunk never changes after that. Chunks are trimmed, too; the
-queue's bounds change in the same batch.
+Chunks are merged while others read: an item never changes, only the chunk that holds it. A reader that finds a hole
+where a chunk was replaced reads again, once, because the merged chunk never changes after that. Chunks are trimmed,
+too; the queue's bounds change in the same batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class QueueItem(NamedTuple):
 
 
 def end_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """The offset after the queue's last row. Without rows: the end of the trimmed part, 0 if it never had one."""
+    """Returns the offset after the queue's last row. Without rows it is the end of the trimmed part, 0 if nothing was
+    ever there."""
     first, last = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     row = kv.seek_last(CQ, first, last)
     if row is None:
@@ -47,30 +48,30 @@ def first_offset(kv: KV, topic_id: int, queue_id: int) -> int:
 
 
 def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
-    """(first offset, base offset of the first chunk, at most that) of the queue."""
+    """Returns the first offset of the queue, and the base offset of its first chunk, which is not above it."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return (0, 0) if row is None else keys.unpack_bounds(row)[:2]
 
 
 def kept_offset(kv: KV, topic_id: int, queue_id: int) -> int:
-    """The first offset of the queue that is kept anywhere: in the tier, if segments were evicted. The lowest may be
-    gone from there too."""
+    """Returns the first offset of the queue that is kept anywhere: in the tier, if segments were evicted. The lowest
+    ones may be gone from there too."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return 0 if row is None else keys.unpack_bounds(row)[2]
 
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
-    """The items with start <= queue_offset < end, all of which must exist; [] if the first has just been trimmed."""
+    """Returns the items with start <= queue_offset < end, all of which must exist; [] if the first was just trimmed."""
     return unpack_items(fetch_packed(kv, topic_id, queue_id, start, end), start)
 
 
 def unpack_items(items: bytes, start: int) -> list[QueueItem]:
-    """Packed items, the first of which has the queue offset `start`."""
+    """Unpacks items, the first of which has the queue offset `start`."""
     return [QueueItem(at, *item) for at, item in enumerate(ITEM.iter_unpack(items), start)]
 
 
 def fetch_packed(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
-    """The same as the store has them: packed items (`payload.ITEM`), one behind the other."""
+    """Returns the same items as the store has them: packed (`payload.ITEM`), back to back."""
     if start >= end:
         return b""
     wanted = (end - start) * _ITEM_SIZE
@@ -104,7 +105,8 @@ def offset_by_time(kv: KV, topic_id: int, queue_id: int, timestamp_ms: int, uppe
 
 
 def _fetch_once(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
-    """The items from `start` without a hole; fewer than asked for if a merge came between the seek and the scan."""
+    """Returns the items from `start` up to the first hole. They are fewer than asked for if a merge came between the
+    seek and the scan."""
     row = kv.seek_last(CQ, keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, start + 1))
     if row is None:
         return b""

@@ -1,10 +1,10 @@
-"""Rows that are to go slice by slice, because there may be millions of them (docs/adr/0082).
+"""Removals: rows that are removed slice by slice, because there may be millions of them (docs/adr/0082).
 
-A command that takes much away, as the deletion of a topic does, only *begins a removal*: a row of `meta` that says what
-is to go. From that entry on nobody sees what is to go. The leader then proposes slices, one after the other is applied,
-and each walks over at most so many rows. Removals are carried out in the order in which they began, each in steps: one
-step for each range of rows. How far the first one has come is a row, too. So a new leader, a node that restarts, and
-one that was restored go on with what they find.
+A command that removes much, such as the deletion of a topic, only *begins a removal*: it writes a row of `meta` that
+says what to remove. From that entry on readers no longer see these rows. The leader then proposes slices, which are
+applied one after the other; each walks over a bounded number of rows. Removals are carried out in the order in which
+they began, each in steps, one step per range of rows. The progress of the first one is a row, too. A new leader, a
+restarted node or a restored one therefore continues where the rows say.
 
 A slice names no removal. One that comes late, or twice, does the next piece of the work, or finds none.
 """
@@ -24,7 +24,7 @@ from statemachine.rows.stage import Stage
 
 
 class RemovalKind(IntEnum):
-    """The kind of rows that a removal takes away. Values are in rows: never renumber."""
+    """The kind of rows that a removal removes. Values are in rows: never renumber."""
 
     TOPIC = 1
     """Everything under the id of a deleted topic."""
@@ -33,7 +33,7 @@ class RemovalKind(IntEnum):
     EXPIRE = 3
     """Rows that were not used since some log time."""
     WRITE = 4
-    """Attempts at a staged write that did not win. Their messages go as those of any attempt that is discarded."""
+    """Attempts at a staged write that did not win. Their messages are removed like those of any discarded attempt."""
 
 
 SESSIONS, UNIQUE = "sessions", "unique"
@@ -47,18 +47,18 @@ STEPS: Mapping[RemovalKind, tuple[str, ...]] = {
     RemovalKind.EXPIRE: (SESSIONS, UNIQUE, LOCKS),
     RemovalKind.WRITE: (ATTEMPTS,),
 }
-"""The steps of each kind, in their order. Most are named after the family whose rows they walk over. Numbers of steps
+"""The steps of each kind, in their order. Most have the name of the family whose rows they walk over. Numbers of steps
 are in rows: never reorder."""
 
 
 class Removal(NamedTuple):
-    """The rows that are to go."""
+    """The rows to remove."""
 
     kind: RemovalKind
     what: Any
-    """A topic's id, a group's name, a log time in milliseconds, or the list of what is in `Losers`."""
+    """A topic's id, a group's name, a log time in milliseconds, or a list with the fields of `Losers`."""
     offsets: bool = True
-    """A group's committed offsets go, too."""
+    """True if a group's committed offsets are removed too."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Removal(NamedTuple):
 
 
 class Losers(NamedTuple):
-    """Attempts at the writes of a name up to this one, as far as they were opened before it was committed."""
+    """Attempts at the writes of a name up to this write, as far as they were opened before it was committed."""
 
     name: str
     write: int
@@ -77,7 +77,7 @@ class Losers(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place that the first removal has reached: all that the step would walk over below the key `at` is done."""
+    """The place that the first removal has reached: the step has nothing more to do below the key `at`."""
 
     step: int
     at: bytes
@@ -87,45 +87,45 @@ class Done(NamedTuple):
     """The result of one step of a slice."""
 
     rows: int
-    """The number of rows that it walked over."""
+    """The number of rows that the step walked over."""
     at: bytes | None
-    """The key at which the next slice goes on; None if the step is over."""
+    """The key at which the next slice continues; None if the step is finished."""
 
 
 BEGIN = Place(0, keys.FIRST)
 
 
 class Removals:
-    """All pending removals. `topics`, `pending` and `loses` may be used on any thread; all else belongs to the apply
+    """All pending removals. Any thread may use `topics`, `pending` and `loses`; everything else belongs to the apply
     lane."""
 
     def __init__(self, kv: KV) -> None:
         self._removals: OrderedDict[int, Removal] = OrderedDict()
         """The removals by number, in the order in which they are carried out."""
         self.groups: dict[str, list[int]] = {}
-        """The removals of each group's name, as of this point of the run."""
+        """The numbers of the pending removals for each group's name, at this point of the run."""
         self._losers: dict[str, dict[int, Losers]] = {}
-        """Name of staged writes -> number of the removal -> its losers, as of this point of the run. Values are
-        replaced as wholes. Another thread may see those of a run whose batch is being written."""
+        """Name of staged writes -> number of the removal -> its losers, at this point of the run. Values are replaced
+        as wholes. Another thread may see those of a run whose batch is being written."""
         self.topics: set[int] = set()
-        """Ids of topics whose rows are being removed: nobody sees them. Changed in place."""
+        """Ids of topics whose rows are being removed, which readers do not see. Changed in place."""
         self._gone: list[int] = []
         self._over: list[int] = []
-        """Ids that the run adds to `topics`, and takes from it."""
+        """Ids that the current run adds to `topics`, and ids that it removes."""
         self.expires = False
-        """True if there is one of the kind EXPIRE, as of this point of the run."""
+        """True if a removal of the kind EXPIRE is pending, at this point of the run."""
         for key, row in kv.scan(META, *keys.REMOVALS):
             self._add(keys.removal_number(key), _unpack(row))
         row_at = kv.get(META, keys.REMOVAL_AT_KEY) if self._removals else None
         self._place = BEGIN if row_at is None else Place(row_at[0], row_at[1:])
         self._changed = True
         self.pending = 0
-        """The number of removals that are not over."""
+        """The number of removals that are not finished."""
         self.publish()
 
     @property
     def first(self) -> Removal | None:
-        """The removal that the next slice works on, as of this point of the run."""
+        """The removal on which the next slice works, at this point of the run."""
         return next(iter(self._removals.values()), None)
 
     @property
@@ -134,15 +134,15 @@ class Removals:
         return self._place
 
     def begin(self, stage: Stage, removal: Removal) -> None:
-        """Begins the removal. It comes last."""
+        """Begins the removal, as the last one in the order."""
         number = next(reversed(self._removals), 0) + 1
         self._add(number, removal)
         stage.put(META, keys.removal_key(number), _pack(removal))
         self._changed = True
 
     def begin_write(self, stage: Stage, losers: Losers) -> None:
-        """Begins the removal of these attempts, or adds them to a removal of the same name that no slice has come to. A
-        name whose writes are committed one after the other therefore has two removals at most."""
+        """Begins the removal of these attempts, or adds them to a removal of the same name that no slice has reached
+        yet. A name whose writes are committed one after the other therefore has at most two removals."""
         number, before = next(reversed(self._losers.get(losers.name, {}).items()), (0, None))
         begun = number == next(iter(self._removals), 0) and self._place != BEGIN
         if before is None or begun or before.write > losers.write:
@@ -153,12 +153,13 @@ class Removals:
         stage.put(META, keys.removal_key(number), _pack(removal))
 
     def loses(self, name: str, write: int, number: int) -> bool:
-        """Returns True if this attempt at that write of the name is to be discarded: it counts as discarded already."""
+        """Returns True if this attempt at that write of the name will be discarded. It already counts as discarded."""
         losers = self._losers.get(name)
         return losers is not None and any(write <= each.write and number < each.below for each in losers.values())
 
     def go_on(self, stage: Stage, at: bytes | None) -> None:
-        """The first removal has come so far: to a key of its step, or with None to the end of the step."""
+        """Records the progress of the first removal: the key that its step has reached, or None at the end of the
+        step."""
         number, removal = next(iter(self._removals.items()))
         step = self._place.step
         self._place = Place(step, at) if at is not None else Place(step + 1, keys.FIRST)
@@ -176,13 +177,13 @@ class Removals:
         return len(self.groups[group]) == 1
 
     def ahead_of(self, family: str, group: str, key: bytes) -> int:
-        """The number of the newest removal of the group's name that has yet to come by a row with this key; 0 if there
-        is none."""
+        """Returns the number of the newest removal of the group's name that has not passed this key yet; 0 if there is
+        none."""
         return max([number for number in self.groups.get(group, ()) if self._is_ahead(number, family, key)], default=0)
 
     def hides(self, kv: KV, family: str, group: str, key: bytes) -> bool:
-        """Returns True if the store's row of the group is to go: it was written before the deletion that began the
-        newest removal of the group."""
+        """Returns True if the store's row of the group will be removed: it was written before the deletion that began
+        the newest removal of the group."""
         number = self.ahead_of(family, group, key)
         if not number:
             return False

@@ -1,7 +1,7 @@
-"""Rows of a RocksDB checkpoint, read without changing a byte of it: for backups, also on read-only media.
+"""Reads the rows of a RocksDB checkpoint without changing a byte of it: for backups, also on read-only media.
 
-RocksDB and its binding write a log and a settings file beside what they open, so what is opened is a folder of symbolic
-links to the checkpoint's files.
+RocksDB and its binding write a log and a settings file beside what they open. The reader therefore opens a folder of
+symbolic links to the checkpoint's files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTINGS = "rocksdict-config.json"
 
 
 class CheckpointReader:
-    """An open checkpoint or stopped database, for `with`.
+    """An open checkpoint or stopped database, for use in a `with` statement.
 
     `strict`: a WAL that ends in the middle of a record counts as damage too, because a flipped bit may be the cause.
     Raises KVCorruptError if it is damaged, KVError if it cannot be opened or is of a newer version.
@@ -110,7 +110,7 @@ class CheckpointReader:
         self._check(family, cursor)
 
     def _check(self, family: str, cursor: RdictIter) -> None:
-        """A damaged block ends an iteration; only this tells it from the last row."""
+        """Raises if a damaged block ended the iteration; otherwise that looks the same as the end of the rows."""
         try:
             cursor.status()
         except Exception as error:

@@ -1,11 +1,11 @@
 """The configuration that is equal on every node, as rows of the log's state (docs/adr/0069).
 
 A change names the version it was made for, so two changes that were checked against the same configuration cannot both
-take effect. What a key means, and which values it may have, is the business of the leader that proposes
-(`cluster.config.cluster_keys`); here keys are names and values are whole numbers, texts or true and false. Nothing in
-the state machine reads a setting: what depends on one is stamped into entries by the leader.
+take effect. The leader that proposes a change knows the meaning and the range of each key
+(`cluster.config.cluster_keys`); here keys are names, and values are whole numbers, texts, or true and false. Nothing in
+the state machine reads a setting: the leader stamps what depends on one into entries.
 
-Beside them, which nodes are in maintenance: a word of the operator that outlives every process.
+The module also holds the list of nodes in maintenance, which an operator sets and which outlives every process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KEY_LENGTH_MAX = 96
 VALUE_LENGTH_MAX = 4096
 KEYS_MAX = 1024
 TEXT_LENGTH_MAX = 256
-"""Characters of an author, and of a reason."""
+"""The most characters of an author or a reason."""
 CHANGES_KEPT = 256
-"""Rows of the history: apply removes the oldest beyond them."""
+"""The number of changes that are kept. Apply removes older ones."""
 NODE_MAX = 65535
 
 
 class Setting(NamedTuple):
-    """One key."""
+    """The value of one key."""
 
     value: Value
     version: int
@@ -54,16 +54,17 @@ class Change(NamedTuple):
 
 
 class Maintenance(NamedTuple):
-    """A node whose operator works on it."""
+    """The maintenance of one node."""
 
     since_ms: int
-    """Log time."""
+    """Log time at which the maintenance began."""
     author: str
     reason: str
 
 
 class Settings:
-    """Written by apply; `by_key`, `version` and `maintenance` are replaced, never changed: for any thread."""
+    """The configuration. Apply changes it; `by_key`, `version` and `maintenance` are replaced and never changed, so any
+    thread may read them."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -80,15 +81,15 @@ class Settings:
         self.changed = True
         """True if the run has changed it."""
         self.by_key: Mapping[str, Setting] = {}
-        """Empty until the cluster has been given its first configuration."""
+        """Key -> setting. Empty until the cluster gets its first configuration."""
         self.version = 0
         """The version of the last change; 0 before the first."""
         self.maintenance: Mapping[int, Maintenance] = {}
-        """Node -> what is said of it. Nodes that were removed since stay."""
+        """Node -> its maintenance. Nodes that were removed since stay in it."""
         self.publish()
 
     def changes(self, before: int, limit: int) -> Iterator[Change]:
-        """Yields up to `limit` changes of versions below `before`, the newest first."""
+        """Yields up to `limit` changes with versions below `before`, newest first."""
         start, end = keys.SETTING_CHANGES[0], keys.setting_change_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             time_ms, author, reason, values = msgpack.unpackb(row[1])
@@ -97,8 +98,8 @@ class Settings:
             end, limit = row[0], limit - 1
 
     def set(self, stage: Stage, version: Any, now_ms: Any, author: Any, reason: Any, values: Any) -> CommandResult:
-        """Sets the keys if the configuration is still that of `version`; value: the version now. Keys that have the
-        value already are left out; if that is all of them, there is no new version."""
+        """Sets the keys if the configuration still has the version `version`. Value: the version afterwards. Keys that
+        already have their value are left out; if that is all of them, there is no new version."""
         version = checked_int(version, "version", 0, keys.U64_MAX)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         author, reason = _checked_text(author, "author"), _checked_text(reason, "reason")
@@ -127,8 +128,8 @@ class Settings:
         return done(self._version)
 
     def maintain(self, stage: Stage, node: Any, now_ms: Any, author: Any, reason: Any) -> CommandResult:
-        """Begins the maintenance of a node, or ends it if `reason` is nil; value: whether anything changed. One that
-        goes on keeps the time at which it began."""
+        """Begins the maintenance of a node, or ends it if `reason` is nil. Value: True if anything changed. A
+        maintenance that continues keeps the time at which it began."""
         node = checked_int(node, "node", 1, NODE_MAX)
         now_ms, author = checked_int(now_ms, "now_ms", 0, keys.U64_MAX), _checked_text(author, "author")
         known = self._nodes.get(node)
@@ -163,7 +164,7 @@ def _checked_text(text: Any, what: str) -> str:
 
 
 def _checked_values(values: Any) -> dict[str, Value]:
-    """The values, keys sorted."""
+    """Returns the values, keys sorted."""
     if type(values) is not dict or not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
     for key, value in values.items():

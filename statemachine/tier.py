@@ -1,8 +1,8 @@
 """The content of the tier: one row for each segment of the log that is uploaded, or about to be (docs/adr/0060).
 
 The leader uploads, and records every step with the command `tier_state`. The rows are part of the log's state: the next
-leader knows where the last one stopped, and every replica knows up to where the tier can be relied upon. A sealed
-segment without a row is SEALED; that state is not written down. ::
+leader knows where the last one stopped, and every replica knows up to which position the tier can be relied upon. A
+sealed segment without a row is SEALED; that state is not written down. ::
 
     (SEALED) -> UPLOADING -> UPLOADED -> VERIFIED -> DELETING -> (DELETED: no row)
                     |            |                      ^
@@ -10,8 +10,8 @@ segment without a row is SEALED; that state is not written down. ::
 
 Invariants:
 
-- Rows follow each other without a gap, but for a *hole*: bytes that the log gave up before they were uploaded.
-- A row never goes back, and its term never falls: what a deposed leader still proposed changes nothing.
+- Rows follow each other without a gap, except for a *hole*: bytes that were trimmed before they were uploaded.
+- A row never returns to an earlier state, and its term never falls: late proposals of a deposed leader change nothing.
 - A row is DELETING only once nothing below its end is kept anywhere (`BrokerState.kept`): an EVICT leaves it alone.
 """
 
@@ -31,12 +31,12 @@ from statemachine.rows.kv import KV, TIER
 from statemachine.rows.stage import Stage
 
 PARTS_MAX = 64
-"""Objects of one segment: 64 MiB each, and its index."""
+"""The most objects of one segment: parts of 64 MiB, and its index."""
 NAME_LENGTH_MAX = 200
 DIGEST_SIZE = 16
-"""Bytes of an XXH3 with 128 bits."""
+"""Bytes of an XXH3 digest of 128 bits."""
 LOG_PREFIX = "log/"
-"""Begins the name of a part that holds frames; together these hold the segment."""
+"""The beginning of the names of parts that hold frames. Together these parts hold the segment."""
 
 
 class TierState(IntEnum):
@@ -45,7 +45,7 @@ class TierState(IntEnum):
     UPLOADING = 1
     """A leader may be writing its objects."""
     UPLOADED = 2
-    """Every object of the row was written, and the store said so."""
+    """Every object of the row was written, and the store confirmed it."""
     VERIFIED = 3
     """Every object was read back. The log may be trimmed up to its end."""
     DELETING = 4
@@ -63,7 +63,7 @@ _NEXT = {
 
 
 class TierPart(NamedTuple):
-    """One object. Its name has its content's hash, so every node that writes it writes the same bytes."""
+    """One object. Its name has the hash of its content, so every node that writes it writes the same bytes."""
 
     name: str
     """The name below the cluster's prefix."""
@@ -82,11 +82,11 @@ class SegmentSpan(NamedTuple):
     last_index: int
     first_ms: int
     last_ms: int
-    """Log times of the first and the last entry."""
+    """Log time of the last entry; `first_ms` is that of the first."""
 
 
 class TierSegment(NamedTuple):
-    """One row."""
+    """The row of one segment."""
 
     base: int
     """Position of the segment's first frame."""
@@ -95,7 +95,7 @@ class TierSegment(NamedTuple):
     term: int
     """The term of the leader that brought it into this state."""
     parts: tuple[TierPart, ...]
-    """() while it is UPLOADING."""
+    """The objects of the segment; () while it is UPLOADING."""
 
     @property
     def end(self) -> int:
@@ -109,7 +109,8 @@ class TierSegment(NamedTuple):
 
 
 Rows = tuple[TierSegment, ...]
-"""Lowest first. Replaced as a whole when one changes, so two that are the same object are equal."""
+"""The rows, lowest first. The tuple is replaced as a whole when a row changes, so the same object always means the same
+rows."""
 _base, _end = attrgetter("base"), attrgetter("end")
 
 
@@ -125,9 +126,10 @@ class TierSegments:
         self._verified: tuple[Rows, int, int] = (), 0, 0
         """The last answer of `verified_to`: (rows, position, answer)."""
         self._above: tuple[Rows, int, Rows] = (), 0, ()
-        """The same of `above`. Readers ask for the same position again and again."""
+        """The last answer of `above`, in the same form. Readers ask for the same position again and again."""
         self.changed = False
-        """The run has changed a row, so `publish` is to be called: a branch for the others, and no call."""
+        """True if the current run changed a row, so that `publish` must be called. Runs without a change save the
+        call."""
 
     # -- any thread
 
@@ -138,8 +140,8 @@ class TierSegments:
         return rows[-1].end if rows else None
 
     def verified_to(self, position: int) -> int:
-        """The tier holds every byte from `position`, where a segment begins, up to this one; `position` if it does not
-        hold the first."""
+        """Returns the position up to which the tier holds every byte from `position` on, where a segment begins;
+        `position` itself if it does not hold the first."""
         rows, asked, end = self._verified
         if rows is self.rows and asked == position:
             return end
@@ -153,7 +155,7 @@ class TierSegments:
         return end
 
     def above(self, position: int) -> Rows:
-        """Rows of segments that end above it: the same tuple until one of them changes."""
+        """Returns the rows of segments that end above the position. It is the same tuple until one of them changes."""
         rows, asked, found = self._above
         if rows is not self.rows or asked != position:
             rows = self.rows
@@ -180,9 +182,9 @@ class TierSegments:
         log_begins: int,
         kept_from: int,
     ) -> CommandResult:
-        """The segment at `base` comes into `state`; value: the state it is in. `log_begins`: where this state's log
-        does; `kept_from`: where the log does that is kept anywhere. Raises InvalidCommandError if that is no next step;
-        nothing has changed then."""
+        """Brings the segment at `base` into `state`. Value: the state that it is in. `log_begins`: the position at
+        which this state's log begins; `kept_from`: the position from which the log is kept anywhere. Raises
+        InvalidCommandError if `state` is not a next step; nothing has changed then."""
         base = checked_int(base, "base", 0, keys.U64_MAX)
         term = checked_int(term, "term", 1, keys.U64_MAX)
         try:
@@ -237,8 +239,8 @@ class TierSegments:
 
 
 def encode(row: TierSegment) -> bytes:
-    """The value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms],
-    [[name, size, digest, crc32c], ...]]."""
+    """Returns the value of a row: msgpack [state, term, [end, first_index, last_index, first_ms, last_ms], [[name,
+    size, digest, crc32c], ...]]."""
     packed: bytes = msgpack.packb([int(row.state), row.term, list(row.span), [list(part) for part in row.parts]])
     return packed
 
@@ -261,7 +263,7 @@ def _check_span(base: int, span: Any) -> SegmentSpan:
 
 
 def _check_parts(segment: TierSegment, parts: Any) -> tuple[TierPart, ...]:
-    """The parts; those of the log have the segment's size together."""
+    """Returns the parts. Those of the log must together have the segment's size."""
     if type(parts) is not list or not 0 < len(parts) <= PARTS_MAX:
         raise InvalidCommandError(f"parts must be a list of 1 to {PARTS_MAX}")
     found = tuple(_check_each(parts))

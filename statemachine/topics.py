@@ -31,9 +31,10 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 
 NAME_LENGTH_MAX = 256
-"""The most that limits.topic_length_max may allow (RocketMQ: 127); an entry with a longer name makes no topic."""
+"""The most characters that limits.topic_length_max may allow (RocketMQ: 127). A command with a longer name makes no
+topic."""
 DERIVED_NAME_LENGTH_MAX = 255
-"""The length of the names %RETRY%group and %DLQ%group."""
+"""The most characters of the names %RETRY%group and %DLQ%group."""
 QUEUES_DEFAULT = 8
 QUEUES_MAX = 65_535
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
@@ -60,13 +61,13 @@ class TopicConfig:
 
     @property
     def dedup(self) -> str:
-        """off, retry or strict (docs/adr on dedup)."""
+        """The value off, retry or strict (docs/adr/0011)."""
         return self.attributes.get("dedup", "retry")
 
     @property
     def retention_ms(self) -> int | None:
-        """The time that its messages are kept, milliseconds of log time (0: for ever); None if as long as all
-        others."""
+        """The time in milliseconds of log time for which its messages are kept (0: for ever); None for the time that
+        applies to all other topics."""
         text = self.attributes.get(RETENTION, "")
         return int(text) if is_retention(text) else None
 
@@ -89,7 +90,7 @@ class TopicConfig:
 
 
 def check_topic_name(name: Any) -> str:
-    """`name` if a topic may have it. Raises InvalidCommandError (remoting code 29)."""
+    """Returns `name` if a topic may have it. Raises InvalidCommandError (remoting code 29)."""
     derived = checked_str(name, "topic name").startswith(("%RETRY%", "%DLQ%"))
     return checked_name(name, "topic name", DERIVED_NAME_LENGTH_MAX if derived else NAME_LENGTH_MAX)
 
@@ -100,7 +101,7 @@ def is_retention(text: str) -> bool:
 
 
 def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig:
-    """`base` with the fields of `config`, checked. Raises InvalidCommandError naming the field."""
+    """Returns `base` with the fields of `config`, checked. Raises InvalidCommandError, which names the field."""
     attributes = checked_str_map(config.get("attributes", base.attributes), "attributes")
     if attributes.get("dedup", "retry") not in DEDUP_MODES:
         raise InvalidCommandError(f"attribute dedup must be one of {', '.join(DEDUP_MODES)}")
@@ -123,21 +124,21 @@ def check_topic_config(base: TopicConfig, config: dict[str, Any]) -> TopicConfig
 
 
 class Topics:
-    """All topics. Any thread may read `by_name` and `by_id` at any time; a run changes them when its batch is written,
-    by what it has changed."""
+    """All topics. Any thread may read `by_name` and `by_id` at any time. The changes of a run appear there after its
+    batch is written."""
 
     def __init__(self, kv: KV) -> None:
         found = [_unpack_row(keys.U32.unpack(key)[0], value) for key, value in kv.scan(TOPICS, keys.FIRST, keys.LAST)]
         row = kv.get(META, keys.NEXT_TOPIC_ID_KEY)
         self._next_id: int = keys.U32.unpack(row)[0] if row is not None else 1
         self._ids = {topic.id: topic for topic in found}
-        """The topics by id, as of the run."""
+        """The topics by id, with the changes of the current run."""
         self._changed: dict[str, TopicConfig | None] = {}
-        """Topics that the run changed; None was deleted."""
+        """Topics that the current run changed; None for a deleted one."""
         self.by_name = SortedMap((topic.name, topic) for topic in found)
         self.by_id = SortedMap(self._ids)
         self.queues = sum([topic.queues for topic in found])
-        """Queues of all topics together."""
+        """The number of queues of all topics together."""
 
     def exists(self, topic_id: int) -> bool:
         """Returns True if the topic exists at this point of the run (apply lane only)."""
@@ -193,7 +194,7 @@ class Topics:
         self.queues += (0 if topic is None else topic.queues) - (0 if before is None else before.queues)
 
     def _current(self, name: str) -> TopicConfig | None:
-        """The topic at this point of the run."""
+        """Returns the topic at this point of the run."""
         return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _remember(self, topic: TopicConfig) -> None:

@@ -41,10 +41,10 @@ from statemachine.rows.stage import Stage
 
 WHOLE, CUT, SLICE, EVICT, REMOVE = 10, 11, 12, 13, 14
 FORMAT = REMOVE
-"""The newest."""
+"""The newest format of a TRIM."""
 _EVICTS = b"\x01"
 SLICE_ROWS_MIN = 4
-"""A slice gets on by at least one row."""
+"""The least number of rows in a slice, so that every slice makes progress."""
 
 QueueMin = tuple[int, int, int]
 """(topic_id, queue_id, min_offset)."""
@@ -55,7 +55,7 @@ class TrimError(ValueError):
 
 
 class Trim(NamedTuple):
-    """The content of a TRIM. `position` is where a segment begins, `first_index` its first entry."""
+    """The content of a TRIM. `position` is the beginning of a segment, `first_index` its first entry."""
 
     position: int
     first_index: int
@@ -63,9 +63,9 @@ class Trim(NamedTuple):
     """The leader's reason for trimming, for people."""
     queues: tuple[QueueMin, ...] = ()
     sliced: bool = False
-    """Rows go in the slices that follow."""
+    """True if the rows are removed by the slices that follow."""
     evicts: bool = False
-    """Messages stay in the tier; `sliced` too then."""
+    """True if the messages stay in the tier. `sliced` is True too then."""
 
 
 class Slice(NamedTuple):
@@ -76,7 +76,7 @@ class Slice(NamedTuple):
 
 
 class RemoveRows(NamedTuple):
-    """The next part of what is being removed (removals.py): no beginning of the log moves."""
+    """The next part of the pending removals (removals.py). The beginning of the log does not move."""
 
     rows: int
 
@@ -87,19 +87,20 @@ class Sweep(NamedTuple):
     position: int
     first_index: int
     index: int  # type: ignore[assignment]
-    """The index of the TRIM that names it."""
+    """The index of the TRIM entry that began it."""
     family: str
-    """The family whose rows are gone through."""
+    """The family through whose rows it goes now."""
     at: bytes
-    """Rows of the family below this key are done."""
+    """The key that it has reached: rows of the family below it are done."""
     queues: Mapping[tuple[int, int], int]
-    """(topic_id, queue_id) -> the offset that it is trimmed to at least."""
+    """(topic_id, queue_id) -> the offset up to which the queue is trimmed at least."""
     evicts: bool
-    """True if the tier keeps what goes."""
+    """True if the removed messages stay in the tier."""
 
 
 class TrimMark(NamedTuple):
-    """The beginning of the log, as the last TRIM that moved it set it: a whole one, or the last slice of a sweep."""
+    """The beginning of the log, set by the last TRIM that moved it: one that did everything in one entry, or the last
+    slice of a sweep."""
 
     position: int
     first_index: int
@@ -113,7 +114,7 @@ NOT_TRIMMED = TrimMark(0, 0, -1, 0)
 
 
 class Kept(NamedTuple):
-    """The beginning of the log that is kept anywhere: here, or below in the tier."""
+    """The beginning of the log that is kept anywhere: on this node, or below that in the tier."""
 
     position: int
     first_index: int
@@ -167,8 +168,8 @@ def _number(value: object) -> int:
 
 
 class TrimState:
-    """The rows of the last TRIM and of a sweep. `mark`, `kept` and `sweep` are replaced as wholes: any thread may read
-    them."""
+    """The rows of the last TRIM and of a sweep. `mark`, `kept` and `sweep` are replaced as wholes, so any thread may
+    read them."""
 
     def __init__(self, kv: KV) -> None:
         self.mark = self._staged = load_mark(kv)
@@ -183,12 +184,13 @@ class TrimState:
         return self._staged_kept or Kept(self._staged.position, self._staged.first_index)
 
     def leaves_tier(self, position: int) -> bool:
-        """A TRIM to `position` takes nothing that was evicted, or only the first of it."""
+        """Returns True if a TRIM to `position` removes no evicted segment, or only the first ones."""
         kept = self._kept()
         return position <= kept.position or position < self._staged.position
 
     def set(self, stage: Stage, position: int, first_index: int, entry: Entry) -> None:
-        """The log begins at `position` from `entry` on, unless it begins above already. So does what is kept of it."""
+        """Moves the beginning of the log to `position`, at the entry `entry`, unless it begins above that already. The
+        beginning of what is kept moves with it."""
         kept, mark = self._staged_kept, self._staged
         if kept is not None and position > kept.position:
             self._keep(stage, Kept(position, first_index) if position < mark.position else None)
@@ -207,7 +209,8 @@ class TrimState:
             stage.put(META, keys.KEPT_KEY, keys.KEPT.pack(*kept))
 
     def begin(self, stage: Stage, trim: Trim, entry: Entry) -> None:
-        """A sweep begins, unless one is under way: then the leader did not know, and will decide again."""
+        """Begins a sweep. Does nothing while another one is under way: the leader did not know of it, and will decide
+        again."""
         if self._staged_sweep is not None:
             return
         sweep = Sweep(trim.position, trim.first_index, entry.index, CQ, keys.FIRST, highest(trim.queues), trim.evicts)
@@ -216,7 +219,7 @@ class TrimState:
         self._go_on(stage, sweep)
 
     def go_on(self, stage: Stage, family: str, at: bytes) -> None:
-        """The sweep has come so far."""
+        """Records the progress of the sweep."""
         assert self._staged_sweep is not None
         self._go_on(stage, self._staged_sweep._replace(family=family, at=at))
 
@@ -225,7 +228,7 @@ class TrimState:
         stage.put(META, keys.SWEEP_AT_KEY, sweep.family.encode() + b"\0" + sweep.at)
 
     def end(self, stage: Stage, entry: Entry) -> None:
-        """The sweep is over: no row refers to the log below the cut."""
+        """Ends the sweep: no row refers to the log below the cut any more."""
         sweep = self._staged_sweep
         assert sweep is not None
         if sweep.evicts:
@@ -239,8 +242,8 @@ class TrimState:
         stage.delete(META, keys.SWEEP_AT_KEY)
 
     def publish(self) -> None:
-        """Publishes the run's change; called when its batch is written. The sweep comes last: a reader that sees
-        its end sees the mark that it has moved."""
+        """Publishes the run's change, after its batch is written. The sweep is published last: a reader that sees its
+        end also sees the mark that it has moved."""
         self.changed = False
         self.mark, self.kept, self.sweep = self._staged, self._kept(), self._staged_sweep
 
@@ -271,7 +274,7 @@ def rows_begin(kv: KV) -> int:
 
 
 def highest(queues: Sequence[QueueMin]) -> dict[tuple[int, int], int]:
-    """(topic_id, queue_id) -> the highest offset named for it."""
+    """Returns (topic_id, queue_id) -> the highest offset named for the queue."""
     found: dict[tuple[int, int], int] = {}
     for topic_id, queue_id, offset in queues:
         found[topic_id, queue_id] = max(offset, found.get((topic_id, queue_id), 0))
@@ -279,7 +282,7 @@ def highest(queues: Sequence[QueueMin]) -> dict[tuple[int, int], int]:
 
 
 def runs_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The run, cut so that a TRIM is alone: it walks rows as they are in the store."""
+    """Yields the run in parts, so that a TRIM is alone in its part: it reads rows as they are in the store."""
     start = 0
     for at, entry in enumerate(entries):
         if entry.type == EntryType.TRIM:

@@ -1,8 +1,10 @@
-"""The judge: may this user, from this address, do what a request needs? A pure function of the user's row and rules.
+"""The judge decides whether a user may do what a request needs, from the client's address. It is a pure function of the
+user's row and rules.
 
-The most special rule that fits decides: a literal name, then the longest prefix, then all of a kind, then everything.
-Where an ALLOW and a DENY are equally special, DENY wins. (RocketMQ's code lets ALLOW win there, against its own
-comment.) No rule is a denial. Custom rules are asked first, default ones only where no custom one fits.
+The most specific rule that fits decides: a literal name, then the longest prefix, then all resources of a kind, then
+everything. Where an ALLOW and a DENY are equally specific, DENY wins. (RocketMQ's code lets ALLOW win there, against
+its own comment.) Without a rule the request is denied. Custom rules are asked first, default rules only where no custom
+rule fits.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ _RULES_PER_UNIT = 4
 
 
 class Allowed(NamedTuple):
-    """The request may go on."""
+    """The verdict that the request may proceed."""
 
 
 class Denied(NamedTuple):
-    """The request is refused."""
+    """The verdict that the request is refused."""
 
     reason: str
 
@@ -34,8 +36,8 @@ ALLOWED: Final = Allowed()
 
 
 def judge(user: User, source: str, needs: Sequence[Need]) -> Verdict:
-    """Judges a request that needs all of `needs`; one without any needs a user that is enabled. `source`: the address
-    of the client."""
+    """Judges a request that needs all of `needs`. A request without needs is allowed to every enabled user. `source`:
+    the client's address."""
     if not user.enabled:
         return Denied(f"user {user.name} is disabled")
     if user.is_super:
@@ -72,7 +74,7 @@ def _allows(near: Sequence[Rule], source: str, action: Action) -> bool:
 
 
 class Verdicts:
-    """The verdicts of one connection, kept while its user's rules stay as they are. Signatures are never kept."""
+    """The verdicts of one connection, kept as long as its user's rules do not change. Signatures are never kept."""
 
     KEPT_MAX: Final = 1_024
 
@@ -80,11 +82,11 @@ class Verdicts:
         """`source`: the address of the client."""
         self._source = source
         self._of = (0, 0)
-        """Id and version of the user that they are about."""
+        """Id and version of the user for whom the kept verdicts hold."""
         self._kept: dict[Need, bool] = {}
 
     def judge(self, user: User, needs: Sequence[Need]) -> Verdict:
-        """Judges as `judge` does."""
+        """Returns the same verdict as the function `judge`, from memory where possible."""
         if not user.enabled or user.is_super:
             return judge(user, self._source, needs)
         of, kept = (user.id, user.version), self._kept

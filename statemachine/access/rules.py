@@ -1,7 +1,7 @@
-"""Rules in the model of RocketMQ's ACL 2.0: resources, actions, source addresses, and what a request needs.
+"""Rules in the model of RocketMQ's ACL 2.0: resources, actions, source addresses, and the needs of a request.
 
-A resource is written as RocketMQ writes it: `Topic:orders` is one topic, `Topic:orders*` every topic whose name begins
-so, `Topic:*` every topic, and `*` everything.
+A resource is written as RocketMQ writes it: `Topic:orders` is one topic, `Topic:orders*` is every topic whose name
+begins with "orders", `Topic:*` is every topic, and `*` is everything.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from statemachine.commands import InvalidCommandError, checked_bool, checked_int, checked_str
 
 RESOURCE_LENGTH_MAX: Final = 300
-"""Characters of a resource: a topic's longest name, and its kind."""
+"""The most characters of a resource: the longest name of a topic and the word for its kind."""
 SOURCES_MAX: Final = 64
-"""Source addresses of one rule."""
+"""The most source addresses of one rule."""
 RULES_OF_USER_MAX: Final = 1_000
-"""Rules of one user: so many rows go with the user, in one entry."""
+"""The most rules of one user. Removing the user removes that many rows in one entry."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Pattern(IntEnum):
-    """The names that a resource stands for. The larger, the more special."""
+    """The form of a resource's name. A larger value is more specific."""
 
     ALL = 1
     PREFIX = 2
@@ -42,7 +42,7 @@ class Pattern(IntEnum):
 
 
 class Action(IntEnum):
-    """The things that are done to a resource."""
+    """The actions that rules allow or deny."""
 
     ALL = 1
     PUB = 3
@@ -55,7 +55,7 @@ class Action(IntEnum):
 
 
 class Policy(IntEnum):
-    """The two lists of a user's rules. Default ones count only where no custom one fits."""
+    """The two lists of a user's rules. Default rules count only where no custom rule fits."""
 
     CUSTOM = 1
     DEFAULT = 2
@@ -68,7 +68,7 @@ _ACTIONS: Final = {name.lower(): action for action, name in ACTION_NAMES.items()
 
 
 class Resource(NamedTuple):
-    """The resource that a rule is about."""
+    """The resource of a rule: one name, a prefix of names, all names of a kind, or everything."""
 
     kind: Kind
     pattern: Pattern
@@ -82,7 +82,7 @@ class Resource(NamedTuple):
         return f"{KIND_NAMES[self.kind]}:{self.name}{star}"
 
     def fits(self, kind: Kind, name: str) -> bool:
-        """Returns True if the resource stands for that one."""
+        """Returns True if this resource covers the given one."""
         if self.kind is Kind.ANY:
             return True
         if self.kind is not kind:
@@ -93,7 +93,8 @@ class Resource(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The larger, the more special: literal, then the longest prefix, then all of a kind, then everything."""
+        """A number that is larger the more specific the resource is: literal, then the longest prefix, then all of a
+        kind, then everything."""
         return (self.kind is not Kind.ANY, self.pattern, len(self.name))
 
 
@@ -107,12 +108,12 @@ class Rule(NamedTuple):
     resource: Resource
     actions: frozenset[Action]
     sources: tuple[str, ...]
-    """Addresses and networks of the clients that it is for; empty: of all."""
+    """The addresses and networks of clients to which the rule applies; empty: to all clients."""
     allow: bool
 
 
 class Need(NamedTuple):
-    """One resource that a request touches. Any one of the actions suffices."""
+    """One resource that a request touches, and the actions of which any one suffices."""
 
     kind: Kind
     name: str
@@ -124,7 +125,7 @@ class Need(NamedTuple):
 
 
 def parse_resource(text: Any) -> Resource:
-    """The resource in RocketMQ's words. Raises InvalidCommandError."""
+    """Parses a resource as RocketMQ writes it. Raises InvalidCommandError."""
     words = checked_str(text, "resource")
     if len(words) > RESOURCE_LENGTH_MAX:
         raise InvalidCommandError(f"a resource has at most {RESOURCE_LENGTH_MAX} characters, not {len(words)}")
@@ -144,7 +145,7 @@ def parse_resource(text: Any) -> Resource:
 
 
 def parse_actions(names: Any) -> frozenset[Action]:
-    """Actions by name, in any case. Raises InvalidCommandError."""
+    """Parses the names of actions, in upper or lower case. Raises InvalidCommandError."""
     if type(names) is not list or not names or len(names) > len(Action):
         raise InvalidCommandError(f"a rule has 1 to {len(Action)} actions, not {names!r:.200}")
     found = [_ACTIONS.get(checked_str(name, "action").lower()) for name in names]
@@ -155,7 +156,8 @@ def parse_actions(names: Any) -> frozenset[Action]:
 
 
 def parse_rule(row: Any) -> Rule:
-    """The rule of a command: [policy, resource, [action, ...], [source, ...], allow]. Raises InvalidCommandError."""
+    """Parses the rule in a command: [policy, resource, [action, ...], [source, ...], allow]. Raises
+    InvalidCommandError."""
     if type(row) is not list or len(row) != 5:
         raise InvalidCommandError(f"a rule is [policy, resource, actions, sources, allow], not {row!r:.200}")
     policy, resource, actions, sources, allow = row
@@ -181,7 +183,7 @@ def _parse_sources(sources: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def network(text: str) -> Network:
-    """An address, or a network such as 10.0.0.0/8. Raises ValueError."""
+    """Parses an address, or a network such as 10.0.0.0/8. Raises ValueError."""
     return ipaddress.ip_network(text, strict=False)
 
 
@@ -195,12 +197,13 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def comes_from(source: str, sources: Iterable[str]) -> bool:
-    """Returns True if the address is one of these, or in a network of them; False if it is no address."""
+    """Returns True if the address is one of `sources`, or lies in one of their networks; False if it is not an
+    address."""
     address = _address(source)
     return address is not None and any(address in network(text) for text in sources)
 
 
 def rule_row(rule: Rule) -> list[Any]:
-    """The rule as `parse_rule` takes it."""
+    """Returns the rule in the form that `parse_rule` reads."""
     actions = [ACTION_NAMES[action] for action in sorted(rule.actions)]
     return [int(rule.policy), str(rule.resource), actions, list(rule.sources), rule.allow]

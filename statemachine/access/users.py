@@ -1,10 +1,10 @@
 """Users with their rules and tokens, the mode in which requests are judged, and the audit of all changes.
 
-A user has an id that is given once: one that is made again under an old name has another id, and inherits nothing.
-Secrets are stored as the proposer encrypted them, tokens as their SHA-256: nothing here can read either. Every change
-names who asked for it, and from which address; that is the newest row of the audit.
+Each user has an id that is never given again. A user that is created under the name of a removed one has another id and
+inherits nothing. Secrets are stored as the proposer encrypted them, and tokens as their SHA-256, so this module can
+read neither. Every change names the user who asked for it and the client's address; that becomes a row of the audit.
 
-The log decides when changes race: the last enabled Super stays, whoever asks for what.
+The log decides when changes race: the last enabled Super (a user who may do everything) always remains.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 USERS_MAX: Final = 10_000
 TOKENS_OF_USER_MAX: Final = 100
 SECRET_BYTES_MAX: Final = 512
-"""Bytes of an encrypted secret, with its nonce."""
+"""The most bytes of an encrypted secret, with its nonce."""
 TEXT_LENGTH_MAX: Final = 256
 AUDIT_KEPT: Final = 100_000
-"""Rows of the audit; apply removes the oldest beyond them."""
+"""The number of audit rows that are kept. Apply removes older ones."""
 DIGEST_BYTES: Final = 32
 NOBODY: Final = 0
-"""The id of no user."""
+"""An id that no user has."""
 
 
 class Mode(StrEnum):
-    """The weight of a verdict."""
+    """The effect of verdicts on requests."""
 
     OFF = "off"
-    """Nothing is judged."""
+    """No request is judged."""
     OBSERVE = "observe"
-    """Every request passes; those that would be denied are counted."""
+    """Every request passes; requests that would be denied are counted."""
     ENFORCE = "enforce"
-    """A request that is denied is answered with code 16."""
+    """A denied request is answered with code 16."""
 
 
 MODES: Final = tuple([mode.value for mode in Mode])
@@ -69,43 +69,43 @@ MODES: Final = tuple([mode.value for mode in Mode])
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user as of one moment. A change makes another object with a higher version."""
+    """One user at one moment. Immutable: a change makes another object with a higher version."""
 
     id: int
     name: str
     is_super: bool
     enabled: bool
     secret: bytes
-    """Encrypted, behind its nonce; bound to the cluster, the user's id and the key."""
+    """The nonce and the encrypted secret, which is bound to the cluster, the user's id and the key."""
     key_id: str
-    """The key that encrypted it."""
+    """The id of the key that encrypted the secret."""
     created_ms: int
-    """Log time."""
+    """Log time at which the user was created."""
     version: int
-    """The version of the last change of the user or its rules."""
+    """The version of the last change to the user or its rules."""
     rules: tuple[Rule, ...] = ()
     tokens: tuple[bytes, ...] = ()
-    """The SHA-256 of each."""
+    """The SHA-256 of each of the user's tokens."""
 
 
 class Token(NamedTuple):
-    """The user, the end and the label of one token."""
+    """One token: its user, its end and its label."""
 
     user_id: int
     ends_ms: int
-    """Log time from which on it counts no more."""
+    """Log time at which the token stops being valid."""
     label: str
 
 
 class AuditRow(NamedTuple):
-    """One change."""
+    """One change in the audit."""
 
     number: int
     time_ms: int
     user: str
-    """The user who asked; "" for nobody."""
+    """The name of the user who asked; "" if nobody was named."""
     address: str
-    """The client's, not that of a node that forwarded."""
+    """The client's address, also if a node forwarded the request."""
     action: str
     about: str
 
@@ -119,7 +119,7 @@ class Origin(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """The row that all others have in common."""
+    """The row "access", which holds the values that belong to no single user."""
 
     mode: str = Mode.OFF.value
     key: str = ""
@@ -129,7 +129,7 @@ class _Common(NamedTuple):
 
 
 class Access:
-    """All users. Written by apply; `users`, `by_id`, `tokens` and the other public attributes are for any thread."""
+    """All users. Apply changes them; any thread may read `users`, `by_id`, `tokens` and the other public attributes."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -139,32 +139,32 @@ class Access:
         self._version, self._next_audit = common.version, common.next_audit
         found = {user.id: user for user in _load_users(kv)}
         self._ids = found
-        """Users by id, as of the run."""
+        """Users by id, with the changes of the current run."""
         self._names = {user.name: user.id for user in found.values()}
         self._supers = sum([user.is_super and user.enabled for user in found.values()])
         self._tokens: dict[bytes, Token | None] = {}
-        """Those that the run has changed; None was removed."""
+        """Tokens that the current run changed; None for a removed one."""
         self._touched: dict[int, User | None] = {}
-        """Users that the run has changed; None was removed."""
+        """Users that the current run changed; None for a removed one."""
         self.changed = False
-        """True if the run has changed anything."""
+        """True if the current run changed anything here."""
         self.users = SortedMap((user.name, user) for user in found.values())
         """Users by name."""
         self.by_id = SortedMap((user.id, user) for user in found.values())
         self.tokens: dict[bytes, Token] = dict(_load_tokens(kv))
-        """Tokens by their SHA-256. Looked up, never walked."""
+        """Tokens by their SHA-256. Readers look up single tokens and never iterate."""
         self.mode = self._mode
         self.key_id = self._key
-        """The key that secrets are encrypted with; "" while there is none."""
+        """The id of the key with which secrets are encrypted; "" if there is none."""
         self.version = self._version
         """Rises by one with each change of anything here."""
         self.next_id = self._next_id
-        """The id of the user that is created next."""
+        """The id that the next user gets."""
         self.supers = self._supers
         """The number of enabled Supers."""
 
     def audit(self, before: int, limit: int) -> Iterator[AuditRow]:
-        """Yields up to `limit` changes of numbers below `before`, the newest first."""
+        """Yields up to `limit` changes with numbers below `before`, newest first."""
         start, end = keys.AUDIT[0], keys.audit_key(before)
         while limit > 0 and (row := self._kv.seek_last(META, start, end)) is not None:
             yield AuditRow(keys.audit_number(row[0]), *msgpack.unpackb(row[1]))
@@ -175,8 +175,8 @@ class Access:
     def create_user(
         self, stage: Stage, origin: Any, user_id: Any, name: Any, is_super: Any, enabled: Any, secret: Any, key: Any
     ) -> CommandResult:
-        """Creates a user under the id that its secret is bound to; `conflict` if that is not the next one, or if the
-        name is taken. Value: the id."""
+        """Creates a user under the id to which its secret is bound. The result is `conflict` if that is not the next
+        id, or if the name is taken. Value: the id."""
         asked = _checked_origin(origin)
         name = checked_user_name(name)
         if name in self._names:
@@ -202,7 +202,7 @@ class Access:
         return done(user.id)
 
     def change_user(self, stage: Stage, origin: Any, user_id: Any, changes: Any) -> CommandResult:
-        """Changes `super`, `enabled` or `secret` ([bytes, key]) of a user; value: whether anything changed."""
+        """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. Value: True if anything changed."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -247,7 +247,7 @@ class Access:
         return done()
 
     def set_rules(self, stage: Stage, origin: Any, user_id: Any, rules: Any) -> CommandResult:
-        """Sets rules of a user: each takes the place of the one with its policy and resource."""
+        """Sets rules of a user. Each replaces the rule with the same policy and resource."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -268,8 +268,8 @@ class Access:
         return done(True)
 
     def remove_rules(self, stage: Stage, origin: Any, user_id: Any, policy: Any, resource: Any) -> CommandResult:
-        """Removes the rule of that policy and resource; all of the policy if `resource` is nil, and of both policies if
-        that is nil too. Value: their number."""
+        """Removes the rule with this policy and resource; all rules of the policy if `resource` is nil; all rules if
+        both are nil. Value: the number of removed rules."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -290,7 +290,7 @@ class Access:
     def put_token(
         self, stage: Stage, origin: Any, user_id: Any, digest: Any, ends_ms: Any, label: Any
     ) -> CommandResult:
-        """Gives a user a token, of which the log knows the SHA-256."""
+        """Adds a token to a user. The log has only the token's SHA-256."""
         asked = _checked_origin(origin)
         user = self._user(user_id)
         if user is None:
@@ -308,7 +308,7 @@ class Access:
         return done()
 
     def remove_token(self, stage: Stage, origin: Any, digest: Any) -> CommandResult:
-        """Takes a token away."""
+        """Removes a token."""
         asked = _checked_origin(origin)
         token = self._token(_checked_digest(digest))
         if token is None:
@@ -320,7 +320,7 @@ class Access:
         return done()
 
     def set_mode(self, stage: Stage, origin: Any, mode: Any) -> CommandResult:
-        """Sets the weight of a verdict; value: whether that is another one. Enforcing needs an enabled Super."""
+        """Sets the effect of verdicts. Value: True if the mode changed. The mode `enforce` needs an enabled Super."""
         asked = _checked_origin(origin)
         if mode not in MODES:
             raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
@@ -333,7 +333,8 @@ class Access:
         return done(True)
 
     def set_key(self, stage: Stage, origin: Any, key: Any) -> CommandResult:
-        """Marks the key that secrets are encrypted with; refused while secrets of another one are left."""
+        """Records the id of the key with which secrets are encrypted. Refused while any secret is encrypted with
+        another key."""
         asked = _checked_origin(origin)
         key = _checked_text(key, "key")
         if key == self._key:
@@ -347,7 +348,8 @@ class Access:
     # -- the run
 
     def publish(self) -> None:
-        """Publishes the run's changes; called when its batch is written. The version is last: who sees it sees them."""
+        """Publishes the changes of a run, after its batch is written. The version is published last, so a reader that
+        sees it sees the changes too."""
         self.changed = False
         touched, self._touched = self._touched, {}
         for user_id, user in touched.items():
@@ -393,7 +395,7 @@ class Access:
         stage.put(META, keys.user_key(user.id), _pack_user(user))
 
     def _note(self, stage: Stage, asked: Origin, about: str, says: str) -> None:
-        """Writes the change into the audit, and what all rows have in common."""
+        """Writes the change into the audit, and the row "access"."""
         number = self._next_audit
         row = [asked.now_ms, asked.user, asked.address, says[:TEXT_LENGTH_MAX], about]
         stage.put(META, keys.audit_key(number), msgpack.packb(row))
@@ -411,7 +413,7 @@ class Access:
 
 
 def checked_user_name(name: Any) -> str:
-    """`name` if a user may have it. Raises InvalidCommandError."""
+    """Returns `name` if a user may have it. Raises InvalidCommandError."""
     if not NAME.fullmatch(checked_str(name, "user name")):
         raise InvalidCommandError(
             f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"

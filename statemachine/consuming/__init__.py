@@ -1,1 +1,1 @@
-"""Traces of consumer groups: their offsets, resets and queue locks."""
+"""Rows about consumer groups: their configuration, offsets, resets and queue locks."""

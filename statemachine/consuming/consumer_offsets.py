@@ -39,8 +39,9 @@ class ConsumerOffsets(QueueRows[int]):
         return sorted([(*queue, offset) for queue, offset in self.of_group(group).items()])
 
     def commit(self, stage: Stage, rows: Any, topics: Topics, resets: OffsetResets) -> CommandResult:
-        """Stores the offsets, also lower ones; value: how many. Offsets of deleted topics are left out (not_found),
-        because nothing would ever remove them; those of queues that were reset until their consumers know (reset)."""
+        """Stores the offsets, also lower ones. Value: the number of stored offsets. Offsets of deleted topics are left
+        out (not_found), because nothing would ever remove them. Offsets of reset queues are left out until their
+        consumers know of the reset (reset)."""
         if type(rows) is not list:
             raise InvalidCommandError(f"offsets must be a list, not {rows!r}")
         commits = [_check_row(row) for row in rows]

@@ -1,4 +1,4 @@
-"""Consumer groups: their configuration and what they subscribe to."""
+"""Consumer groups: their configuration and their subscriptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 
 NAME_LENGTH_MAX = 120
-"""Characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
+"""The most characters of a group's name, so that %RETRY%group is a topic name of at most 127 characters."""
 
 _I64 = (-(2**63), 2**63 - 1)
 
@@ -64,12 +64,12 @@ _CONFIG_FIELDS = tuple(f.name for f in fields(GroupConfig) if f.name != "subscri
 
 
 def check_group_name(name: Any) -> str:
-    """`name` if a consumer group may have it. Raises InvalidCommandError."""
+    """Returns `name` if a consumer group may have it. Raises InvalidCommandError."""
     return checked_name(name, "group name", NAME_LENGTH_MAX)
 
 
 def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig:
-    """`base` with the fields of `config`, checked. Raises InvalidCommandError naming the field."""
+    """Returns `base` with the fields of `config`, checked. Raises InvalidCommandError, which names the field."""
     changes: dict[str, Any] = {}
     for name, value in config.items():
         default = getattr(base, name)
@@ -85,13 +85,13 @@ def check_group_config(base: GroupConfig, config: dict[str, Any]) -> GroupConfig
 
 
 class Groups:
-    """All groups. Any thread may read `by_name` at any time; a run changes it when its batch is written, by what it has
-    changed."""
+    """All groups. Any thread may read `by_name` at any time. The changes of a run appear there after its batch is
+    written."""
 
     def __init__(self, kv: KV) -> None:
         rows = kv.scan(GROUPS, keys.FIRST, keys.LAST)
         self._changed: dict[str, GroupConfig | None] = {}
-        """Groups that the run changed; None was deleted."""
+        """Groups that the current run changed; None for a deleted one."""
         self.by_name = SortedMap((key.decode("ascii"), _unpack_row(key, value)) for key, value in rows)
 
     def exists(self, name: str) -> bool:
@@ -136,7 +136,7 @@ class Groups:
                     self.by_name.remove(name)
 
     def _current(self, name: str) -> GroupConfig | None:
-        """The group at this point of the run."""
+        """Returns the group at this point of the run."""
         return self._changed[name] if name in self._changed else self.by_name.get(name)
 
     def _store(self, stage: Stage, group: GroupConfig) -> GroupConfig:

@@ -1,9 +1,9 @@
-"""Resets of consumer offsets that the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
+"""Resets of consumer offsets of which the consumers have not been told yet (RocketMQ: assignResetOffset, 222).
 
-A reset moves the committed offset of a queue, and stays as a row until the queue's consumer goes on from there.
-Until then the group's commits of the queue are left out: they would undo it with an offset from before.
+A reset moves the committed offset of a queue. It stays as a row until the queue's consumer continues from there. Until
+then the group's commits for the queue are left out: they would undo the reset with an older offset.
 
-Invariant: while the row of a queue is there, the group's committed offset of the queue is the row's offset.
+Invariant: while a queue has such a row, the group's committed offset of the queue is the row's offset.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from statemachine.topics import Topics
 
 OFFSET_MAX = 2**63 - 1
 QUEUES_MAX = 4096
-"""Queues of one command."""
+"""The most queues in one command."""
 
 
 class OffsetReset(NamedTuple):
-    """The offset at which the consumer of a queue is to go on."""
+    """The offset at which the consumer of a queue has to continue."""
 
     offset: int
     number: int
-    """Larger than that of every earlier reset of the queue in the group: the end of one does not end the next. The log
-    time, ms, of its proposal, unless that was not larger."""
+    """A number above that of every earlier reset of the queue in the group, so that the end of one reset does not end
+    the next. It is the log time of the proposal in milliseconds, or one more than the number before if that is
+    larger."""
 
 
 class OffsetResets(QueueRows[OffsetReset]):
@@ -41,12 +42,12 @@ class OffsetResets(QueueRows[OffsetReset]):
         super().__init__(kv, RESETS, lambda row: OffsetReset(*keys.RESET.unpack(row)), removals)
 
     def covers(self, group: str, queue: Queue) -> bool:
-        """Returns True if a commit of the queue is to be left out at this point of the run (apply lane only)."""
+        """Returns True if a commit for the queue must be left out at this point of the run (apply lane only)."""
         return queue[1] in self._current(group, queue[0])
 
     def reset(self, stage: Stage, group: str, now_ms: Any, rows: Any, topics: Topics) -> list[tuple[Queue, int]]:
-        """Resets the queues that exist and returns them with their offsets; a queue named twice goes to the last.
-        Raises InvalidCommandError."""
+        """Resets those of the queues that exist. Value: these queues with their offsets. If a queue is named twice, the
+        last offset counts. Raises InvalidCommandError."""
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         offsets = {queue: offset for queue, offset in _check_rows(rows, "offset") if topics.has_queue(*queue)}
         for queue, offset in offsets.items():
@@ -57,8 +58,8 @@ class OffsetResets(QueueRows[OffsetReset]):
         return list(offsets.items())
 
     def end(self, stage: Stage, group: Any, rows: Any) -> CommandResult:
-        """The consumers of these queues have been told of the resets with these numbers; value: how many that ended.
-        A reset that came later stays."""
+        """Ends resets of which the queues' consumers were told, by their numbers. Value: the number of ended resets. A
+        later reset stays."""
         group = check_group_name(group)
         told = set()
         for queue, number in _check_rows(rows, "number"):
@@ -69,14 +70,14 @@ class OffsetResets(QueueRows[OffsetReset]):
         return done(len(told))
 
     def publish_new(self) -> set[Queue]:
-        """`publish`, and the queues that the run has reset."""
+        """Publishes the run's changes as `publish` does, and returns the queues that the run reset."""
         self.publish()
         new, self._new = self._new, set()
         return new
 
 
 def _check_rows(rows: Any, what: str) -> list[tuple[Queue, int]]:
-    """[[topic_id, queue_id, number], ...] as queues with their numbers. Raises InvalidCommandError."""
+    """Returns the queues of [[topic_id, queue_id, number], ...] with their numbers. Raises InvalidCommandError."""
     if type(rows) is not list or len(rows) > QUEUES_MAX:
         raise InvalidCommandError(f"rows must be a list of at most {QUEUES_MAX}")
     found = []

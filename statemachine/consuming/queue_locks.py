@@ -1,7 +1,7 @@
-"""Queue locks: which client of a group consumes a queue in order (RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
+"""Queue locks: they let one client of a group consume a queue in order (RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
 
-A lock is a row of the log's state, not of one node's memory, so the leader that takes over knows every holder. Times
-are log time, stamped when a command is proposed: apply compares numbers and reads no clock.
+A lock is a row of the log's state, not a value in one node's memory, so a new leader knows every holder. Times are log
+time, stamped when a command is proposed: apply compares numbers and reads no clock.
 
 Invariant: between the moment a client is granted a lock and the `expires_ms` it was granted until, no other client is
 granted it, unless the holder gave it up, or its group or topic was deleted.
@@ -22,17 +22,17 @@ from statemachine.topics import Topics
 
 CLIENT_LENGTH_MAX = 512
 QUEUES_MAX = 4096
-"""Queues of one command."""
+"""The most queues in one command."""
 
 
 class QueueLock(NamedTuple):
-    """The client that holds a queue, and the end of its hold, log time in milliseconds."""
+    """The client that holds a queue, and the log time in milliseconds at which the lock expires."""
 
     client_id: str
     expires_ms: int
 
     def is_free_for(self, client_id: str, now_ms: int) -> bool:
-        """Returns True if that client may take it: it holds it, or nobody does any more."""
+        """Returns True if the client may take the lock: it holds it, or the lock has expired."""
         return self.client_id == client_id or self.expires_ms <= now_ms
 
 
@@ -52,8 +52,8 @@ class QueueLocks(QueueRows[QueueLock]):
         queues: Any,
         topics: Topics,
     ) -> CommandResult:
-        """Grants what nobody else holds; value: the queues that the client holds now, [[topic_id, queue_id], ...].
-        Locks that have expired and that nobody takes go with `expire_slice`."""
+        """Grants the queues that no other client holds. Value: the queues that the client now holds, [[topic_id,
+        queue_id], ...]. `expire_slice` removes expired locks that nobody takes."""
         group, client_id = check_group_name(group), _check_client(client_id)
         now_ms = checked_int(now_ms, "now_ms", 0, keys.U64_MAX)
         expires_ms = checked_int(expires_ms, "expires_ms", now_ms, keys.U64_MAX)
@@ -68,8 +68,8 @@ class QueueLocks(QueueRows[QueueLock]):
         return done([list(queue) for queue in granted])
 
     def unlock(self, stage: Stage, group: Any, client_id: Any, queues: Any) -> CommandResult:
-        """Gives up those of these queues that the client holds, all that it holds if `queues` is None; value: how
-        many. Others' locks stay."""
+        """Gives up those of these queues that the client holds; all that it holds if `queues` is None. Value: their
+        number. Locks of other clients stay."""
         group, client_id = check_group_name(group), _check_client(client_id)
         wanted = self._all(group) if queues is None else _check_queues(queues)
         mine = set()
@@ -81,8 +81,8 @@ class QueueLocks(QueueRows[QueueLock]):
         return done(len(mine))
 
     def expire_slice(self, stage: Stage, before_ms: int, at: bytes, rows_max: int) -> Done:
-        """Walks over at most `rows_max` locks from the key `at` on, and removes those that expired before that log
-        time. Those of deleted groups go with the group's removal."""
+        """Walks over at most `rows_max` locks from the key `at` on, and removes those that expired before `before_ms`
+        of log time. Locks of deleted groups are removed together with the group's other rows."""
         used = 0
         for key, row in self._kv.scan(LOCKS, at, keys.LAST):
             if used == rows_max:
@@ -108,7 +108,7 @@ def _check_client(client_id: Any) -> str:
 
 
 def _check_queues(queues: Any) -> list[Queue]:
-    """The queues, each once, in their order."""
+    """Returns the queues, each once, in their order."""
     if type(queues) is not list or len(queues) > QUEUES_MAX:
         raise InvalidCommandError(f"queues must be a list of at most {QUEUES_MAX}")
     found: dict[Queue, None] = {}

@@ -1,8 +1,8 @@
-"""Rows by group and queue, all of them in memory: what consumer offsets, queue locks and resets have in common.
+"""Rows by group and queue, all of them in memory: the common part of consumer offsets, queue locks and resets.
 
-A deleted group's rows, and those of a deleted topic, go slice by slice (removals.py). Until they are gone, rows of the
-topic are here and are not shown. Rows of the group are in the store only: a row that is written for a group of that
-name meanwhile is *spared*, which a row of `meta` says until the slice has passed it.
+The rows of a deleted group or a deleted topic are removed slice by slice (removals.py). Until then, the topic's rows
+are still here but are not shown; the group's rows are in the store only. If a row is written for a new group of the
+same name meanwhile, it is *spared*: a row of `meta` says so until the slice has passed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statemachine.rows.kv import KV, META
 from statemachine.rows.stage import Stage
 
 LOOKS_PER_ROW = 16
-"""Groups that a slice may look at in memory, for each row that it may remove."""
+"""The number of groups that a slice may look at in memory, for each row that it may remove."""
 
 Queue = tuple[int, int]
 """(topic_id, queue_id)."""
@@ -54,7 +54,7 @@ class QueueMap(Mapping[Queue, Value]):
 
 
 class _Change(Generic[Value]):
-    """The changes of a run to one group."""
+    """The changes of the current run to one group."""
 
     __slots__ = ("forgets", "topics")
 
@@ -62,12 +62,12 @@ class _Change(Generic[Value]):
         self.forgets = False
         """True if the group no longer has any value from before the run."""
         self.topics: dict[int, dict[int, Value]] = {}
-        """The values of each topic that the run touched: all of them."""
+        """All values of each topic that the run touched."""
 
 
 class QueueRows(Generic[Value]):
-    """A value for each queue of each group. The map of a group's topic is replaced, never changed, so any thread may
-    read it at any time; what a run changes is shown when its batch is written."""
+    """A value for each queue of each group. The map for a group's topic is replaced and never changed, so any thread
+    may read it at any time. The changes of a run appear after its batch is written."""
 
     def __init__(self, kv: KV, family: str, decode: Callable[[bytes], Value], removals: Removals) -> None:
         self._kv = kv
@@ -78,7 +78,7 @@ class QueueRows(Generic[Value]):
         """The names of the groups in `_published`, ascending."""
         self._staged: dict[str, _Change[Value]] = {}
         self._freed: deque[dict[int, Mapping[int, Value]]] = deque()
-        """The values of deleted groups. Much memory takes long to free, so it is done by and by."""
+        """The values of deleted groups. They are freed little by little, because it takes long to free much memory."""
         for key, row in kv.scan(family, keys.FIRST, keys.LAST):
             group, topic_id, queue_id = keys.parse_offset_key(key)
             if not removals.hides(kv, family, group, key):
@@ -90,7 +90,7 @@ class QueueRows(Generic[Value]):
         return QueueMap(self._published.get(group, {}), self._removals.topics)
 
     def by_topic(self, group: str) -> dict[int, Mapping[int, Value]]:
-        """Topic id -> queue id -> value, of the group: a step for each topic."""
+        """Topic id -> queue id -> value of the group. Takes one step per topic."""
         topics = list(self._published.get(group, {}).items())
         return {topic_id: queues for topic_id, queues in topics if topic_id not in self._removals.topics}
 
@@ -100,14 +100,14 @@ class QueueRows(Generic[Value]):
         return not self._published
 
     def forget_group(self, group: str) -> None:
-        """The group has no rows from here on. Those that it had are in the store until slices have removed them."""
+        """Hides all rows of the group. They stay in the store until slices have removed them."""
         change = self._staged[group] = _Change()
         change.forgets = True
 
     # -- slices, alone in their batch
 
     def remove_topic(self, stage: Stage, topic_id: int, at: bytes, rows_max: int) -> Done:
-        """Removes at most `rows_max` rows of the topic, of the groups from the name `at` on."""
+        """Removes at most `rows_max` rows of the topic, in groups from the name `at` on."""
         names, used, looks = self._names, 0, rows_max * LOOKS_PER_ROW
         for place in range(bisect_left(names, at.decode()), len(names)):
             group = names[place]
@@ -124,8 +124,8 @@ class QueueRows(Generic[Value]):
         return Done(used, None)
 
     def remove_group(self, stage: Stage, group: str, at: bytes, rows_max: int, *, last: bool) -> Done:
-        """Walks over at most `rows_max` rows of a group of this name that was deleted, from the key `at` on, and
-        removes those that were not written since. `last`: no other removal of the name has to come by them."""
+        """Walks over at most `rows_max` rows of a deleted group of this name, from the key `at` on, and removes those
+        that were not written since. `last`: no other removal of the name is pending."""
         start, end = keys.offsets_range(group)
         of_now: Mapping[int, Mapping[int, Value]] = self._published.get(group, {})
         used = 0
@@ -204,11 +204,11 @@ class QueueRows(Generic[Value]):
                 stage.delete(META, keys.spared_key(self._family, key))
 
     def _value(self, group: str, queue: Queue) -> Value | None:
-        """The queue's value at this point of the run."""
+        """Returns the queue's value at this point of the run."""
         return self._current(group, queue[0]).get(queue[1])
 
     def _all(self, group: str) -> dict[Queue, Value]:
-        """The group's values at this point of the run. A walk over all of them."""
+        """Returns the group's values at this point of the run. Walks over all of them."""
         change = self._staged.get(group)
         topics: dict[int, Mapping[int, Value]] = {}
         if change is None or not change.forgets:
@@ -218,7 +218,7 @@ class QueueRows(Generic[Value]):
         return {(topic, queue): value for topic, queues in topics.items() for queue, value in queues.items()}
 
     def _current(self, group: str, topic_id: int) -> Mapping[int, Value]:
-        """The group's values of the topic at this point of the run; not to be changed."""
+        """Returns the group's values of the topic at this point of the run. The caller must not change them."""
         change = self._staged.get(group)
         if change is not None:
             values = change.topics.get(topic_id)

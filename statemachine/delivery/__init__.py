@@ -1,1 +1,1 @@
-"""Messages that wait: for their time, for their transaction, for the commit of their write."""
+"""Messages that wait: for their due time, for their transaction, or for the commit of a staged write."""

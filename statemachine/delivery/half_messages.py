@@ -1,11 +1,11 @@
-"""Half messages: stored, in no queue, until their transaction ends (docs/adr/0050).
+"""Half messages: stored, but in no queue until their transaction ends (docs/adr/0050).
 
-A half message is a row from the entry that stored it to the entry that ends it. A commit ends it in the very entry that
-holds the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the leader:
-apply compares numbers and reads no clock.
+A half message is a row from the entry that stored it to the entry that ends it. The entry that commits it also holds
+the copy for its queue, so no replica ever has one without the other. Times are log time, stamped by the leader: apply
+compares numbers and reads no clock.
 
-Its name is the position at which it was first stored, which its producer knows. It stays when the message is carried
-forward (docs/adr/0054) and lies elsewhere.
+A half message is named by the position at which it was first stored, which its producer knows. It keeps that name when
+the message is carried forward (docs/adr/0054), that is, stored again at a later position.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class HalfMessage(NamedTuple):
     """A message whose transaction is open."""
 
     position: int
-    """The position of its first byte in the commit log when it was first stored; it names the half message, as its
-    offset in RocketMQ's half queue does."""
+    """The position of its first byte in the log when it was first stored. It names the half message, as the offset in
+    RocketMQ's half queue does."""
     topic_id: int
     queue_id: int
     """The queue that gets its copy if it is committed."""
@@ -35,33 +35,34 @@ class HalfMessage(NamedTuple):
     crc32c: int
     """CRC-32C of its stored bytes."""
     check_ms: int
-    """Log time at which its producer is to be asked next."""
+    """Log time at which its producer will be asked next."""
     checks: int
-    """The number of times that its producer was to be asked so far."""
+    """The number of times that its producer was asked so far."""
     moved_to: int | None = None
-    """The position of its first byte now, if it was carried forward."""
+    """The present position of its first byte, if it was carried forward."""
 
     @property
     def place(self) -> int:
-        """The position of its first byte: the log is kept from there on."""
+        """The present position of its first byte. The log is kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     @property
     def stored(self) -> QueueItem:
-        """Its place in the form of a queue's row. It is in no queue, and its tag and time are not known."""
+        """Its position and size in the form of a queue's item. It is in no queue, and its tag and store time are
+        unknown."""
         return QueueItem(0, self.place, self.size, self.crc32c, 0, 0)
 
 
 class Pending(NamedTuple):
-    """All open half messages together."""
+    """The number and size of all open half messages together."""
 
     count: int  # type: ignore[assignment]
     bytes: int
 
 
 class HalfMessages:
-    """The rows of the family `trans`. `pending`, `check_ms` and the reads below may be used on any thread: they show
-    what is written."""
+    """The rows of the family `trans`. Any thread may use `pending`, `check_ms` and the reads below: they show what is
+    written."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -70,9 +71,9 @@ class HalfMessages:
         self.check_ms: int | None = self._first_check(0)
         """The earliest `HalfMessage.check_ms`; None if no transaction is open. An idle leader looks at nothing else."""
         self._added_ms: int | None = None
-        """The earliest that this run staged."""
+        """The earliest check time that the current run staged."""
         self._first_gone = False
-        """True if this run removed a row of the time `check_ms`."""
+        """True if the current run removed a row with the check time `check_ms`."""
 
     # -- any thread
 
@@ -82,7 +83,7 @@ class HalfMessages:
         return None if row is None else _half(position, row)
 
     def at(self, position: int) -> HalfMessage | None:
-        """The open half message that lies at the position, or did when it was first stored."""
+        """The open half message that lies at the position now, or lay there when it was first stored."""
         name = self._kv.get(TRANS, keys.half_moved_key(position))
         return self.get(position if name is None else keys.U64.unpack(name)[0])
 
@@ -98,7 +99,7 @@ class HalfMessages:
                     yield half
 
     def due(self, now_ms: int, count_max: int) -> list[HalfMessage]:
-        """Returns the half messages to be checked by `now_ms`, up to `count_max` of them, in the order of their
+        """Returns up to `count_max` half messages that must be checked by `now_ms`, in the order of their check
         times."""
         found: list[HalfMessage] = []
         first_ms = self.check_ms
@@ -113,7 +114,7 @@ class HalfMessages:
         return found
 
     def lowest_position(self) -> int | None:
-        """The lowest position where an open half message lies: the log is kept from there on. None if there is none."""
+        """The lowest position of an open half message; None if there is none. The log is kept from there on."""
         first = (
             self._kv.first(TRANS, *keys.half_range(0, keys.U64_MAX)),
             self._kv.first(TRANS, *keys.half_moved_range(0, keys.U64_MAX)),
@@ -123,7 +124,7 @@ class HalfMessages:
     # -- apply
 
     def add(self, stage: Stage, topic_id: int, queue_id: int, check_ms: int, items: bytes) -> None:
-        """Opens the transactions of the half messages in `items`; their producer is first asked at `check_ms`."""
+        """Opens the transactions of the half messages in `items`. Their producer is first asked at `check_ms`."""
         count = size_all = 0
         for position, size, crc32c, _, _ in ITEM.iter_unpack(items):
             stage.put_new(TRANS, keys.half_key(position), keys.HALF.pack(topic_id, queue_id, size, crc32c, check_ms, 0))
@@ -133,8 +134,8 @@ class HalfMessages:
         self._count(stage, count, size_all)
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
-        """The half message lies where `items`, which has one item, says. Nothing changes if it has ended in an entry
-        between."""
+        """Records the new position of a half message that was carried forward; `items` has one item. Changes nothing if
+        its transaction has ended meanwhile."""
         half = self._staged_half(stage, name)
         if half is None or len(items) != ITEM.size:
             return
@@ -161,8 +162,8 @@ class HalfMessages:
         return done(ended)
 
     def check(self, stage: Stage, next_ms: Any, positions: Any) -> CommandResult:
-        """The producers of these half messages are asked, and again at `next_ms`; value: the positions of those that
-        are open."""
+        """Counts a check of these half messages and sets `next_ms` as the time of the next one. Value: the positions of
+        those that are open."""
         next_ms = checked_int(next_ms, "next_ms", 0, keys.U64_MAX)
         asked = []
         for position in _check_positions(positions):
@@ -230,7 +231,7 @@ def _half(name: int, row: bytes) -> HalfMessage:
 
 
 def _check_positions(positions: Any) -> Iterator[int]:
-    """The positions. Raises InvalidCommandError before the first if any of them is none."""
+    """Returns the positions. Raises InvalidCommandError, before anything changes, if one of them is not a position."""
     if type(positions) is not list or not positions:
         raise InvalidCommandError(f"positions must be a list of at least one, not {positions!r}")
     for position in positions:

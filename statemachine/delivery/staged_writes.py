@@ -1,13 +1,13 @@
-"""Staged writes: messages that come into their queues if one commit names them, and else never (docs/adr/0068).
+"""Staged writes: messages that come into their queues only if a commit names them (docs/adr/0068).
 
-A *write* has a name and a number: of a streaming query its id and the batch id. An *attempt* is one try of one task at
-a write. Its messages are rows of the family `timer` that are never due: their due time is STAGED_DUE + the number of
-the attempt. The commit names the winning attempts and how many messages each has; it counts if all of them are there,
-and discards what else is staged for that write or an earlier one of the name. If these are many, slices discard them
-(removals.py), and meanwhile everybody sees them as discarded.
+A *write* has a name and a number: for a streaming query in Spark, its id and the batch id. An *attempt* is one try of
+one task at a write. Its messages are rows of the family `timer` that never become due: their due time is STAGED_DUE +
+the number of the attempt. The commit names the winning attempts and the number of messages in each. It takes effect if
+all of these are there, and discards everything else that is staged for this write or an earlier one of the name. If
+that is much, slices discard it (removals.py); readers see it as discarded at once.
 
-Invariants: a message of an attempt comes into a queue only after a commit named the attempt, once; of each name, the
-numbers that are committed rise. So a commit or an attempt that comes again changes nothing.
+Invariants: a message of an attempt comes into a queue only after a commit named the attempt, and only once; for each
+name, the committed numbers rise. A commit or an attempt that is repeated therefore changes nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from statemachine.rows.sorted_map import SortedMap
 from statemachine.rows.stage import Stage
 
 STAGED_DUE = 1 << 63
-"""Due times from here on are no times: what is left is the number of an attempt."""
+"""Due times from here on are not times: subtract STAGED_DUE to get the number of an attempt."""
 NAME_MAX = 255
-"""Characters of the name of a write."""
+"""The most characters of a write's name."""
 ATTEMPTS_MAX = 65_536
-"""Attempts that are there at once, whatever became of them: `open_attempt` is refused above it."""
+"""The most attempts in the state at once, in whatever condition. Above it `open_attempt` is refused."""
 WINNERS_MAX = 4_096
-"""Attempts that a commit may name: each of them is a row that the commit changes."""
+"""The most attempts that a commit may name. The commit changes a row for each."""
 LOSERS_AT_ONCE = 16
-"""A commit looks at so many other attempts of its name. If there are more, slices discard them (removals.py)."""
+"""The number of other attempts of the same name that a commit looks at. If there are more, slices discard them
+(removals.py)."""
 COMMITTED, INCOMPLETE, FULL = "committed", "incomplete", "full"
-"""Codes of results: it was committed before; an attempt is not there, or not whole; there are too many attempts."""
+"""Codes of results: the write was committed before; an attempt is missing or incomplete; there are too many
+attempts."""
 
 
 class AttemptState(IntEnum):
@@ -43,85 +45,85 @@ class AttemptState(IntEnum):
 
     OPEN = 0
     COMMITTED = 1
-    """They are being copied into their queues."""
+    """The messages are being copied into their queues."""
     DISCARDED = 2
-    """They are being removed."""
+    """The messages are being removed."""
 
 
 class Attempt(NamedTuple):
-    """One try of one task."""
+    """One try of one task at a write."""
 
     number: int
     state: AttemptState
     write: int
     """The number of the write."""
     count: int  # type: ignore[assignment]
-    """Messages that were staged."""
+    """The number of staged messages."""
     left: int
-    """Staged messages that are neither copied nor removed."""
+    """The number of staged messages that are neither copied nor removed yet."""
     left_bytes: int
-    """Bytes of the messages that are left."""
+    """The bytes of the messages that are neither copied nor removed yet."""
     opened_ms: int
     staged_ms: int
-    """The time when something was staged last, log time."""
+    """Log time at which a message was last staged."""
     name: str
     """The name of the write."""
 
     @property
     def due_ms(self) -> int:
-        """The due time of its rows."""
+        """The due time of the attempt's rows."""
         return STAGED_DUE + self.number
 
 
 class CommittedWrite(NamedTuple):
-    """The newest write of a name."""
+    """The newest committed write of a name."""
 
     name: str
     write: int
     count: int  # type: ignore[assignment]
-    """Messages that it brought."""
+    """The number of messages that it brought."""
     committed_ms: int
-    """Log time."""
+    """Log time of the commit."""
 
 
 class StagedWrites:
-    """Rows "a", "w" and "b" of the family `trans`. The members up to `committed_writes` may be used on any thread."""
+    """Rows "a", "w" and "b" of the family `trans`. Any thread may use the members up to `committed_writes`."""
 
     def __init__(self, kv: KV, removals: Removals) -> None:
-        """`removals`: attempts that they are to discard are discarded already, to everybody."""
+        """`removals`: readers see the attempts that it is still going to discard as discarded."""
         self._kv = kv
         self._removals = removals
         stored = [_attempt(key, row) for key, row in kv.scan(TRANS, *keys.ATTEMPTS)]
         self._attempts = SortedMap((attempt.number, attempt) for attempt in stored)
-        """The attempts as their rows have them."""
+        """The attempts, exactly as in their rows."""
         self._live = len(stored)
-        """Attempts that are there as of the run."""
+        """The number of attempts in the state, with the changes of the current run."""
         self._open: dict[str, SortedMap[int, int]] = {}
-        """Name -> the attempts whose rows are open, and their writes, as of the run."""
+        """Name -> the attempts whose rows are open, and their writes, with the changes of the current run."""
         for attempt in stored:
             if attempt.state is AttemptState.OPEN:
                 self._open.setdefault(attempt.name, SortedMap()).put(attempt.number, attempt.write)
         self.draining = SortedMap((attempt.number, attempt.state) for attempt in stored if attempt.state)
-        """Attempts that are copied or removed, by number."""
+        """Attempts whose messages are being copied or removed, by number."""
         self.left = self._staged_left = sum([attempt.left for attempt in self._attempts.values()])
-        """Messages that are staged, of all attempts."""
+        """The number of staged messages of all attempts."""
         self.left_bytes = self._staged_bytes = sum([attempt.left_bytes for attempt in self._attempts.values()])
         """The bytes in the log of the staged messages."""
         self.changed: dict[int, Attempt | None] = {}
-        """Attempts that the run changed; nothing is left of one that is None."""
+        """Attempts that the current run changed; None for one of which nothing is left."""
 
     def get(self, number: int) -> Attempt | None:
-        """The attempt; None if it was never opened, or nothing is left of it."""
+        """Returns the attempt; None if it was never opened, or nothing is left of it."""
         attempt = self._attempts.get(number)
         return attempt and self._seen(attempt)
 
     def attempts(self) -> Iterator[Attempt]:
-        """All of them, by number; there may be ATTEMPTS_MAX."""
+        """All attempts by number; up to ATTEMPTS_MAX."""
         return (self._seen(attempt) for attempt in self._attempts.values())
 
     def open_of(self, name: str, write: int, after: int, count_max: int) -> tuple[list[Attempt], int | None]:
-        """Open attempts at the write with numbers above `after`, after a look at up to `count_max` of its name; and
-        behind which number to look next, None if there are no more."""
+        """Returns open attempts at the write with numbers above `after`, found among the next `count_max` attempts of
+        its name; and the number after which to continue, None if there are no more."""
         numbers = self._open.get(name, _NONE).keys_from(after, count_max)
         there = [attempt for attempt in map(self.get, numbers) if attempt is not None]
         found = [attempt for attempt in there if (attempt.write, attempt.state) == (write, AttemptState.OPEN)]
@@ -133,14 +135,14 @@ class StagedWrites:
         return None if row is None else CommittedWrite(name, *keys.WRITE.unpack(row))
 
     def committed_writes(self, count_max: int) -> list[CommittedWrite]:
-        """The newest of each name, in the order of the names; up to so many."""
+        """Returns the newest committed write of each name, in the order of the names, up to a number of them."""
         rows = islice(self._kv.scan(TRANS, *keys.WRITES), count_max)
         return [CommittedWrite(key[1:].decode(), *keys.WRITE.unpack(row)) for key, row in rows]
 
     # -- apply
 
     def open(self, stage: Stage, name: Any, write: Any, now_ms: Any) -> CommandResult:
-        """A new attempt at the write; value: its number."""
+        """Opens a new attempt at the write. Value: its number."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
@@ -154,12 +156,13 @@ class StagedWrites:
         return done(number)
 
     def current(self, number: int) -> Attempt | None:
-        """The attempt as of the run."""
+        """Returns the attempt at this point of the run."""
         attempt = self.changed[number] if number in self.changed else self._attempts.get(number)
         return attempt and self._seen(attempt)
 
     def stage(self, stage: Stage, number: int, count: int, size: int, now_ms: int) -> bool:
-        """Messages are staged for the attempt; False if it is not open: then they are nobody's."""
+        """Counts messages that were staged for the attempt. Returns False if the attempt is not open: then the messages
+        belong to nobody."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
@@ -172,7 +175,7 @@ class StagedWrites:
         return True
 
     def remove(self, stage: Stage, number: int, count: int, size: int) -> None:
-        """Counts messages of the attempt that were copied or removed; called once for each row that went."""
+        """Counts messages of the attempt that were copied or removed. Called once for each removed row."""
         self._staged_left -= count
         self._staged_bytes -= size
         attempt = self.current(number)
@@ -184,9 +187,9 @@ class StagedWrites:
                 self._drop(stage, left)
 
     def commit(self, stage: Stage, name: Any, write: Any, now_ms: Any, winners: Any) -> CommandResult:
-        """Commits the write with these attempts, [[number, count], ...]; value: how many messages it brings. A write
-        that was committed before, or an earlier one, is refused with the number of the newest: no attempt at it is
-        open. Slices discard the others if there are many."""
+        """Commits the write with these attempts, [[number, count], ...]. Value: the number of messages that it brings.
+        A write that is not newer than the last committed one of its name is refused with that one's number: no attempt
+        at it is open. Slices discard the other attempts if there are many."""
         name, write, now_ms = _checked_name(name), _checked_u63(write, "write"), _checked_u63(now_ms, "now_ms")
         counts = _checked_winners(winners)
         before = self._committed(stage, name)
@@ -207,14 +210,14 @@ class StagedWrites:
         return done(total)
 
     def discard(self, stage: Stage, numbers: Any) -> CommandResult:
-        """Discards those of these attempts that are open; value: how many."""
+        """Discards those of these attempts that are open. Value: their number."""
         if type(numbers) is not list:
             raise InvalidCommandError(f"attempts must be a list, not {numbers!r}")
         checked = [_checked_u63(number, "attempt") for number in numbers]
         return done(sum([self._end(stage, number, AttemptState.DISCARDED) for number in checked]))
 
     def forget(self, stage: Stage, name: Any) -> CommandResult:
-        """Forgets what was committed under the name: it may be written anew, from any number."""
+        """Forgets the committed write of the name: the name may be used anew, from any number."""
         name = _checked_name(name)
         before = self._committed(stage, name)
         if before is None:
@@ -223,7 +226,7 @@ class StagedWrites:
         return done(before.write)
 
     def discard_losers(self, stage: Stage, losers: Losers, at: bytes, rows_max: int) -> Done:
-        """Discards losers from the key `at` on, after a look at up to `rows_max` of their name."""
+        """Discards losing attempts, from the key `at` on, among the next `rows_max` attempts of their name."""
         after = keys.attempt_number(at) - 1 if at else 0
         numbers = self._open.get(losers.name, _NONE).keys_from(after, rows_max)
         for number in numbers:
@@ -251,7 +254,7 @@ class StagedWrites:
     # -- inside
 
     def _mismatch(self, number: int, count: int, name: str, write: int) -> str:
-        """Returns the reason why the attempt cannot be among those of the write; "" if it can."""
+        """Returns the reason why the attempt cannot be one of the write's; "" if it can."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return f"attempt {number} is not open (any more)"
@@ -262,18 +265,18 @@ class StagedWrites:
         return ""
 
     def _seen(self, attempt: Attempt) -> Attempt:
-        """The attempt as everybody sees it: its row may say so only later."""
+        """Returns the attempt as readers see it: discarded if a slice has yet to discard it."""
         if attempt.state is AttemptState.OPEN and self._removals.loses(attempt.name, attempt.write, attempt.number):
             return attempt._replace(state=AttemptState.DISCARDED)
         return attempt
 
     def _discard_open(self, stage: Stage, name: str, write: int) -> None:
-        """Discards what is open for this write or an earlier one of the name."""
+        """Discards the open attempts at this write or an earlier one of the name."""
         for number in [number for number, of in self._open.get(name, _NONE).items() if of <= write]:
             self._end(stage, number, AttemptState.DISCARDED)
 
     def _end(self, stage: Stage, number: int, state: AttemptState) -> bool:
-        """Ends an attempt if it is open: whether it was."""
+        """Ends an attempt. Returns True if it was open."""
         attempt = self.current(number)
         if attempt is None or attempt.state is not AttemptState.OPEN:
             return False
@@ -313,7 +316,7 @@ class StagedWrites:
         stage.delete(TRANS, keys.attempt_key(attempt.number))
 
     def _close(self, attempt: Attempt) -> None:
-        """Takes the attempt from the open ones: its row is not open any more."""
+        """Removes the attempt from the open ones, because its row is no longer open."""
         numbers = self._open.get(attempt.name)
         if numbers is not None and attempt.number in numbers:
             numbers.remove(attempt.number)
@@ -325,7 +328,7 @@ _NONE = SortedMap[int, int]()
 
 
 def attempt_of(due_ms: int) -> int | None:
-    """The number of the attempt whose row has this due time; None if it is a time."""
+    """Returns the number of the attempt whose rows have this due time; None if it is a real time."""
     return due_ms - STAGED_DUE if due_ms >= STAGED_DUE else None
 
 
@@ -348,7 +351,7 @@ def _checked_u63(value: Any, what: str) -> int:
 
 
 def _checked_winners(value: Any) -> dict[int, int]:
-    """Attempt -> messages. Raises InvalidCommandError before anything changes."""
+    """Returns attempt -> messages. Raises InvalidCommandError before anything changes."""
     if type(value) is not list:
         raise InvalidCommandError(f"winners must be a list, not {value!r}")
     found: dict[int, int] = {}

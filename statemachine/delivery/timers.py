@@ -1,18 +1,20 @@
-"""Scheduled messages: those that wait in no queue until log time has come to their due time.
+"""Scheduled messages: they are in no queue until log time reaches their due time.
 
-A run of kind SCHEDULED becomes one row, which is a unit: the entry that holds the copies of its messages removes it, by
-the command `deliver_timers`. A row by position finds the message that waits, and tells below what the log must not be
-trimmed.
+A run of messages of kind SCHEDULED becomes one row, which is delivered as a whole: the entry with the copies of its
+messages removes it, by the command `deliver_timers`. A second row, by position, finds the message while it waits, and
+tells where the log must not be trimmed.
 
-Millions of rows come and go, and what was removed costs a scan almost as much as what is there until RocksDB has
-compacted it. So no read begins at the first key of the family: the first row by due time is known in memory and kept
-in a row of its own, with the counters, and the edge below which no position waits only moves up.
+Millions of rows come and go, and until RocksDB has compacted removed rows, a scan over them costs almost as much as
+over existing ones. No read therefore begins at the first key of the family. The first row by due time is known in
+memory and kept in a row of its own, with the counters; and the edge, the position below which no message waits, only
+moves up.
 
-A row keeps its name, due time and the position at which its first message was first stored, also when its messages are
-carried forward (docs/adr/0054) and lie elsewhere: it is found by the old position.
+A row is named by its due time and the position at which its first message was first stored. It keeps that name when its
+messages are carried forward (docs/adr/0054), that is, stored again at a later position: the old position still finds
+it.
 
-Staged messages (staged_writes.py) are rows here as well, behind all others: their due times are no times. They are
-counted there and not here, and are never the first.
+Staged messages (staged_writes.py) are rows here as well, behind all others: their due times are not times.
+`staged_writes.py` counts them, this module does not, and none of them is ever the first row.
 """
 
 from __future__ import annotations
@@ -33,56 +35,56 @@ from statemachine.rows.kv import KV, META, TIMER
 from statemachine.rows.stage import Stage
 
 RUN_MAX = 256
-"""Messages of a row."""
+"""The most messages in a row."""
 LOOK_MAX = 4096
-"""Rows that a search by position looks at: an entry holds the messages of as many rows side by side
-(`limits.batch_messages_max`), so the one that begins next below a position may be another."""
+"""The most rows that a search by position looks at. An entry holds the messages of up to `limits.batch_messages_max`
+rows next to each other, so the row that begins just below a position may be another one."""
 NEVER = keys.U64_MAX
-"""Later than every due time."""
+"""A time later than every due time."""
 EDGE_STEP_BYTES, EDGE_STEPS_MAX = 1 << 20, 1024
-"""Bytes that a search for the lowest position looks at in one step, and the most steps of one search. Together they
-pass so many bytes of removed messages in a few ms."""
+"""The bytes of log that a search for the lowest position covers in one step, and the most steps of one search. Together
+they pass that many bytes of removed messages in a few milliseconds."""
 
 TimerName = tuple[int, int]
-"""(due_ms, position) of a row; in the order of delivery."""
+"""(due_ms, position) of a row. Names sort in the order of delivery."""
 _NO_ROW: TimerName = (NEVER, keys.U64_MAX)
 _TIMES_END = keys.timer_due_end(STAGED_DUE - 1)
-"""A key above the keys of all rows that are due at a time, and below those of staged messages."""
+"""A key above the keys of all rows with a due time, and below those of staged messages."""
 
 
 _MOVED = struct.Struct(">QB")
 
 
 class TimerCounts(NamedTuple):
-    """Messages, by what became of them."""
+    """The number of messages by their fate."""
 
     pending: int = 0
     pending_bytes: int = 0
     delivered: int = 0
     dropped: int = 0
-    """Messages whose topic was deleted, or to which the log does not reach down any more."""
+    """Messages whose topic was deleted, or whose bytes were trimmed from the log."""
     recalled: int = 0
 
 
 class TimerRow(NamedTuple):
-    """Messages of one entry for one queue that are due together; `items` as in a consume queue."""
+    """Messages of one entry for one queue that are due together. `items` has the form of a consume queue's items."""
 
     due_ms: int
     position: int
-    """The position at which the first message, which may have been recalled, was first stored: with `due_ms`, the row's
-    name."""
+    """The position at which the first message (which may have been recalled) was first stored. With `due_ms` it names
+    the row."""
     topic_id: int
     queue_id: int
     items: bytes
-    """The present places of the messages."""
+    """The present positions and sizes of the messages."""
     origins: bytes = b""
-    """The position u64 of each message when it was first stored, if they were carried forward."""
+    """The position u64 at which each message was first stored, if the messages were carried forward."""
     moved_to: int | None = None
-    """The position at which the first of them was stored then, if they were carried forward."""
+    """The position at which the first message was stored again, if the messages were carried forward."""
 
     @property
     def place(self) -> int:
-        """The position at which the messages begin: the log is kept from there on."""
+        """The present position of the first message. The log is kept from there on."""
         return self.position if self.moved_to is None else self.moved_to
 
     def first_positions(self) -> list[int]:
@@ -97,30 +99,31 @@ class TimerRow(NamedTuple):
         return self.due_ms, self.position
 
     def messages(self) -> list[QueueItem]:
-        """Returns the places of the messages; their queue offset is 0, as they are in no queue."""
+        """Returns the messages as queue items. Their queue offset is 0, because they are in no queue."""
         return [QueueItem(0, *item) for item in ITEM.iter_unpack(self.items)]
 
 
 class Timers:
-    """Written by apply. `earliest`, `counts` and the reads below may be used on any thread."""
+    """All scheduled messages. Apply changes them; any thread may use `earliest`, `counts` and the reads below."""
 
     def __init__(self, kv: KV, writes: StagedWrites) -> None:
-        """`writes` counts what is staged."""
+        """`writes` counts the staged messages."""
         self._kv = kv
         self._writes = writes
         row = kv.get(TIMER, keys.TIMER_COUNTS_KEY)
         self.counts = self._staged = TimerCounts() if row is None else TimerCounts(*keys.unpack_timer_counts(row))
-        """Replaced as a whole."""
+        """The counters. The object is replaced as a whole."""
         self.first = self._staged_first = self._stored_first(row)
-        """The name of the first row by due time; `due_ms` of it is NEVER if nothing waits."""
+        """The name of the first row by due time. Its `due_ms` is NEVER if nothing waits."""
         self._edge = 0
-        """No message waits below this position of the log. Rows are added only at its end, so it never moves back."""
+        """No message waits below this position of the log. Rows are added only at the log's end, so it never moves
+        back."""
         self._dropped: dict[int, int] = {}
-        """Discarded attempt -> the row that went last, as of the run. None is left below it, and what was removed would
-        have to be passed again for each slice."""
+        """Discarded attempt -> the row that was removed last, with the changes of the current run. No row is left below
+        it, so the next slice does not pass the removed ones again."""
         self._added: list[TimerName] = []
         self._removed: set[TimerName] = set()
-        """Rows that the run has removed."""
+        """Rows that the current run removed."""
 
     # -- any thread
 
@@ -130,8 +133,8 @@ class Timers:
         return self.first[0]
 
     def due(self, now_ms: int, after: TimerName | None = None) -> Iterator[TimerRow]:
-        """The rows that are due at `now_ms` of log time, in the order of due time and position; those behind the row
-        `after` if it is given, whether it is still there or not."""
+        """Yields the rows that are due at `now_ms` of log time, in the order of due time and position. With `after`,
+        only those behind that row, whether it still exists or not."""
         first = self.first
         start = keys.timer_key(*first) if after is None or after < first else keys.timer_key(*after) + b"\0"
         end = keys.timer_due_end(now_ms)
@@ -140,7 +143,7 @@ class Timers:
                 yield _row(key, value)
 
     def staged(self, due_ms: int, after: int | None = None) -> Iterator[TimerRow]:
-        """The rows of an attempt (`Attempt.due_ms`), in the order of their positions; those behind `after`."""
+        """Yields the rows of an attempt (`Attempt.due_ms`) behind `after`, in the order of their positions."""
         start = keys.timer_key(due_ms, 0) if after is None else keys.timer_key(due_ms, after) + b"\0"
         for key, value in self._kv.scan(TIMER, start, keys.timer_due_end(due_ms)):
             yield _row(key, value)
@@ -152,8 +155,8 @@ class Timers:
         return None if value is None else _row(key, value)
 
     def at(self, position: int) -> tuple[TimerRow, QueueItem] | None:
-        """The message whose first byte is at `position`, or was when it was first stored, and its row; None if none
-        waits."""
+        """Returns the message whose first byte is at `position`, or was there when it was first stored, and its row;
+        None if no such message waits."""
         for row in self._rows_below(*keys.timer_position_range(position)):
             item = next((item for item in row.messages() if item.position == position), None)
             if item is not None:
@@ -165,7 +168,7 @@ class Timers:
         return None
 
     def pinned(self, first: int, end: int) -> Iterator[TimerRow]:
-        """Rows whose first message lies at `first` or above and below `end`, lowest first."""
+        """Yields the rows whose first message lies at `first` or above and below `end`, lowest first."""
         if first < end:
             for key, value in self._kv.scan(TIMER, *keys.timer_position_range(end - 1, first)):
                 row = self.get(*_name(key, value))
@@ -173,10 +176,12 @@ class Timers:
                     yield row
 
     def lowest_position(self, trim_position: int, end_position: int) -> int | None:
-        """The lowest position at which a row of waiting messages begins; None if none waits. After millions of rows
-        have gone, and after a start, it may take more than one call to find it: then it is a lower one.
+        """Returns the lowest position at which a row of waiting messages begins; None if none waits. After millions of
+        rows were removed, and after a start, it may take several calls to find it: until then the result is a lower
+        position.
 
-        `trim_position`: where the log begins; `end_position`: as far as it is applied, of the moment before the call.
+        `trim_position`: the position at which the log begins. `end_position`: the position up to which it was applied
+        at a moment before the call.
         """
         if not self.counts.pending and not self._writes.left:
             return None
@@ -196,7 +201,7 @@ class Timers:
     # -- apply
 
     def add(self, stage: Stage, topic_id: int, queue_id: int, due_ms: int, items: bytes, now_ms: int) -> None:
-        """A run of scheduled messages, or of staged ones. `now_ms`: log time."""
+        """Adds a run of scheduled or staged messages. `now_ms`: log time."""
         if not 0 < len(items) <= RUN_MAX * ITEM.size:
             raise InvariantViolationError(f"a run of {len(items) // ITEM.size} scheduled messages")
         position, count, size = _measured(items)
@@ -212,8 +217,9 @@ class Timers:
         self._added.append((due_ms, position))
 
     def carry(self, stage: Stage, name: int, items: bytes) -> None:
-        """The messages of the row lie where `items` say. Nothing changes if it is gone, or has other messages than the
-        leader read: it was delivered, or one was recalled, in an entry between."""
+        """Records the new positions of the row's messages, which were carried forward. Changes nothing if the row is
+        gone or has other messages than the leader read: it was delivered, or a message was recalled, in an entry in
+        between."""
         row = self._staged_row(stage, name)
         if row is None or len(row.items) != len(items):
             return
@@ -227,8 +233,8 @@ class Timers:
         self._rewrite(stage, moved)
 
     def remove(self, stage: Stage, rows: Any, *, delivered: bool) -> CommandResult:
-        """Removes these rows, [[due, position], ...]; value: how many messages they had. One that is not there is
-        passed over: a defect of a leader must not stop every node."""
+        """Removes these rows, [[due, position], ...]. Value: the number of their messages. A row that does not exist is
+        skipped: a defect of a leader must not stop every node."""
         if type(rows) is not list:
             raise InvalidCommandError(f"rows must be a list, not {rows!r}")
         checked = [_checked(row) for row in rows]
@@ -253,7 +259,7 @@ class Timers:
         return done(removed)
 
     def drop_staged(self, stage: Stage, number: Any, rows_max: Any) -> CommandResult:
-        """Removes rows of an attempt that was discarded, at most so many; value: how many messages they had."""
+        """Removes at most a number of rows of a discarded attempt. Value: the number of their messages."""
         number = checked_int(number, "attempt", 0, STAGED_DUE - 1)
         rows_max = checked_int(rows_max, "rows", 1, keys.U32_MAX)
         attempt = self._writes.current(number)
@@ -274,8 +280,8 @@ class Timers:
         return result
 
     def recall(self, stage: Stage, due_ms: Any, position: Any, message_position: Any) -> CommandResult:
-        """Takes one message out of a row, which keeps its name; `message_position` is where the message was first
-        stored. `not_found` if it does not wait there (any more)."""
+        """Removes one message from a row, which keeps its name. `message_position` is the position at which the message
+        was first stored. The result is `not_found` if the message does not wait there."""
         due_ms, position = _checked([due_ms, position])
         message_position = checked_int(message_position, "message_position", 0, keys.U64_MAX)
         key = keys.timer_key(due_ms, position)
@@ -295,7 +301,7 @@ class Timers:
         return done()
 
     def stage_front(self, stage: Stage) -> None:
-        """Stages which row is the first; called when all else of the run is staged."""
+        """Stages the name of the first row. Called when everything else of the run is staged."""
         if not self._added and not self._removed and self._staged == self.counts:
             return
         first = min([self.first, *self._added])
@@ -318,7 +324,7 @@ class Timers:
         stage.put(TIMER, key, _value(row))
 
     def _remove_row(self, stage: Stage, row: TimerRow) -> None:
-        """`row`: as of the stage."""
+        """Removes a row. `row` is the row at this point of the run."""
         key, position_key = keys.timer_key(*row.name), keys.timer_position_key(row.place)
         before = stage.before[TIMER]
         if before.get(key) is None:
@@ -346,7 +352,7 @@ class Timers:
         return None if value is None else _row(key, value)
 
     def _rows_below(self, low: bytes, high: bytes) -> Iterator[TimerRow]:
-        """The rows that keys of this range lead to, the highest first."""
+        """Yields the rows to which the keys of this range lead, highest first."""
         for _ in range(LOOK_MAX):
             found = self._kv.seek_last(TIMER, low, high)
             if found is None:
@@ -357,7 +363,7 @@ class Timers:
                 yield row
 
     def _staged_first_row(self, stage: Stage, start: TimerName) -> TimerName:
-        """The first row as of the stage, which has none before `start`."""
+        """Returns the first row at this point of the run. No row exists before `start`."""
         added = [name for name in self._added if name not in self._removed]
         end = _TIMES_END
         for key, _ in self._kv.scan(TIMER, keys.timer_key(*start), end):
@@ -368,8 +374,9 @@ class Timers:
         return min(added, default=_NO_ROW)
 
     def _stored_first(self, counts: bytes | None) -> TimerName:
-        """The first row as it was kept. A release that did not keep it may have written since: then the counters, of
-        which one rises with every change, are not those it was kept with, and it is searched."""
+        """Returns the name of the first row as it was kept. A release that did not keep it may have written since. One
+        of the counters rises with every change, so they differ then from the counters that were kept with the name, and
+        the row is searched for."""
         if counts is None:
             return _NO_ROW
         row = self._kv.get(META, keys.TIMER_FRONT_KEY)
@@ -391,31 +398,31 @@ def _row(key: bytes, value: bytes) -> TimerRow:
 
 
 def _value(row: TimerRow) -> bytes:
-    """The value of a row. An odd length tells a carried one."""
+    """Returns the value of a row. An odd length marks a row that was carried forward."""
     moved = b"" if row.moved_to is None else row.origins + _MOVED.pack(row.moved_to, 1)
     return keys.TIMER_QUEUE.pack(row.topic_id, row.queue_id) + row.items + moved
 
 
 def _moved_name(row: TimerRow) -> bytes:
-    """Returns the name's position for a row's key by position; b"" if that key has the same position."""
+    """Returns the position in the row's name, for the row's key by position; b"" if that key has the same position."""
     return b"" if row.moved_to is None else keys.U64.pack(row.position)
 
 
 def _name(key: bytes, value: bytes) -> tuple[int, int]:
-    """(due, position) of the row that one found by position leads to."""
+    """Returns (due, position) of the row to which a row by position leads."""
     due_ms: int = keys.U64.unpack_from(value)[0]
     name: int = keys.U64.unpack_from(value, 8)[0] if len(value) > keys.U64.size else keys.timer_position(key)
     return due_ms, name
 
 
 def _measured(items: bytes) -> tuple[int, int, int]:
-    """(position of the first, messages, their bytes)."""
+    """Returns the position of the first message, the number of messages, and their bytes."""
     first: int = ITEM.unpack_from(items)[0]
     return first, len(items) // ITEM.size, sum([item[1] for item in ITEM.iter_unpack(items)])
 
 
 def _without(row: TimerRow, at: int) -> tuple[TimerRow, int]:
-    """The row without that of its messages, and the bytes of the message."""
+    """Returns the row without one of its messages, and the bytes of that message."""
     size: int = ITEM.unpack_from(row.items, at * ITEM.size)[1]
     items = row.items[: at * ITEM.size] + row.items[(at + 1) * ITEM.size :]
     origins = row.origins[: at * keys.U64.size] + row.origins[(at + 1) * keys.U64.size :]

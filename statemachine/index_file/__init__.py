@@ -1,5 +1,6 @@
-"""Index files: where the messages of one closed segment lie, by queue and by key (docs/index-file.md).
+"""Index files: they list the messages of one closed segment by queue and by key (docs/index-file.md).
 
-Bytes and numbers only: writers are given a `write`, readers say which range they need next, so that the same code reads
-a local file and an object in a store. Called by `cluster.tier`, by `raftmq index` and by readers of the tier alone.
+The code here handles bytes and numbers only. Writers are given a `write`; readers say which range they need next, so
+that the same code reads a local file and an object in a store. `cluster.tier`, `raftmq index` and readers of the tier
+call it.
 """

@@ -1,5 +1,5 @@
-"""Reads every byte of an index file and checks that the rows are what the format says: a block at a time, because a
-segment has some hundred thousand rows, and every upload checks them."""
+"""Reads every byte of an index file and checks the rows against the format. It works block by block, because a segment
+has some hundred thousand rows and every upload checks them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEY_OFFSET = "4xI"
 
 
 def check_index(size: int) -> Steps[IndexFile]:
-    """Opens a file of `size` bytes and checks all of it. Raises IndexFileError that says what is wrong."""
+    """Opens a file of `size` bytes and checks all of it. Raises IndexFileError, which says what is wrong."""
     index = yield from open_index(size)
     if (yield Range(0, len(HEAD))) != HEAD:
         raise IndexFileError("the head is not that of an index file")

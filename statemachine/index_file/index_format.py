@@ -32,14 +32,15 @@ from statemachine.payload import ITEM
 
 VERSION = 10
 WRITER = 1
-"""The version of the writer, for people: raised when the same log comes to other bytes than before."""
+"""The version of the writer, for people. It is raised when the same log leads to other bytes than before."""
 
 BLOCK_SIZE = 64 * 1024
 """A multiple of every row's size."""
 SEGMENT_BYTES_MAX = 1 << 32
 """A key's offset in its segment has 32 bits."""
 FOOTER_SIZE_MAX = 16 << 20
-"""Bytes of a footer that a reader holds at most: a segment of 1 GiB with a message in every 100 bytes takes 106 KiB."""
+"""The most bytes of a footer that a reader holds. A segment of 1 GiB with a message in every 100 bytes needs 106
+KiB."""
 HEAD_MAGIC, MAGIC = b"RAFTMQIX", b"XIQMTFAR"
 HEAD_FORM = struct.Struct(">8sI4x")
 META_FORM = struct.Struct(">16sQQQQQQQQQQIIII8x")
@@ -62,7 +63,7 @@ class IndexFileError(ValueError):
 
 
 class IndexMeta(NamedTuple):
-    """A file's description of itself and of its segment, the log from `base` to `end`."""
+    """The description of the file and of its segment, which is the log from `base` to `end`."""
 
     cluster_id: UUID
     base: int
@@ -79,7 +80,7 @@ class IndexMeta(NamedTuple):
     keys: int
     group_id: int
     last_crc: int
-    """`header_crc` of the last entry: equal ones mean that all entries up to there are equal."""
+    """`header_crc` of the last entry. If it is equal in two files, all entries up to there are equal."""
     writer: int = WRITER
     flags: int = 0
     """Flags; none are defined."""
@@ -114,12 +115,12 @@ class Section(NamedTuple):
 
 
 def pack_meta(meta: IndexMeta) -> bytes:
-    """The first part of the footer."""
+    """Packs the first part of the footer."""
     return META_FORM.pack(meta.cluster_id.bytes, *meta[1:])
 
 
 def unpack_meta(footer: bytes) -> IndexMeta:
-    """The same, read."""
+    """Unpacks the first part of the footer."""
     cluster_id, *numbers = META_FORM.unpack_from(footer)
     return IndexMeta(UUID(bytes=cluster_id), *numbers)
 
@@ -135,8 +136,8 @@ def pack_keys(rows: Sequence[int]) -> bytes:
 
 
 def file_name(base: int, end: int) -> str:
-    """Name of the file of the log from `base` to `end`, in DATA/index and below index/ in a store (there with the
-    first 16 digits of the XXH3 before the suffix)."""
+    """Returns the name of the file for the log from `base` to `end`. It is the same in DATA/index and below index/ in a
+    store, where the first 16 digits of the XXH3 come before the suffix."""
     return f"{base:020d}-{end:020d}{SUFFIX}"
 
 
@@ -144,7 +145,7 @@ SUFFIX = ".idx"
 
 
 def parse_file_name(name: str) -> tuple[int, int] | None:
-    """(base, end) of such a name; None if it is none."""
+    """Returns (base, end) of a file name; None if the name has another form."""
     base, dash, end = name.removesuffix(SUFFIX).partition("-")
     digits = base + end
     if not (dash and name.endswith(SUFFIX) and len(base) == len(end) == 20 and digits.isascii() and digits.isdigit()):

@@ -1,5 +1,6 @@
-"""Builds the index file of a segment from the segment's entries alone: where the rows are gone, and to check the other
-builder. It does not know which topics were deleted meanwhile, so it lists their messages as well.
+"""Builds the index file of a segment from the segment's entries alone. It serves where the rows are gone, and to check
+the builder that works from rows. It does not know which topics were deleted meanwhile, so it lists their messages as
+well.
 
 Memory: 32 bytes per message and 16 per key of the segment.
 """

@@ -1,9 +1,11 @@
-"""Builds the index file of a closed segment from the rows of the state: few and large reads, no message is looked at.
+"""Builds the index file of a closed segment from the rows of the state, by few and large reads, without looking at a
+message.
 
-The rows must be there: the first entry of the next segment is applied, so that the segment's bucket is closed and every
-chunk is written, and no TRIM has taken rows of the segment. They do not change then, but that whole topics, and the
-beginnings of queues that their topic keeps for a shorter time, may go: such messages are not in the file. The caller
-looks before and after whether the log still begins at or below the segment (`statemachine.trim`).
+The rows must exist: the first entry of the next segment is applied, so that the segment's bucket is closed and every
+chunk is written, and no TRIM has removed rows of the segment. These rows do not change, with two exceptions: whole
+topics may be deleted, and the beginnings of queues whose topic has a shorter retention may be trimmed. Such messages
+are not in the file. The caller checks before and after that the log still begins at or below the segment
+(`statemachine.trim`).
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from statemachine.rows import keys
 from statemachine.rows.kv import CQ, INDEX, KV, TOPICS
 
 SORTED_BYTES = 16 << 10
-"""Records that are sorted in one step, at least, unless they are the last: 2,048 of them."""
+"""The least bytes of records that are sorted in one step, unless they are the last: 2,048 records."""
 LOOKS = 3
-"""A block is merged once: the second look finds it, unless the queue was trimmed."""
+"""The number of attempts to find a block. Blocks are merged once, so the second attempt finds it unless the queue was
+trimmed."""
 MERGED = 1
 """Kind of the rows of a closed bucket."""
 _LOW = 0xFFFFFFFF
@@ -51,8 +54,8 @@ def write_index(
 
 
 def queues(kv: KV) -> Iterator[tuple[int, int]]:
-    """Every queue of every topic that has rows, ascending, one seek each. Topics that were deleted and whose rows are
-    still to be removed are passed over."""
+    """Yields every queue that has rows, ascending, with one seek each. Deleted topics whose rows are still to be
+    removed are skipped."""
     row = kv.first(CQ, keys.FIRST, keys.LAST)
     known = -1
     while row is not None:
@@ -66,7 +69,8 @@ def queues(kv: KV) -> Iterator[tuple[int, int]]:
 
 
 def queue_items(kv: KV, topic_id: int, queue_id: int, base: int, end: int) -> tuple[int, Iterator[bytes]]:
-    """(offset of the queue's first message at or above position `base`, its packed items below position `end`)."""
+    """Returns the offset of the queue's first message at or above position `base`, and its packed items below position
+    `end`."""
     first = _first_at(kv, topic_id, queue_id, base)
     return (0, iter(())) if first is None else (first, _items_below(kv, topic_id, queue_id, first, end))
 
@@ -111,7 +115,7 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
 
 
 def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[tuple[bytes, bytes]]:
-    """The queue's chunks from the one that holds offset `first` on, as they are at one moment."""
+    """Returns the queue's chunks from the one that holds offset `first` on, all as of one moment."""
     low, high = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     for _ in range(LOOKS):
         row = kv.seek_last(CQ, low, keys.cq_key(topic_id, queue_id, first + 1))
@@ -123,8 +127,8 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
 
 
 def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[bytes]:
-    """The rows of the closed bucket's keys, packed and sorted: all that begin with some bytes of the hash, then all
-    with the next ones, so that the parts ascend."""
+    """Yields the rows of the closed bucket's keys, packed and sorted, in ascending parts: each part has the hashes that
+    begin with some bytes."""
     partition, records = -1, bytearray()
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
         if len(key) == keys.INDEX_BUCKET_KEY_SIZE:
@@ -144,8 +148,9 @@ def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[byte
 
 
 def sorted_rows(records: bytes, base: int) -> bytes:
-    """Rows of an index file, packed and sorted, for records of the message index (`statemachine.message_index`) whose
-    messages lie less than 4 GiB above position `base`. Raises struct.error for half a record."""
+    """Returns packed and sorted rows of an index file for records of the message index (`statemachine.message_index`).
+    The messages lie less than 4 GiB above position `base`. Raises struct.error if the records do not end at a whole
+    record."""
     found = struct.unpack(f">{len(records) // RECORD.size}Q", records)
     return pack_keys(sorted([(record & _HASH) + (record - base & _LOW) for record in found]))
 

@@ -47,9 +47,9 @@ from statemachine.payload import ITEM
 from statemachine.rows.keys import U32, U64
 
 TAIL_SIZE = 64 * 1024
-"""Bytes of the first read: the footer of a segment of 64 MiB is smaller. Only `check_index` reads the head."""
+"""Bytes of the first read, more than the footer of a segment of 64 MiB has. Only `check_index` reads the head."""
 BATCH_BLOCKS = 16
-"""Blocks that are asked for at once, at most: 1 MiB."""
+"""The most blocks that are asked for at once: 1 MiB."""
 
 
 class Range(NamedTuple):
@@ -112,7 +112,8 @@ class IndexFile:
         return QueueRun(*QUEUE_FORM.unpack_from(data, row * QUEUE_FORM.size))
 
     def items(self, run: QueueRun, first: int, count: int) -> Steps[bytes]:
-        """`count` packed items of the queue from its queue offset `first` on, as many of them as the file has."""
+        """Returns up to `count` packed items of the queue from its queue offset `first` on, as far as the file has
+        them."""
         skipped = first - run.first_offset
         if skipped < 0:
             raise ValueError(f"queue {run.queue_id} begins with offset {run.first_offset} in this file, not {first}")
@@ -120,7 +121,7 @@ class IndexFile:
         return (yield from self._rows(ITEMS, start, min(start + count, run.first_item + run.count)))
 
     def positions(self, topic_id: int, key: bytes) -> Steps[list[int]]:
-        """Positions of the messages that may have the key, ascending: other keys may have its hash."""
+        """Returns positions of the messages that may have the key, ascending. Other keys may have the same hash."""
         hashed = key_hash(topic_id, key)
         blocks = self.sections[KEYS].blocks
         number = max(0, bisect_left(blocks, hashed, key=_lowest) - 1)
@@ -139,8 +140,8 @@ class IndexFile:
         return found
 
     def offset_by_time(self, run: QueueRun, timestamp_ms: int) -> Steps[int]:
-        """The first offset of the queue in this file that was stored at or after the time; the one after its last if
-        there is none."""
+        """Returns the first offset of the queue in this file that was stored at or after the time; the offset after its
+        last if there is none."""
         low, high = 0, run.count
         while low < high:
             middle = (low + high) // 2
@@ -152,7 +153,7 @@ class IndexFile:
         return run.first_offset + low
 
     def blocks(self, name: bytes) -> Iterator[Steps[bytes]]:
-        """Steps for each block of a section, in order: to go through it with bounded memory."""
+        """Returns steps for each block of a section, in order, which go through it with bounded memory."""
         return (self._block(name, number) for number in range(len(self.sections[name].blocks)))
 
     def _rows(self, name: bytes, start: int, end: int) -> Steps[bytes]:
@@ -207,7 +208,8 @@ def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
 
 
 def _footer(footer: bytes, footer_at: int) -> tuple[IndexMeta, dict[bytes, Section]]:
-    """Returns the footer's content. Its CRC was good: if something does not add up, it was written so."""
+    """Returns the footer's content. Its CRC is right, so a contradiction in it was already there when it was
+    written."""
     meta = unpack_meta(footer)
     at, file_at = META_FORM.size, len(HEAD)
     block_at = at + SECTION_FORM.size * len(ROW_SIZES)

@@ -29,10 +29,11 @@ from statemachine.rows.keys import U32, U64
 
 
 class IndexWriter:
-    """Queues first, ascending; then keys, ascending; then `finish`. Raises ValueError for another order: a bug."""
+    """Writes queues, ascending, then keys, ascending, then the end by `finish`. Raises ValueError for another order,
+    which is a bug."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
-        """`write` is given the file's bytes in order, at most BLOCK_SIZE at a time but for the footer."""
+        """`write` is given the file's bytes in order, at most BLOCK_SIZE at a time, except for the footer."""
         self._write = write
         self._at = 0
         self._items = _SectionWriter(ITEMS, self._put, _number_of_item)
@@ -46,7 +47,8 @@ class IndexWriter:
         self._put(HEAD)
 
     def add_queue(self, topic_id: int, queue_id: int, first_offset: int, pieces: Iterable[bytes]) -> int:
-        """Adds a queue whose items, packed, are the `pieces` joined; nothing if there are none. Returns how many."""
+        """Adds a queue whose packed items are the `pieces` joined. Adds nothing if there are none. Returns their
+        number."""
         if not self._in_queues or (self._runs and (topic_id, queue_id) <= self._runs[-1][:2]):
             raise ValueError(f"queue {queue_id} of topic {topic_id} is not the next of an index file")
         first_item = self._messages
@@ -59,7 +61,8 @@ class IndexWriter:
         return count
 
     def add_keys(self, rows: bytes) -> None:
-        """Adds keys as `pack_keys` packs them, sorted; ascending from call to call too, which alone is checked."""
+        """Adds sorted keys as `pack_keys` packs them. They must also ascend from call to call, and only that is
+        checked."""
         if self._in_queues:
             self._end_queues()
         if not rows:
@@ -130,7 +133,7 @@ class _SectionWriter:
         return self._blocks
 
     def _cut(self, size: int) -> None:
-        """Makes blocks of the first `size` bytes that are open."""
+        """Makes blocks of the first `size` bytes that are not in a block yet."""
         data = b"".join(self._open)
         for start in range(0, size, BLOCK_SIZE):
             self._block(data[start : min(start + BLOCK_SIZE, size)])

@@ -1,8 +1,8 @@
 """One additive sum per family: equal sums at the same applied index mean equal rows.
 
-The sum of a family is the sum of its rows' hashes modulo 2**64. Where the log was cut (`applied`) is not part of it,
-nor is what apply only repeats of other rows: their sums (sums.py) and the first scheduled one (timers.py). Computed
-here by a scan.
+The sum of a family is the sum of its rows' hashes modulo 2**64. Three kinds of rows are not part of it: the position to
+which entries are applied (`applied`), the sums themselves (sums.py), and the name of the first scheduled row
+(timers.py), which can be derived from other rows. This module computes the sums by a scan.
 """
 
 from __future__ import annotations

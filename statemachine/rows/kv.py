@@ -23,11 +23,11 @@ TRANS = "trans"
 RESETS = "resets"
 TIER = "tier"
 FAMILIES = (META, TOPICS, GROUPS, OFFSETS, CQ, DEDUP, INDEX, LOCKS, TIMER, TRANS, RESETS, TIER)
-"""Every column family of this version. Still to come, with its rows: pop."""
+"""Every column family of this version."""
 
 
 TABLE_SUFFIX = ".sst"
-"""Ends the name of a file that is written once, whole, and never changed: the store's directory may share it."""
+"""The suffix of files that are written once, whole, and never change: a copy of the store may share them."""
 
 
 class KVError(StorageError):
@@ -39,11 +39,12 @@ class KVFullError(KVError):
 
 
 class KVCorruptError(KVError):
-    """Stored bytes fail their checksum, or a file of the store is missing: never served, to be restored."""
+    """Stored bytes fail their checksum, or a file of the store is missing. Such bytes are never served; the store must
+    be restored."""
 
 
 def ignore_corruption(error: KVCorruptError) -> None:
-    """Does nothing: the listener of a store whose damage nobody watches."""
+    """Does nothing. It is the listener of a store whose damage nobody watches."""
 
 
 Op = tuple[str, bytes, bytes | None, bytes | None]
@@ -83,8 +84,8 @@ class KV(Protocol):
     """
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
-        """Has `told` called from now on when damage is met, on the thread that met it, before the error is raised: a
-        caller that catches the error cannot hide it."""
+        """Calls `told` whenever damage is met, on the thread that met it and before the error is raised, so that a
+        caller that catches the error cannot hide the damage."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The row's value, None if there is no such row."""
@@ -96,8 +97,8 @@ class KV(Protocol):
         """Rows with start <= key < end, ascending."""
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """The first row with start <= key < end, None if there is none. A scan passes what was removed up to the next
-        row that is left, wherever that is; this passes nothing from `end` on."""
+        """The first row with start <= key < end, None if there is none. A scan would pass all removed keys up to the
+        next existing row, wherever that is; this call passes nothing from `end` on."""
 
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """The last row with low <= key < high, None if there is none."""
@@ -106,7 +107,7 @@ class KV(Protocol):
         """Returns when everything written so far survives a power loss."""
 
     def flush_tables(self) -> None:
-        """Writes buffered rows to tables: slow, but without blocking others. Afterwards a checkpoint is quick."""
+        """Writes buffered rows to tables. It is slow, but other threads continue. A checkpoint is quick afterwards."""
 
     def checkpoint(self, path: str) -> None:
         """Makes a copy of the store at `path` (which must not exist) that opens as the store of this moment, durably.

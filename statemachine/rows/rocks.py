@@ -37,24 +37,25 @@ from statemachine.rows.rocks_log import check_manifest
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES = 8 * MIB
-"""Per family, before it is flushed to a table file; most session rows are written and deleted within one."""
+"""Bytes that each family buffers before it is flushed to a table file. Most session rows are written and deleted within
+one buffer."""
 BLOCK_CACHE_BYTES = 16 * MIB
 """One cache for all families."""
 WAL_BYTES_MAX = 64 * MIB
-"""Above this the families that pin the oldest WAL file are flushed: bounds disk use and replay at open."""
+"""Bytes of WAL above which the families that hold the oldest WAL file are flushed. It bounds disk use, and the replay
+when the store is opened."""
 
 
 BIG_BYTES = 1024
-"""A value that is longer costs more than its row."""
+"""The length in bytes above which a value costs more than the fixed price of a row."""
 MANIFEST_BYTES_MAX = 1 * MIB
-"""Above this RocksDB begins another one. Each checkpoint reads and copies all of it, and at RocksDB's own limit, 1 GiB,
-that would take longer with each week that a node runs."""
+"""Bytes above which RocksDB begins another MANIFEST. Each checkpoint reads and copies all of it; with RocksDB's own
+limit of 1 GiB, checkpoints would become slower with each week that a node runs."""
 STALLS_MAX = 100
-"""The number of times that a write which RocksDB would hold back is tried again, before it is left to RocksDB to
-wait."""
+"""The number of times that a write that RocksDB would delay is tried again, before RocksDB may delay it."""
 
 SKIPPED_MAX = 256
-"""The number of removed keys that a seek backwards passes, before it asks whether its range has a row at all."""
+"""The number of removed keys that a backward seek passes before it asks whether its range has any row."""
 SKIPPED_UNITS = 30
 """The cost of passing them, in units of `raftlog.work`."""
 _INCOMPLETE = "Too many internal keys skipped"
@@ -68,7 +69,7 @@ def open_files_max(descriptors: int) -> int:
 
 
 class RocksKV:
-    """See `KV`. Opens or creates the database at `path`.
+    """`KV` on RocksDB. Opens or creates the database at `path`.
 
     Raises KVCorruptError if the database is damaged, KVError if it cannot be opened for another reason; in both cases
     nothing is changed.
@@ -101,7 +102,8 @@ class RocksKV:
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
         self._full = False
-        """A write found no space: RocksDB accepts no more writes until it is opened again, even if there is space."""
+        """True after a write found no space. RocksDB then accepts no writes until it is opened again, even if there is
+        space."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Implements `KV.get`."""
@@ -147,7 +149,7 @@ class RocksKV:
         return scan
 
     def first(self, family: str, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """See `KV.first`. The call holds the GIL."""
+        """Implements `KV.first`. The call holds the GIL."""
         METER.units += SEEK_UNITS
         bounded = ReadOptions()
         bounded.set_iterate_upper_bound(end)
@@ -164,9 +166,9 @@ class RocksKV:
     def seek_last(self, family: str, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """Implements `KV.seek_last`.
 
-        Going back passes what was removed one key after the other, also below `low`: rocksdict 0.3 cannot set a lower
-        bound. After SKIPPED_MAX of them, the range is asked from its beginning, where there is a bound, whether it has
-        a row at all. If it has, going on passes only what was removed from the range itself.
+        A backward seek passes removed keys one by one, also below `low`, because rocksdict 0.3 cannot set a lower
+        bound. After SKIPPED_MAX of them, a forward seek, which does have a bound, asks whether the range has any row.
+        If it has, the backward seek continues and passes only keys that were removed from the range itself.
         """
         METER.units += SEEK_UNITS
         view = self._view(family)
@@ -185,7 +187,7 @@ class RocksKV:
         return None if key < low else (key, rows.value())
 
     def flush_wal(self) -> None:
-        """See `KV.flush_wal`. Slow (a disk sync): called on a timer, never per batch."""
+        """Implements `KV.flush_wal`. It waits for a disk sync, so it runs on a timer and never per batch."""
         self._view(FAMILIES[0])
         try:
             self._db.flush_wal(sync=True)
@@ -203,7 +205,7 @@ class RocksKV:
             self._failed("flushing", error)
 
     def checkpoint(self, path: str) -> None:
-        """See `KV.checkpoint`: hard links. The call holds the GIL."""
+        """Implements `KV.checkpoint` by hard links. The call holds the GIL."""
         self._view(FAMILIES[0])
         try:
             Checkpoint(self._db).create_checkpoint(path)
@@ -221,7 +223,7 @@ class RocksKV:
         return [file["name"].rpartition("/")[2] for file in self._db.live_files()]
 
     def close(self) -> None:
-        """See `KV.close`. The lock file is free afterwards."""
+        """Implements `KV.close`. The lock file is free afterwards."""
         if self._closed:
             return
         self._closed = True
@@ -351,7 +353,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def _is_stall(error: Exception) -> bool:
-    """Returns True if RocksDB refused a write, of which it has done nothing, because it would have to wait."""
+    """Returns True if RocksDB refused a write because it would have had to wait. It has done nothing of the write."""
     return "Write stall" in str(error)
 
 

@@ -34,11 +34,11 @@ class BadRecord(NamedTuple):
     """Bytes from there to the end of the block or file: the extent of the record, as far as it is known."""
     why: str
     last: bool
-    """No intact record follows: this is also how a write looks that a power failure interrupted."""
+    """True if no intact record follows. A write that a power failure interrupted looks the same."""
 
 
 def bad_records(data: bytes) -> list[BadRecord]:
-    """Every damaged place; after each, reading continues at the next block."""
+    """Returns every damaged place. After each, reading continues at the next block."""
     found = []
     for block in range(0, len(data), BLOCK_SIZE):
         end = min(block + BLOCK_SIZE, len(data))
@@ -61,7 +61,7 @@ class Record(NamedTuple):
 
 
 def records(data: bytes) -> Iterator[Record]:
-    """The records of a sound file, up to the first that is not whole. CRCs are not looked at."""
+    """Yields the records of an intact file, up to the first incomplete one. CRCs are not checked."""
     parts: list[bytes] = []
     at = 0
     while at + _HEADER.size <= len(data):

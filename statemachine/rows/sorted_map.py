@@ -1,9 +1,9 @@
 """A sorted map that one thread changes while others read and iterate (docs/adr/0085).
 
-A key is looked up as in a dict. Beside it, the keys lie in order in immutable pieces, and a change replaces one piece
-and the tuple of them all: some 5 us with 100,000 keys, where a copy of the map would take milliseconds. An iteration
-goes through the pieces that there were when it began: keys that are put meanwhile are not met, those that are removed
-are passed over, and values are those of the moment in which they are read.
+A key is looked up as in a dict. In addition, the keys are kept in order in immutable pieces. A change replaces one
+piece and the tuple of all pieces, which takes some 5 us with 100,000 keys, where a copy of the map would take
+milliseconds. An iteration goes through the pieces that existed when it began: it does not meet keys that are added
+meanwhile, it skips keys that are removed, and it returns values as of the moment in which it reads them.
 
 Only the thread that owns the map calls `put` and `remove`; readers see a plain mapping. No value is None.
 """
@@ -21,14 +21,15 @@ PIECE_MAX = 512
 """Keys of one piece; a longer one is divided."""
 
 Key = TypeVar("Key", bound=Any)
-"""Ordered, and hashed in C (str, int, tuples of them): a look-up beside a change is one step of the interpreter."""
+"""A key that has an order and is hashed in C (str, int, tuples of them), so that a look-up during a change is one step
+of the interpreter."""
 Value = TypeVar("Value")
 
 _first = itemgetter(0)
 
 
 class SortedMap(dict[Key, Value]):
-    """`put` and `remove` are the owner's; everything else may be used on any thread."""
+    """The map. `put` and `remove` belong to the owner; any thread may use everything else."""
 
     __slots__ = ("_pieces",)
 
@@ -37,7 +38,7 @@ class SortedMap(dict[Key, Value]):
         keys = sorted(dict.keys(self))
         half = PIECE_MAX // 2
         self._pieces = tuple([tuple(keys[at : at + half]) for at in range(0, len(keys), half)])
-        """Each not empty, ascending."""
+        """The pieces, ascending; none is empty."""
 
     def put(self, key: Key, value: Value) -> None:
         """Adds a key or replaces its value."""
@@ -62,7 +63,8 @@ class SortedMap(dict[Key, Value]):
         del self[key]
 
     def keys_from(self, after: Key | None, count: int) -> list[Key]:
-        """Returns up to `count` keys behind `after`, ascending; from the first on with None. Takes one step per key."""
+        """Returns up to `count` keys above `after`, ascending; with None, from the first key on. Takes one step per
+        key."""
         pieces = self._pieces
         at = 0 if after is None else max(0, bisect_right(pieces, after, key=_first) - 1)
         found: list[Key] = []
@@ -84,7 +86,7 @@ class SortedMap(dict[Key, Value]):
         return sum([len(piece) for piece in pieces[:at]]) + bisect_left(pieces[at], key)
 
     def key_at(self, rank: int) -> Key:
-        """The key with so many below it. Raises IndexError. A step for each piece."""
+        """Returns the key that has this number of keys below it. Raises IndexError. Takes one step per piece."""
         pieces = self._pieces
         charge(1 + (len(pieces) >> 4))
         for piece in pieces:
@@ -117,11 +119,11 @@ class SortedMap(dict[Key, Value]):
         return KeysView(self)
 
     def values(self) -> ValuesView[Value]:  # type: ignore[override]  # the same
-        """Returns a view of the values, as a dict does; removed ones are passed over."""
+        """Returns a view of the values, as a dict does; values of removed keys are skipped."""
         return _Values(self)
 
     def items(self) -> ItemsView[Key, Value]:  # type: ignore[override]  # the same
-        """Returns a view of the items, as a dict does; removed ones are passed over."""
+        """Returns a view of the items, as a dict does; removed keys are skipped."""
         return _Items(self)
 
 

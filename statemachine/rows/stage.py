@@ -1,7 +1,7 @@
-"""The batch of an apply run while it is built, readable as if it had been written.
+"""The batch of an apply run while it is being built. It can be read as if it had been written.
 
-Commands that read rows (expire) see the rows of earlier entries in the same run. The result in the store therefore
-does not depend on where runs begin and end.
+Commands that read rows (expire) see the rows of earlier entries in the same run. The result in the store therefore does
+not depend on where runs begin and end.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from statemachine.rows.kv import FAMILIES, KV, Batch
 
 
 class Stage:
-    """Rows to be written over those of a KV. `rows[family][key]` is the new value, None for a removed row.
+    """Rows that will be written over those of a KV. `rows[family][key]` is the new value, None for a removed row.
 
-    Ranges are removed first and rows written after them: a row put before its range was removed is dropped at once.
+    Ranges are removed first and rows written after them: a row that was put before its range was removed is dropped at
+    once.
     """
 
     __slots__ = ("_kv", "_ranges", "before", "rows")
@@ -25,7 +26,7 @@ class Stage:
         self._ranges: list[tuple[str, bytes, bytes]] = []
         self.rows: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
         self.before: dict[str, dict[bytes, bytes | None]] = {name: {} for name in FAMILIES}
-        """The KV's value of a key, where the caller that staged the row knew it: saves a read for the sums."""
+        """The KV's value of a key, if the caller that staged the row knew it. It spares the sums a read."""
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Sets a row."""
@@ -41,7 +42,7 @@ class Stage:
         self.rows[family][key] = None
 
     def unput(self, family: str, key: bytes) -> None:
-        """Removes a row whose key is put only once: if that put is still in this stage, both are left out."""
+        """Removes a row whose key is put only once. If that put is still in this stage, neither is written."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None
@@ -54,15 +55,15 @@ class Stage:
         self._ranges.append((family, start, end))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The row's value as of this stage."""
+        """Returns the row's value at this point of the run."""
         rows = self.rows[family]
         if key in rows:
             return rows[key]
         return None if self._in_removed_range(family, key) else self._kv.get(family, key)
 
     def scan(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with start <= key < end as of this call, ascending. They are read as the caller goes on, so there may be
-        millions; writing meanwhile is fine."""
+        """Returns rows with start <= key < end as of this call, ascending. They are read when the caller asks for them,
+        so there may be millions; writing meanwhile is allowed."""
         staged = {key: value for key, value in self.rows[family].items() if start <= key < end}
         ranges = [(low, high) for ranged, low, high in self._ranges if ranged == family]
         stored = (
@@ -73,7 +74,8 @@ class Stage:
         return merge(stored, sorted([(key, value) for key, value in staged.items() if value is not None]))
 
     def removed(self, kv: KV) -> Iterator[tuple[str, bytes, bytes]]:
-        """Rows of `kv` that only the removed ranges remove: (family, key, value), each row once, read one by one."""
+        """Yields the rows of `kv` that only the removed ranges remove: (family, key, value), each row once, read one by
+        one."""
         at: tuple[str, bytes] = ("", b"")
         for family, start, end in sorted(self._ranges):
             first = max(start, at[1]) if at[0] == family else start
@@ -86,7 +88,7 @@ class Stage:
             at = family, end
 
     def batch(self) -> Batch:
-        """Everything staged, as one batch."""
+        """Returns everything staged, as one batch."""
         batch = Batch()
         for family, start, end in self._ranges:
             batch.delete_range(family, start, end)

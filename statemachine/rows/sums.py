@@ -1,10 +1,10 @@
 """The digest, kept up to date: one sum per family as of the last applied entry, and as of the last few marker entries.
 
-Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The idea is
-that of digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a blake2b of
-a long chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta under "sums",
-with their index. If they are missing, or stand for another index because a version without them has written since, the
-rows are counted once when the state is opened.
+Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. It works like
+digest.py with a cheaper hash: two CRCs per row, multiplied, so that swapped values change the sum (a blake2b of a long
+chunk costs as much as writing it). The sums are in the batch of the rows that they count, in meta under "sums", with
+their index. If they are missing, or stand for another index because a version without them has written since, the rows
+are counted once when the state is opened.
 
 Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
 compared only there, because each applies at its own pace. The remembered sums are a function of the log.
@@ -23,7 +23,8 @@ from statemachine.rows.kv import FAMILIES, KV, META
 from statemachine.rows.stage import Stage
 
 VERSION = 10
-"""Sums of another version count other rows, and are not compared: raised whenever rows change (rolling upgrades)."""
+"""The version of the sums. It is raised whenever rows change: sums of another version count other rows and are not
+compared (rolling upgrades)."""
 MARKERS = (EntryType.NOOP, EntryType.DIGEST)
 REMEMBERED = 64
 _MASK = 2**64 - 1
@@ -33,18 +34,18 @@ _ROW = struct.Struct(f">BQ{len(FAMILIES)}Q")
 Sums = Mapping[str, int]
 """family -> 64 bits."""
 Count = Callable[[KV], Sums]
-"""Counts all rows."""
+"""A function that counts all rows."""
 Progress = Callable[[str, int], object]
-"""Hears in which family the counting is, and how many rows of all are counted."""
+"""A function that is told the family that is being counted, and the number of rows counted so far."""
 PROGRESS_ROWS = 1 << 16
 """Rows between two calls of a Progress."""
 
 
 class RunningSums:
-    """Written by apply; `totals`, `index` and `at` may be read on any thread."""
+    """The sums of the state. Apply changes them; any thread may read `totals`, `index` and `at`."""
 
     def __init__(self, kv: KV, applied_index: int, count: Count) -> None:
-        """`count`: asked if the state does not know its sums."""
+        """`count` is called if the state does not know its sums."""
         self._kv = kv
         known = load(kv, applied_index) if applied_index >= 0 else dict.fromkeys(FAMILIES, 0)
         self.totals: Sums = count(kv) if known is None else known
@@ -52,10 +53,11 @@ class RunningSums:
         self._staged: Sums = self.totals
         self._marked: dict[int, Sums] = {}
         self._history: Mapping[int, Sums] = {}
-        """Replaced as a whole."""
+        """The sums of the last markers. Replaced as a whole."""
 
     def at(self, index: int) -> Sums | None:
-        """The sums as of a marker entry; None if that is forgotten, not applied yet, or no marker."""
+        """Returns the sums as of a marker entry; None if they are forgotten, the entry is not applied yet, or it is not
+        a marker."""
         return self._history.get(index)
 
     @property
@@ -64,16 +66,16 @@ class RunningSums:
         return max(self._history, default=-1)
 
     def mark(self, stage: Stage, index: int) -> None:
-        """The entry `index`, a marker, was just staged."""
+        """Notes that the entry `index`, a marker, was just staged."""
         self._marked[index] = self._after(stage)
 
     def stage(self, stage: Stage, index: int) -> None:
-        """All entries of the run, up to `index`, are staged: their sums join them."""
+        """Stages the new sums, after all entries of the run up to `index` were staged."""
         self._staged = self._after(stage)
         stage.put(META, keys.SUMS_KEY, pack(index, self._staged))
 
     def publish(self) -> None:
-        """The run is written."""
+        """Publishes the new sums, after the run's batch was written."""
         self.totals = self._staged
         if self._marked:
             history = {**self._history, **self._marked}
@@ -95,11 +97,11 @@ def row_sum(family: str, key: bytes, value: bytes) -> int:
 
 
 def _silent(family: str, rows: int) -> None:
-    """Does nothing: nobody wants to know."""
+    """Does nothing. It is the Progress of callers that do not need one."""
 
 
 def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
-    """The sums by a scan; the running ones must be equal to them. It takes some 2 us for each row."""
+    """Computes the sums by a scan, which takes some 2 us per row. The running sums must be equal to them."""
     found, rows = {}, 0
     for family in FAMILIES:
         total = 0
@@ -114,7 +116,7 @@ def count(kv: KV, progress: Progress = _silent) -> dict[str, int]:
 
 
 def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
-    """The change in the sum of each family once `stage` is written over `kv`."""
+    """Returns the change in each family's sum that writing `stage` over `kv` makes."""
     found = []
     for family, rows in stage.rows.items():
         if not rows:
