@@ -8,6 +8,7 @@ WORKDIR /src
 COPY requirements/base.lock requirements/
 RUN /opt/raftmq/bin/pip install --require-hashes -r requirements/base.lock
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY raftmq_wire raftmq_wire
 COPY raftlog raftlog
 COPY statemachine statemachine
 COPY cluster cluster
@@ -16,7 +17,7 @@ COPY raftmq raftmq
 COPY jepsen_like jepsen_like
 COPY pyspark_raftmq pyspark_raftmq
 RUN /opt/raftmq/bin/pip install --no-deps --no-build-isolation . \
-    && cd / && /opt/raftmq/bin/python -c 'from cluster import kernel; assert kernel.NAME == "native", kernel.WHY'
+    && cd / && /opt/raftmq/bin/python -c 'from raftmq_wire import kernel; assert kernel.NAME == "native", kernel.WHY'
 
 FROM python:3.11-slim
 COPY --from=build /opt/raftmq /opt/raftmq

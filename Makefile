@@ -119,7 +119,7 @@ lock: $(STAMPS)/dev  ## resolve the lock files again from pyproject.toml
 
 clean:  ## what tools and builds left behind; keeps .venv and data directories
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
-	@rm -f cluster/kernel/_native.*.so $(STAMPS)/kernel
+	@rm -f raftmq_wire/kernel/_native.*.so $(STAMPS)/kernel
 	@find . \( -name __pycache__ -o -name .ruff_cache \) -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and .venv with it
@@ -146,7 +146,7 @@ $(STAMPS)/package: pyproject.toml $(STAMPS)/base
 	@touch $@
 
 # The step before has built it too, but pip keeps to itself what was missing or failed. Here a changed kernel is built anew.
-$(STAMPS)/kernel: setup.py cluster/kernel/_native.pyx $(STAMPS)/base | $(STAMPS)/package
+$(STAMPS)/kernel: setup.py raftmq_wire/kernel/_native.pyx $(STAMPS)/base | $(STAMPS)/package
 	@PYTHONWARNINGS=ignore $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCE = Path("cluster/kernel/_native.pyx")
+SOURCE = Path("raftmq_wire/kernel/_native.pyx")
 LOG = Path("build/kernel.log")
 SHOWN_LINES = 8
 """Lines of the log that are shown when the build failed."""
@@ -91,7 +91,7 @@ def extensions() -> list[Extension]:
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
     return [
         Extension(
-            "cluster.kernel._native",
+            "raftmq_wire.kernel._native",
             [str(SOURCE)],
             define_macros=[("RAFTMQ_KERNEL_SOURCE", f'"{digest}"')],
             extra_compile_args=["-O2", "-g0"],

@@ -15,7 +15,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
+PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 SHOWN = 10
 
 

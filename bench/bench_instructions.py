@@ -22,7 +22,9 @@ from tables import console
 
 ROOT = Path(__file__).parents[1]
 DRIVER = Path("bench", "hot_path.py")
-KERNELS = ROOT / "cluster" / "kernel"
+SOURCE = "*/kernel/_native.pyx"
+BUILT = "*/kernel/_native.*.so"
+"""The native kernel, which lay in another package before."""
 LIMIT_PERCENT = 5.0
 MARK = "getppid"
 """The function of libc that hot_path.py calls between stages. Python's own have no names in a build without symbols."""
@@ -53,10 +55,10 @@ def tree_of(commit: str) -> Iterator[Path]:
         tree = Path(directory, "old")
         git("worktree", "add", "--detach", str(tree), commit)
         try:
-            if any(KERNELS.glob("_native.*.so")) and (tree / KERNELS.relative_to(ROOT) / "_native.pyx").exists():
+            if any(ROOT.glob(BUILT)) and any(tree.glob(SOURCE)):
                 build = [sys.executable, "setup.py", "build_ext", "--inplace"]
                 done = subprocess.run(build, cwd=tree, check=False, capture_output=True, text=True)
-                if not any((tree / KERNELS.relative_to(ROOT)).glob("_native.*.so")):
+                if not any(tree.glob(BUILT)):
                     raise SystemExit(f"the kernel of {commit[:9]} was not built:\n{done.stderr}")
             yield tree
         finally:

@@ -40,12 +40,12 @@ from rich.table import Table
 from tables import console
 
 from cluster.config.local_layout import NodeRecord
-from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.turns import beat_of, pull_fields, topic_fields
 from jepsen_like.hostile.wire import Answer, Wire, ask_http, request
 from raftmq.commands.bench_load import batch_body, whole_frames
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.codes import RequestCode
 
 SCALE = float(os.environ.get("SCALE", "1"))
 SECONDS = float(os.environ.get("SECONDS", "60"))

@@ -118,10 +118,10 @@ def _wish(
     rate: int | None,
 ) -> Wish:
     from cluster.config.source import nearest
-    from cluster.errors import ExitCode, LocalError
     from jepsen_like.live.nemeses.scenarios import NEMESES, nemeses_named, scenario_named
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.session import SUBJECTS, Wish
+    from raftmq_wire.errors import ExitCode, LocalError
 
     if scenario is not None and nemesis is not None:
         raise LocalError(
@@ -156,9 +156,9 @@ def _wish(
 def _beside(wish: Wish, names: str) -> Wish:
     """The same attacks, each by itself beside what is named. Raises LocalError."""
     from cluster.config.source import nearest
-    from cluster.errors import ExitCode, LocalError
     from jepsen_like.live.plan import all_hostile
     from jepsen_like.live.stories.beside import BESIDE
+    from raftmq_wire.errors import ExitCode, LocalError
 
     if wish.scenario is not None or not all_hostile(wish.nemeses):
         raise LocalError(

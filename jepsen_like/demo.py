@@ -101,12 +101,12 @@ def demo(
     seed: int | None, messages: int, file: Path | None, tier: str | None, data: Path | None, keep: bool, as_json: bool
 ) -> int:
     """Kill a leader under load and prove that nothing is lost."""
-    from cluster.errors import ExitCode, LocalError
     from jepsen_like.demo_input import InputError, read_lines
     from jepsen_like.demo_send import SendError
     from jepsen_like.demo_story import Story
     from raftmq.commands.common import ended_like_ctrl_c
     from raftmq.local.cluster import prepare_data_dir
+    from raftmq_wire.errors import ExitCode, LocalError
 
     plan = make_plan(secrets.randbelow(2**31) if seed is None else seed, messages, file, tier)
     story = Story(quiet=as_json)
@@ -239,7 +239,7 @@ def _bring_back(cluster: LocalCluster, dead: int, story: Story) -> int:
 
 
 def _caught_up(cluster: LocalCluster, dead: int) -> ClusterView:
-    from cluster.errors import LocalError
+    from raftmq_wire.errors import LocalError
 
     cluster.restart(dead)
     deadline = time.monotonic() + CATCH_UP_S

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.errors import LocalError
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.tier_rest import bring_rest
 from raftmq.local.tier_scrub import scrubbed
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from jepsen_like.demo_story import Story

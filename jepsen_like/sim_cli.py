@@ -118,9 +118,9 @@ def replay(seed: int, *, core: bool, trace: Path | None) -> int:
 @click.option("--runs", default=60, show_default=True, type=click.IntRange(min=1), help="Maximum number of attempts.")
 def shrink(seed: int, runs: int) -> int:
     """Find fewer faults that break the same promise. Exit code: 0 shrunk, 5 the seed breaks nothing."""
-    from cluster.errors import ExitCode, LocalError
     from jepsen_like.sim.campaign import shrink as shrink_seed
     from jepsen_like.sim.world import run_seed
+    from raftmq_wire.errors import ExitCode, LocalError
 
     try:
         faults = shrink_seed(seed, runs, click.echo)

@@ -27,9 +27,9 @@ import struct
 from collections.abc import Iterator
 
 from raftlog.baseline import remark
-from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.types import EMPTY_TAIL, FLAG_ROLL, Entry, EntryType, LogTail
+from raftmq_wire.checksums import crc32c
 
 MAGIC = 0x524D5131
 VERSION = 10

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-OWN_PACKAGES = ("raftlog", "statemachine", "cluster", "jepsen_like")
+OWN_PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like")
 
 # The line that each of OWN_PACKAGES carries in its __init__.py.
 MARK = b'__distribution__ = "raftmq"'

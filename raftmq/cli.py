@@ -1,7 +1,7 @@
 """The `raftmq` command: finds sub-commands without importing them, and turns every error into three lines.
 
 Errors go to stderr as what happened, why, and what to type; with --json also as one object on stdout. Exit codes are
-those of `cluster.errors.ExitCode`. Modules that take long to import are imported inside the commands that need
+those of `raftmq_wire.errors.ExitCode`. Modules that take long to import are imported inside the commands that need
 them: `raftmq --help` must not wait for a client.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from cluster.config.source import ConfigError, nearest
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime.host.private_files import private
+from raftmq_wire.errors import ExitCode, LocalError
 
 ENTRY_POINT_GROUP = "raftmq.commands"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from operator import call
 from typing import NamedTuple
 
-from raftlog.crc import crc32
+from raftmq_wire.crc import crc32
 from statemachine.rows import keys
 from statemachine.rows.kv import INDEX, KV
 from statemachine.rows.stage import Stage

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from cluster import kernel
+from raftmq_wire import kernel
 from tests.support.tools import how_to_get, lacked, skip_without
 
 EXAMPLES = 50
@@ -33,6 +33,7 @@ _NAMED = re.compile(r"`(tests/[\w/.-]+\.py::[^`]+)`( \[\w+\])?")
 _TAGS = {"not slow and not compat and not browser": "", "slow": " [slow]"}
 """`-m` of a run -> how the page marks the tests that it must contain."""
 BUDGET_SECONDS = {
+    "raftmq_wire": 60,
     "raftlog": 60,
     "statemachine": 60,
     "cluster": 360,

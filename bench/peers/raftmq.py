@@ -12,11 +12,11 @@ from bench.peers.group import Group
 from bench.peers.system import HERE, NODES, TOPIC, Generator, Load, Node, NoLeader, Places, Traits
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import HOST, plan_nodes, write_configs
-from cluster.errors import LocalError
 from raftmq.commands import bench_load
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, free_base_port
 from raftmq.local.status import ClusterView, NodeView, fetch_status
+from raftmq_wire.errors import LocalError
 
 READY_S = 30.0
 

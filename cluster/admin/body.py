@@ -11,8 +11,8 @@ import msgspec
 from cluster.admin.errors import ApiError
 from cluster.config.source import did_you_mean
 from cluster.runtime.request_limits import INT64_MAX, NAME_PATTERN
-from cluster.wire.json_text import MALFORMED
 from raftlog.work import charge_text
+from raftmq_wire.json_text import MALFORMED
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -73,7 +73,7 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelView(msgspec.Struct, frozen=True):
-    """Which form of the hot path this node runs: `cluster.kernel`."""
+    """Which form of the hot path this node runs: `raftmq_wire.kernel`."""
 
     name: Literal["native", "python"]
     version: int

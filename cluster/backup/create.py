@@ -20,7 +20,6 @@ from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
 from cluster.backup.segments import Part, parts_below, walk
 from cluster.config.config import TierSection
-from cluster.errors import ExitCode, LocalError
 from raftlog.errors import CorruptLogError, RaftLogError
 from raftlog.frame import HEADER_SIZE, FrameHeader
 from raftlog.storage.files import genesis as genesis_format
@@ -31,6 +30,7 @@ from raftlog.storage.files.identity import Identity
 from raftlog.storage.log.genesis_copy import read_copy
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE
 from raftlog.types import EMPTY_TAIL, Entry, LogTail
+from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.trim import load_mark
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import MANIFEST, Manifest
-from cluster.errors import ExitCode, LocalError
-from raftlog.checksums import crc32c
 from raftlog.errors import out_of_space
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.errors import ExitCode, LocalError
 
 CHUNK = 1 << 20
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)

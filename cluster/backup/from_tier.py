@@ -19,7 +19,6 @@ from cluster.backup.replay import WORK, Facts, Replay, Target
 from cluster.backup.segments import last_of
 from cluster.backup.tier_objects import LogObject, TierObjects, find_cluster
 from cluster.config.config import ClusterSection
-from cluster.errors import ExitCode, LocalError
 from cluster.tier.state_copies.copy_format import StateCopy
 from cluster.tier.stored_files import DamagedObjectError, fetch
 from raftlog.errors import FrameError, RaftLogError
@@ -27,6 +26,7 @@ from raftlog.frame import FrameHeader, decode_entries
 from raftlog.storage.files import genesis as genesis_format
 from raftlog.storage.files.layout import segment_name
 from raftlog.types import EMPTY_TAIL, LogTail
+from raftmq_wire.errors import ExitCode, LocalError
 
 Stage = Callable[[str], None]
 

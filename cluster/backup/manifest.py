@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.errors import ExitCode, LocalError
-from cluster.wire.json_text import MALFORMED
 from raftlog.baseline import is_known, why_unknown
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.json_text import MALFORMED
 
 SCHEMA = 10
 MANIFEST = "manifest.json"

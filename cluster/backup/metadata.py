@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime.request_limits import (
     Attributes,
     Expression,
@@ -28,8 +27,9 @@ from cluster.runtime.request_limits import (
     Unsigned63,
     Word,
 )
-from cluster.wire.json_text import MALFORMED
 from raftlog.baseline import is_known, why_unknown
+from raftmq_wire.errors import ExitCode, LocalError
+from raftmq_wire.json_text import MALFORMED
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command
 from statemachine.consuming.groups import GroupConfig

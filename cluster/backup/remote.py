@@ -27,7 +27,6 @@ from cluster.backup import manifest as manifests
 from cluster.backup.create import Made, Request, create
 from cluster.backup.manifest import LOG, MANIFEST, STATE, Manifest
 from cluster.config.config import TierSection
-from cluster.errors import ExitCode, LocalError
 from cluster.tier.store.errors import BadAnswer, NotFound, OtherFormat, StoreError
 from cluster.tier.store.object_store import ObjectStore
 from cluster.tier.store.opening import check_url, open_store
@@ -47,6 +46,7 @@ from cluster.tier.stored_files import (
     fetch,
 )
 from raftlog.storage.files import layout
+from raftmq_wire.errors import ExitCode, LocalError
 
 BACKUPS, PARTS = "backups", "backup-parts"
 SUFFIX = ".json"

@@ -19,12 +19,12 @@ from cluster.backup import files, verify
 from cluster.backup import manifest as manifests
 from cluster.backup.files import checksum
 from cluster.backup.manifest import LOG, MANIFEST, STATE, FileRecord, Manifest, SegmentRecord
-from raftlog.checksums import crc32c
 from raftlog.errors import InvariantViolationError
 from raftlog.frame import check_follows, tail_after
 from raftlog.storage.files.layout import segment_name
 from raftlog.storage.segments.segment import encode_header
 from raftlog.types import FLAG_ROLL, Entry, EntryType, LogTail
+from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import BrokerState
 from statemachine.rows.rocks import RocksKV
 from statemachine.rows.sums import VERSION

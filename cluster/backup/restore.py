@@ -23,7 +23,6 @@ from cluster.config.config import dump
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.errors import ExitCode, LocalError
 from cluster.peer.secret_files import give, keys_of_new
 from raftlog import membership as memberships
 from raftlog.frame import make_entry
@@ -37,6 +36,7 @@ from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.segments.segment import MARK_OFFSETS, encode_header, encode_mark, mark_of
 from raftlog.types import NOBODY, EntryType, HardState, LogTail, NodeId
+from raftmq_wire.errors import ExitCode, LocalError
 
 PARTIAL = ".partial"
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from cluster.backup.files import CHUNK, drop_cache
 from cluster.backup.manifest import SegmentRecord
-from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, FrameHeader, check_follows, tail_after
 from raftlog.storage.files import layout, log_first
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, SegmentHeader, decode_header, newest_mark
 from raftlog.types import EMPTY_TAIL, LogTail
+from raftmq_wire.checksums import crc32c
 
 
 class Part(NamedTuple):

@@ -20,7 +20,6 @@ from cluster.backup.create import Made, Request
 from cluster.backup.remote import STAGING, is_url, newest_ms
 from cluster.backup.worker import Line
 from cluster.config.config import Config
-from cluster.errors import ExitCode, LocalError
 from cluster.retention.leases import Leases
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.host.helper_process import background
@@ -31,6 +30,7 @@ from raftlog.errors import StorageError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.identity import Identity
+from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.rows.kv import KV
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from cluster.backup.from_tier import Rebuilt, Wish, rebuild
 from cluster.backup.remote import fetch_backup, is_url
 from cluster.backup.replay import Target
 from cluster.backup.restore import check_unused, read_backup
-from cluster.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 FETCHED, BEGUN = ".fetched", ".begun"
 """End the names of folders beside the target: of the backup that is restored, and of the one that it was made from."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.backup.segments import bases_of, last_of, walk
-from cluster.errors import ExitCode, LocalError
 from raftlog import membership as memberships
 from raftlog.core.plausible import TERM_STEP_MAX
 from raftlog.errors import RaftLogError
@@ -31,6 +30,7 @@ from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.members import newest_above
 from raftlog.storage.node_dir import NodeDir, open_node_dir
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, HardState, LogTail
+from raftmq_wire.errors import ExitCode, LocalError
 from statemachine.rocks_reader import CheckpointReader
 from statemachine.trim import Trim, load_mark
 from statemachine.trim import encode as encode_trim

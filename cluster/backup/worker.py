@@ -17,8 +17,8 @@ import msgspec
 
 from cluster.backup.create import Made, Request, create
 from cluster.backup.remote import create_remote, is_url
-from cluster.errors import LocalError
 from cluster.runtime.host.helper_process import end_with_the_node
+from raftmq_wire.errors import LocalError
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cluster.kernel import twin
 from cluster.replication.message_batch import BatchMessage, TopicSlot
 from cluster.replication.message_head import UNIQUE_MARK, MessageHead, property_of, tag_hash
-from cluster.wire.message_format import Message, MessageFormatError, born_host_of, decode_message, encode_host
+from raftmq_wire.kernel import twin
+from raftmq_wire.message_format import Message, MessageFormatError, born_host_of, decode_message, encode_host
 from statemachine.payload import ITEM
 
 SYS_FLAGS_OF_A_COPY = ~0x3C

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.errors import ExitCode, LocalError
 from raftlog.baseline import is_known, why_unknown
+from raftmq_wire.errors import ExitCode, LocalError
 
 DATA_DIR_NAME = ".raftmq"
 DATA_DIR_VARIABLE = "RAFTMQ_DATA"

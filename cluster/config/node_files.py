@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.source import toml_value
-from cluster.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 HOST = "127.0.0.1"
 NODES_MAX = 9

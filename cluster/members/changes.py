@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from uuid import UUID
 
-from cluster.errors import LocalError
 from cluster.members import checks
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import Group
@@ -23,6 +22,7 @@ from raftlog.core.status import PeerStatus
 from raftlog.errors import RaftLogError
 from raftlog.membership import Membership, promoted, with_address, with_learner, without
 from raftlog.types import NOBODY, EntryId, NodeId, Role, Voter
+from raftmq_wire.errors import LocalError
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from uuid import UUID
 
 import msgspec
 
-from cluster.errors import ExitCode, LocalError
 from cluster.members.addresses import MemberAddresses
 from cluster.runtime.succession import best
 from raftlog.core.state.quorum import majority
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
 from raftlog.types import NOBODY, NodeId
+from raftmq_wire.errors import ExitCode, LocalError
 
 TRANSFER_LAG_MAX = 256
 """Entries by which the target of a transfer may be behind: the leader accepts no writes until the target has them."""

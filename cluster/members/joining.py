@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cluster.config.config import Config, PeerNode
 from cluster.config.source import toml_value
-from cluster.errors import ExitCode, LocalError, directory_error
+from cluster.errors import directory_error
 from raftlog.errors import StorageError
 from raftlog.frame import genesis_entry
 from raftlog.storage.files import genesis as geneses
@@ -24,6 +24,7 @@ from raftlog.storage.files.genesis import Genesis
 from raftlog.storage.files.identity import Ancestor, Identity
 from raftlog.storage.node_dir import create_joining_dir
 from raftlog.types import NodeId
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def make_directory(fs: FileSystem, directory: Path, node: int, join: dict[str, Any], now_ms: int) -> Identity:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from cluster.config.config import Config, PeerNode
 from cluster.config.loading import load
 from cluster.config.rules import ANY_ADDRESS
-from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import add_request, check_directory, make_directory, peer_tables
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import has, take
 from raftlog.storage.files.fs import OsFileSystem
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Prepared(NamedTuple):

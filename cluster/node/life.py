@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import kernel
 from cluster.config.config import Config
 from cluster.config.exposure import open_folder, open_ports
 from cluster.node.node import Node
@@ -17,6 +16,7 @@ from cluster.runtime.environment import Environment
 from cluster.runtime.host.versions import versions
 from cluster.state.opening import StateLostError
 from raftlog.errors import StorageError
+from raftmq_wire import kernel
 
 logger = logging.getLogger(__name__)
 

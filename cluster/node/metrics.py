@@ -21,7 +21,6 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import Metric
 
-from cluster import kernel
 from cluster.admin.port import Counted, NodeStatus
 from cluster.broker.broker_metrics import DeadLetterMetrics
 from cluster.broker.groups.client_relay import RelayMetrics
@@ -45,6 +44,7 @@ from cluster.tier.index_file.index_files import IndexMetrics
 from cluster.tier.tier_metrics import TierMetrics
 from raftlog.types import NOBODY, NodeId, Role
 from raftlog.work import charge
+from raftmq_wire import kernel
 from statemachine.broker_state import BrokerState
 
 SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

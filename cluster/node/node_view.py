@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster import kernel
 from cluster.admin.port import KernelView, LoadStatus, MemberView, NodeStatus, PeerStatus, SecretView
 from cluster.broker.groups.group_members import Members
 from cluster.members.checks import QuorumView, quorum_of
@@ -14,6 +13,7 @@ from cluster.retention.views import settings_of
 from cluster.runtime.host.versions import versions
 from raftlog.core.status import Status
 from raftlog.types import NodeId, Role
+from raftmq_wire import kernel
 
 if TYPE_CHECKING:
     from cluster.node.assembly import Assembly

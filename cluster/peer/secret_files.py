@@ -12,9 +12,9 @@ from pathlib import Path
 
 from cluster.config.config import Config
 from cluster.config.local_layout import sync_folder
-from cluster.errors import ExitCode, LocalError
 from cluster.peer.keyring import FILE_MAX, KEY_BYTES, KEYS_MAX, KeyFileError, encode, key_id, parse
 from cluster.peer.secret import mark_of, mark_path, path_of
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def new_key() -> bytes:

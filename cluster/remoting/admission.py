@@ -21,9 +21,9 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.needs import pull_needs
 from cluster.runtime.parts import Part
-from cluster.wire.codec import CodecError, ext_of
-from cluster.wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
 from raftlog.work import charge
+from raftmq_wire.codec import CodecError, ext_of
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, content, is_right
 from statemachine.access.judging import Denied, Verdicts, judge
 from statemachine.access.rules import Need
 from statemachine.access.users import Mode

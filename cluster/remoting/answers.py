@@ -12,8 +12,8 @@ from cluster.broker.services import Services, begin_steps
 from cluster.remoting.request import Handler, Request
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime import metered_json
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
 from raftlog.work import ITEM_UNITS, charge
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 from statemachine.rows.sorted_map import SortedMap
 
 CODES: dict[Reason, ResponseCode] = {

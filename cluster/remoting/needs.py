@@ -14,8 +14,8 @@ import msgspec
 
 from cluster.broker.refusal import Reason, Refused
 from cluster.runtime import metered_json
-from cluster.wire.codes import RequestCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import Action, Kind, Need
 
 RETRY, DLQ = "%RETRY%", "%DLQ%"

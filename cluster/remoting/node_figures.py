@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.runtime.host.versions import versions
-from cluster.wire.codec import VERSION_SENT
+from raftmq_wire.codec import VERSION_SENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

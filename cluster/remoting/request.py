@@ -18,8 +18,8 @@ from cluster.runtime.request_limits import (
     OTHER_BODY_BYTES_MAX,
     TEXT_MAX,
 )
-from cluster.wire.codec import AlikeHeads
-from cluster.wire.codes import RequestCode
+from raftmq_wire.codec import AlikeHeads
+from raftmq_wire.codes import RequestCode
 
 
 class Connection(Client, Protocol):

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 from cluster.replication.slow_requests import code_name
 from cluster.runtime.figures.tallies import buckets
-from cluster.wire.codes import ResponseCode
+from raftmq_wire.codes import ResponseCode
 
 BOUNDS_MS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0, inf)
 """RocketMQ's."""

@@ -26,8 +26,8 @@ from cluster.remoting.request import Handler, Request
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Send
 from cluster.runtime.parts import Part
-from cluster.wire.codec import CodecError
-from cluster.wire.codes import ABOUT_USERS, RequestCode, ResponseCode
+from raftmq_wire.codec import CodecError
+from raftmq_wire.codes import ABOUT_USERS, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import Members

@@ -16,9 +16,9 @@ from cluster.runtime.figures.row_count import Counted
 from cluster.state import manifest as manifests
 from cluster.state.manifest import CheckpointFile, Manifest
 from cluster.state.tables import file_crc
-from raftlog.checksums import crc32c
 from raftlog.storage.files.fs import File, FileSystem, read_file, write_file
 from raftlog.types import NodeId
+from raftmq_wire.checksums import crc32c
 
 CountRows = Callable[[Path], Counted]
 """Counts the rows of a checkpoint (`cluster.runtime.figures.row_count`), changing nothing. Raises KVError,

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import NamedTuple
 
-from cluster.kernel import twin
-from raftlog.crc import crc32
+from raftmq_wire.crc import crc32
+from raftmq_wire.kernel import twin
 
 REMEMBER_MS = 300_000
 REMEMBER_MAX = 100_000

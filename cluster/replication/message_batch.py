@@ -1,7 +1,7 @@
 """Builds the payload of one MESSAGES entry from the waiting sends: the hot loop of the leader.
 
 The leader decides everything here: store time, queue offsets, positions. Stored form of a message: RocketMQ's
-MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `cluster.wire.message_format` is the
+MessageDecoder layout (docs/wire-protocol.md), byte for byte what pulls return. `raftmq_wire.message_format` is the
 readable twin; a test compares both.
 """
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cluster.kernel import twin
 from cluster.replication.message_head import KEYS_MARK, MessageHead, NamedAs, Schedule, key_words, topic_field
-from cluster.wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
-from raftlog.checksums import crc32c
-from raftlog.crc import crc32
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.crc import crc32
+from raftmq_wire.kernel import twin
+from raftmq_wire.message_format import MAGIC_V1, MAGIC_V2, store_ms_of, stored_at
 from statemachine.commands import Command, pack, unpack
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, MESSAGES_AT, SESSION_ROW, RowKind, Run, SessionRows, UniqueRow, encode

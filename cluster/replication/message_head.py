@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from cluster.kernel import twin
-from cluster.wire.message_format import java_hash
 from raftlog.work import charge
+from raftmq_wire.kernel import twin
+from raftmq_wire.message_format import java_hash
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's topic of messages with a delay level: queue id level - 1."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from cluster.replication.message_batch import Built, Send
 from cluster.replication.outcome import Done, Outcome, ProposeResult
-from raftlog.crc import crc32
 from raftlog.types import EntryId, EntryType
+from raftmq_wire.crc import crc32
 from statemachine import payload
 from statemachine.commands import CREATE_TOPIC, DELETE_TOPIC, Command, join, pack_bare
 from statemachine.payload import SessionRows

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.kernel import twin
 from cluster.replication.acks.ack_levels import ATTRIBUTE, NAMES
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot, message_size
+from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

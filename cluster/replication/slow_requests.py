@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.replication.outcome import Outcome
 from cluster.replication.pending import PendingEntry
-from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.broker_state import BrokerState
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.reads.log_reads import read_intact
-from cluster.wire.message_format import store_ms_of
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.storage.log.segmented_log import SegmentedLog
+from raftmq_wire.message_format import store_ms_of
 from statemachine.broker_state import BrokerState
 from statemachine.commands import DROP_TIMERS, END_HALVES, Command
 from statemachine.delivery.half_messages import HalfMessage

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from cluster.kernel import twin
+from raftmq_wire.kernel import twin
 
 _LENGTH = struct.Struct(">i")
 

@@ -26,7 +26,7 @@ def encode(value: Any) -> bytes:
 
 
 def decoder(kind: type[T], *, strict: bool = True) -> Callable[[bytes | str], T]:
-    """Returns a function that parses JSON as `kind`. The call raises what `cluster.wire.json_text.MALFORMED` lists."""
+    """Returns a function that parses JSON as `kind`. The call raises what `raftmq_wire.json_text.MALFORMED` lists."""
     decode = msgspec.json.Decoder(kind, strict=strict).decode
 
     def metered(text: bytes | str) -> T:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgpack
 
-from raftlog.checksums import crc32c
 from raftlog.storage.files.sealed_map import seal, unseal
+from raftmq_wire.checksums import crc32c
 from statemachine.broker_state import AppliedMark
 
 FILE = "CHECKPOINT"

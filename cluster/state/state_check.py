@@ -18,12 +18,12 @@ from typing import NamedTuple, cast
 from cluster.state import suspect, tables
 from cluster.state.checkpoints import Checkpoints, stored_sums
 from cluster.state.tables import file_crc
-from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import FileSystem, read_file
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.verify.verify_directory import Finding, IrrelevantRange, Severity
+from raftmq_wire.checksums import crc32c
 from statemachine import payload
 from statemachine.broker_state import NOTHING_APPLIED, AppliedMark
 from statemachine.rocks_reader import CheckpointReader

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raftlog.checksums import crc32c
 from raftlog.storage.files.fs import FileSystem, read_file, write_file
 from raftlog.storage.files.sealed_map import seal, unseal
+from raftmq_wire.checksums import crc32c
 from statemachine.rows.kv import KV, TABLE_SUFFIX
 
 FILE = "TABLES"

@@ -16,9 +16,9 @@ import msgspec
 from cluster.tier.object_names import HEAD, LOG, manifest_version
 from cluster.tier.store.errors import BadAnswer, OtherFormat
 from cluster.tier.store.object_store import Data
-from cluster.wire.json_text import MALFORMED
 from raftlog.baseline import is_known, why_unknown
 from raftlog.work import charge
+from raftmq_wire.json_text import MALFORMED
 from statemachine.tier import TierSegment
 
 SCHEMA = 10

@@ -16,11 +16,11 @@ from xxhash import xxh3_128
 from cluster.runtime.context import NodeContext
 from cluster.runtime.lanes import LaneRunner
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX
-from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, RaftLogError
 from raftlog.frame import headers_in
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import EntryType
+from raftmq_wire.checksums import crc32c
 from statemachine.tier import SegmentSpan
 
 READ_BYTES = 512 << 10

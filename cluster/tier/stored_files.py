@@ -22,9 +22,9 @@ import msgspec
 
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, ObjectStore, checksum_of
-from cluster.wire.json_text import MALFORMED
 from raftlog.baseline import is_known, remark
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.json_text import MALFORMED
 
 SCHEMA = 10
 PART_BYTES = 16 << 20

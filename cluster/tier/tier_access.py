@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cluster.broker.reads.read_levels import ReadLevels
 from cluster.config.source import ConfigError
-from cluster.errors import LocalError
 from cluster.runtime.parts import Part
 from cluster.tier.deletions import Expiry
 from cluster.tier.fetch.index_reads import EvictedBoundReads, EvictedKeyReads
@@ -21,6 +20,7 @@ from cluster.tier.store.opening import open_store
 from cluster.tier.store.retries import Bandwidth, RequestCounts, RetryingStore, RetryPolicy
 from cluster.tier.tier_service import Tier
 from raftlog.errors import OutOfRangeError, StorageError
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from cluster.errors import ExitCode
 from jepsen_like.checkers.kinds import KINDS, gravity
 from jepsen_like.history import Op
+from raftmq_wire.errors import ExitCode
 
 Outcome = Literal["valid", "invalid", "unknown"]
 

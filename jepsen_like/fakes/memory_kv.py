@@ -9,9 +9,9 @@ from weakref import WeakSet
 
 import msgpack
 
-from raftlog.checksums import crc32c
 from raftlog.storage.files.fs import FileSystem, read_file, write_file
 from raftlog.work import METER, ROW_UNITS, SEEK_UNITS
+from raftmq_wire.checksums import crc32c
 from statemachine.rows.kv import FAMILIES, TABLE_SUFFIX, Batch, KVCorruptError, KVError, ignore_corruption
 
 ROWS_FILE = "000001" + TABLE_SUFFIX

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from cluster.wire.codec import FLAG_RESPONSE, CodecError
 from jepsen_like.fuzz import http
 from jepsen_like.fuzz.shot import Shot
 from jepsen_like.hostile.wire import HOST, frames_of
+from raftmq_wire.codec import FLAG_RESPONSE, CodecError
 
 ANSWER_S = 20.0
 """Seconds after which a shot counts as not answered."""

@@ -12,11 +12,11 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
-from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import RecallHandle
 from jepsen_like.fuzz import mutate
 from jepsen_like.fuzz.shot import Port, Shot
+from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import RecallHandle
 
 TOPICS = tuple(f"fuzz-{number}" for number in range(6))
 ODD_TOPICS = (

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.attack import BULK_TOPIC, EVERY_S, GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
+from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 2
 """Rounds of one attack that may overlap, where a node takes longer than the time between two."""

@@ -7,7 +7,6 @@ import json
 import random
 from typing import Any
 
-from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.attack import GROUP, Arena, Attack, Report
 from jepsen_like.hostile.turns import (
     answers_of,
@@ -20,6 +19,7 @@ from jepsen_like.hostile.turns import (
     topic_fields,
 )
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
+from raftmq_wire.codes import RequestCode
 
 _REQUESTS = 1_000
 """Requests of each round."""

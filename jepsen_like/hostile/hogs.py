@@ -8,9 +8,9 @@ import json
 import socket
 import struct
 
-from cluster.wire.codes import RequestCode
 from jepsen_like.hostile.attack import BULK_TOPIC, GROUP, HOLD_S, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.wire import HOST, Target, Wire, request
+from raftmq_wire.codes import RequestCode
 
 _MIB = 1 << 20
 _HALF, _WHOLE = 8 * _MIB, 16 * _MIB

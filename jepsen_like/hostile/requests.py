@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.hostile.attack import GROUP, ORDER_GROUPS, QUEUES, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.wire import Target, Wire, ask_http, request
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 _FLUSHED_S = 0.4
 """Oneway commits are in the log by then (offsets.flush_ms is 100)."""

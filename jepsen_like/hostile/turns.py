@@ -10,9 +10,9 @@ import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.hostile.attack import GROUP, HOLD_S, TOPIC, Arena, Attack, Report
 from jepsen_like.hostile.wire import SILENT, Answer, Target, Wire, ask_http, request
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 _PROPERTY_LETTERS = 29_900
 _FILTER_TERMS = 135

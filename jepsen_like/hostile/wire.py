@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, ext_of
 
 HOST = "127.0.0.1"
 ANSWER_S = 10.0

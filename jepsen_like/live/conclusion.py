@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from cluster.errors import ExitCode
+from raftmq_wire.errors import ExitCode
 
 
 class Conclusion(Enum):

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.errors import LocalError
 from jepsen_like.live.harm.power import ShimError
 from jepsen_like.live.harm.shim import prepare
 from jepsen_like.live.session import FREE_BYTES_MIN, owning
 from jepsen_like.live.subjects.owned import Owned
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import Fabric
+from raftmq_wire.errors import LocalError
 
 _NAMESPACES = "ip link add jl-a type veth peer name jl-b && nft add table inet jl && nft delete table inet jl"
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cluster.errors import ExitCode, LocalError
 from jepsen_like.live.nemeses.gates import FULL_S
 from jepsen_like.live.nemeses.nemesis_seam import Nemesis
 from jepsen_like.live.nemeses.scenarios import NEMESES, Scenario
 from jepsen_like.live.subjects.subject import Capability
+from raftmq_wire.errors import ExitCode, LocalError
 
 HOLD_S = (0.3, 2.5)
 PAUSE_S = (0.3, 1.5)

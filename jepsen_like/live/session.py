@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.errors import ExitCode, LocalError
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.harm.power import ShimError
 from jepsen_like.live.harm.shim import Shim, ShimPower, prepare
@@ -25,6 +24,7 @@ from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned import Owned, state_folder, sweep
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.subject import Capability, Subject
+from raftmq_wire.errors import ExitCode, LocalError
 
 FREE_BYTES_MIN = 2 << 30
 SUBJECTS = ("raftmq", "pysyncobj")

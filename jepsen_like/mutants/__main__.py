@@ -23,7 +23,19 @@ from jepsen_like.seeded_bugs.unit_tests import requested_of
 
 CONFIG = Path(__file__).with_name("cosmic-ray.toml")
 HARMLESS = Path(__file__).with_name("harmless.toml")
-TYPES = ("-m", "mypy", "--no-error-summary", "-p", "raftlog", "-p", "statemachine", "-p", "cluster")
+TYPES = (
+    "-m",
+    "mypy",
+    "--no-error-summary",
+    "-p",
+    "raftmq_wire",
+    "-p",
+    "raftlog",
+    "-p",
+    "statemachine",
+    "-p",
+    "cluster",
+)
 SEARCH = {"schedules": [], "first_seed": 900_000, "kills_enough": 1, "checkers": [], "black_box": False}
 ALSO = {"cluster/peer/": "tests/cluster/peer", "cluster/replication/": "tests/cluster/replication"}
 """Mutated files -> tests beside those of a planted bug of the same layer."""

@@ -15,7 +15,7 @@ from jepsen_like.seeded_bugs import kernels
 SOURCE_ROOT = Path(jepsen_like.__file__).resolve().parent.parent
 """The folder that holds the packages."""
 DATA = Path(__file__).resolve().parent / "data"
-PACKAGES = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
+PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like")
 ENGINES = ("core", "full")
 
 

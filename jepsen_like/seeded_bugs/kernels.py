@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster import kernel
+from raftmq_wire import kernel
 
-SOURCE = "cluster/kernel/_native.pyx"
+SOURCE = "raftmq_wire/kernel/_native.pyx"
 BUILD_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 """Files that setuptools reads, beside the source."""
 PASSED_BY = frozenset(
@@ -30,8 +30,8 @@ PASSED_BY = frozenset(
         "cluster/remoting/handlers/send_header.py",
         "cluster/remoting/connection/server.py",
         "cluster/replication/proposals.py",
-        "cluster/wire/codec.py",
-        "cluster/wire/message_format.py",
+        "raftmq_wire/codec.py",
+        "raftmq_wire/message_format.py",
         "statemachine/payload.py",
     }
 )
@@ -50,7 +50,7 @@ def has_twin(text: str) -> bool:
 
 def remove(copy: Path) -> None:
     """The packages under `copy` run the kernel in Python."""
-    for path in copy.glob("cluster/kernel/_native.*.so"):
+    for path in copy.glob("raftmq_wire/kernel/_native.*.so"):
         path.unlink()
 
 
@@ -62,7 +62,7 @@ def settle(copy: Path, texts: Mapping[str, str], root: Path) -> None:
     if SOURCE in texts:
         remove(copy)
         built = compiled(texts[SOURCE], root)
-        shutil.copy(built, copy / "cluster/kernel" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
+        shutil.copy(built, copy / "raftmq_wire/kernel" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
     elif any(file in PASSED_BY or has_twin(text) for file, text in texts.items()):
         remove(copy)
 
@@ -86,7 +86,7 @@ def compiled(source: str, root: Path) -> Path:
         (tree / SOURCE).write_text(source)
         command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        built = list(tree.glob("cluster/kernel/_native.*.so"))
+        built = list(tree.glob("raftmq_wire/kernel/_native.*.so"))
         if not built:
             raise KernelError(f"the native kernel was not built: {done.stderr.strip()}")
         kept.parent.mkdir(parents=True, exist_ok=True)

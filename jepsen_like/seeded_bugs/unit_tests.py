@@ -23,23 +23,22 @@ from typing import Any, NamedTuple
 
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, make_copy, require_copy
 
+_NODE = (
+    "tests/cluster/sim",
+    "tests/cluster/remoting",
+    "tests/cluster/config",
+    "tests/cluster/runtime",
+    "tests/cluster/replication",
+    "tests/cluster/node",
+    "tests/cluster/test_*.py",
+)
 _FOLDERS = (
+    ("raftmq_wire/", _NODE),
     ("raftlog/core/", ("tests/raftlog/core",)),
     ("raftlog/", ("tests/raftlog/storage",)),
     ("statemachine/", ("tests/statemachine",)),
     ("raftmq/client/", ("tests/raftmq/client",)),
-    (
-        "cluster/",
-        (
-            "tests/cluster/sim",
-            "tests/cluster/remoting",
-            "tests/cluster/config",
-            "tests/cluster/runtime",
-            "tests/cluster/replication",
-            "tests/cluster/node",
-            "tests/cluster/test_*.py",
-        ),
-    ),
+    ("cluster/", _NODE),
 )
 """Touched files -> their layer's tests; the first that fits counts. Of a node, beside the client: its parts alone, and
 whole nodes on a loop of virtual time. The tests of its tools (admin, backup, cli, recovery, ...) are left out."""

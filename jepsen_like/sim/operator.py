@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cluster.errors import LocalError
 from cluster.members.addresses import of_peer
 from jepsen_like.sim.checks.monitor import Monitor
 from jepsen_like.sim.machines.machine import Machine, peer_of, uuid_of
@@ -13,6 +12,7 @@ from jepsen_like.sim.options import Options, stream
 from raftlog.core.raw_node import RawNode
 from raftlog.errors import RaftLogError
 from raftlog.types import NodeId
+from raftmq_wire.errors import LocalError
 
 LOOKS_EVERY_S = 0.1
 ZOMBIE_S = (0.0, 1.5)

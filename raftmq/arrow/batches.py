@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cluster.wire.message_format import parse_properties
 from raftmq.arrow.columns import arrow_schema
 from raftmq.arrow.frames import Frames
 from raftmq.arrow.properties import MapParts, Texts, as_text, map_column, spans, split_properties, text_column
 from raftmq.client.message import COMPRESSED, plain_body
+from raftmq_wire.message_format import parse_properties
 
 _US = 1000
 _PROPERTY = {"tag": b"TAGS", "keys": b"KEYS", "message_id": b"UNIQ_KEY"}

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.errors import LocalError
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     import pyarrow as pa

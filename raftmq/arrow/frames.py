@@ -1,6 +1,6 @@
 """Stored messages, many at once: the body of pull replies as arrays of numbers, one element per message.
 
-The format is that of `cluster.wire.message_format`, which stays the reference: what fails a check here is parsed again
+The format is that of `raftmq_wire.message_format`, which stays the reference: what fails a check here is parsed again
 there, so that both ways raise the same error. Each message's body CRC is checked, as there.
 """
 
@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cluster.kernel import twin
-from cluster.wire import message_format
-from cluster.wire.message_format import (
+from raftmq_wire import message_format
+from raftmq_wire.crc import crc32
+from raftmq_wire.kernel import twin
+from raftmq_wire.message_format import (
     BODY_HEAD,
     HEAD,
     MAGIC_V1,
@@ -22,7 +23,6 @@ from cluster.wire.message_format import (
     SYS_FLAG_STORE_IPV6,
     MessageFormatError,
 )
-from raftlog.crc import crc32
 
 _HEAD = np.dtype(
     [

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cluster.kernel import twin
 from raftmq.arrow.frames import windows
+from raftmq_wire.kernel import twin
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
 _ENTRIES_MAX = 64

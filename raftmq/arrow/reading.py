@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from cluster.wire.message_format import MessageFormatError
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import ENTRY_COLUMNS
 from raftmq.arrow.frames import Frames, are_of_topic, parse_frames
@@ -22,6 +21,7 @@ from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.client.consuming.pull import PulledFrames, PullStatus
 from raftmq.client.errors import Failed, RaftMQError
+from raftmq_wire.message_format import MessageFormatError
 
 if TYPE_CHECKING:
     import pyarrow as pa

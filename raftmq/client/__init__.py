@@ -1,6 +1,6 @@
 """The Python client, speaking RocketMQ remoting. Users import these names from `raftmq`.
 
-Of the server it may import `cluster.wire` alone. Runs on the user's event loop;
+It may import `raftmq_wire`, and nothing of the server. Runs on the user's event loop;
 for the blocking API, on a thread of its own (`raftmq.client.loop_thread`). Called by users, the commands,
 Spark and the demo.
 """

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.offsets import Offsets
 from raftmq.client.errors import Failed, NotFound
 from raftmq.client.message import Message, decode_messages
 from raftmq.client.view import AUTO_CREATE_TOPIC, ClusterView
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")
 _PERM_READ_WRITE = 6

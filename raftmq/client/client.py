@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.consumer import AsyncConsumer
@@ -29,6 +28,7 @@ from raftmq.client.message import MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
 from raftmq.client.view import Backoff, ClusterView
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 _T = TypeVar("_T")
 

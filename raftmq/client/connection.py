@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
-from cluster.wire.signature import Credentials
 from raftmq.client.discovery import split_address
 from raftmq.client.environment import Environment
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, Header, decode_header, encode_frame, ext_of
+from raftmq_wire.signature import Credentials
 
 MAX_FRAME_BYTES = 64 << 20
 """More than any server sends (16 MiB plus what a reader asks for): beyond it the stream is not the protocol."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from cluster.wire.signature import Credentials
+from raftmq_wire.signature import Credentials
 
 Dial = Callable[[str, int, Callable[[], asyncio.Protocol]], Awaitable[object]]
 """Opens a byte stream to (host, port) and attaches the protocol; raises OSError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 
 
 class RaftMQError(Exception):

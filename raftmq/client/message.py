@@ -1,4 +1,4 @@
-"""Messages as users see them, made of stored ones (`cluster.wire.message_format`), and the properties of a send."""
+"""Messages as users see them, made of stored ones (`raftmq_wire.message_format`), and the properties of a send."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-from cluster.wire import message_format
-from cluster.wire.codes import ResponseCode
-from cluster.wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
 from raftmq.client.errors import Failed, Refused
 from raftmq.client.producing.delay import Delay, DeliverAt
+from raftmq_wire import message_format
+from raftmq_wire.codes import ResponseCode
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, MessageFormatError, parse_properties
 
 _ZLIB = (0, 3)
 """Producers before RocketMQ 5 know one way and do not name it."""

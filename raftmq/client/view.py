@@ -19,12 +19,12 @@ from typing import TypeVar
 
 import msgspec
 
-from cluster.wire.codec import CodecError
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, ConnectionPool, Reply
 from raftmq.client.environment import Environment
 from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
+from raftmq_wire.codec import CodecError
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 

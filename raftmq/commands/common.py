@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from cluster.errors import ExitCode, LocalError
 from raftmq.local.admin_http import admin_option
 from raftmq.local.contexts import check_cluster, find_servers_context
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,8 +45,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """Returns the exit code of a command for an error that the client raised."""
-    from cluster.wire.codes import ResponseCode
     from raftmq.client import errors
+    from raftmq_wire.codes import ResponseCode
 
     by_input = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     if isinstance(error, errors.Unknown):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import json_option, print_json, print_table, show
 from raftmq.local.admin_http import cluster_at, parse_addresses
 from raftmq.local.contexts import NAME, ClusterContext, contexts_file, read_contexts, write_contexts
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 @click.group()

@@ -12,8 +12,8 @@ import click
 from cluster.config.exposure import open_folder, open_ports
 from cluster.config.loading import load
 from cluster.config.local_layout import read_cluster
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import data_dir, json_option, show
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Check(NamedTuple):
@@ -100,7 +100,7 @@ def _python() -> Check:
 
 
 def _kernel() -> Check:
-    from cluster import kernel
+    from raftmq_wire import kernel
 
     return Check("kernel", kernel.NAME, kernel.WHY)
 

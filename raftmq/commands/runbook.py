@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import json_option, show
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 @click.command()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raftlog.checksums import crc32c
 from raftmq.copies.log_copy import CopyError, LogCopy, Place, Segment
 from raftmq.copies.log_entries import READ_BYTES, SegmentEnds, ends_of
+from raftmq_wire.checksums import crc32c
 
 CHUNK_BYTES = 1 << 20
 

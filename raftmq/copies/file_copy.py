@@ -15,7 +15,6 @@ from typing import NamedTuple, cast
 from cluster.backup import manifest as manifests
 from cluster.backup.manifest import LOG, MANIFEST, STATE
 from cluster.backup.segments import parts_below
-from cluster.errors import LocalError
 from cluster.remoting.handlers.route import SYSTEM_TOPICS
 from cluster.state.checkpoints import Checkpoints
 from raftlog.errors import RaftLogError
@@ -27,6 +26,7 @@ from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span
+from raftmq_wire.errors import LocalError
 from statemachine import query
 from statemachine.index_file.index_of_rows import queue_items
 from statemachine.rocks_reader import CheckpointReader

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from cluster.errors import LocalError
 from cluster.remoting.handlers.route import SYSTEM_TOPICS
 from cluster.tier.manifest_format import HEAD_BYTES_MAX, Manifest, all_segments, decode, decode_head
 from cluster.tier.manifest_format import Segment as Listed
@@ -27,12 +26,13 @@ from cluster.tier.store.errors import StoreError
 from cluster.tier.store.object_store import Data, ObjectStore
 from cluster.tier.store.opening import open_store
 from cluster.tier.store.retries import RequestCounts, RetryingStore, RetryPolicy
-from cluster.wire.message_format import MessageFormatError, decode_message
 from raftmq.arrow.ranges import QueueRange
 from raftmq.client.admin import QueueInfo
 from raftmq.client.errors import NotFound
 from raftmq.copies.log_copy import CopyError, CopyPart, Place, Segment, Span, place_of
 from raftmq.copies.shared_objects import SharedObjects, clusters_of
+from raftmq_wire.errors import LocalError
+from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.index_file.index_format import QUEUE_FORM, QUEUES, IndexFileError, QueueRun
 from statemachine.index_file.index_reader import IndexFile, Steps, open_index
 from statemachine.payload import ITEM

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import click
 
 from cluster.config.local_layout import find_data_dir, read_cluster
-from cluster.errors import ExitCode, LocalError
 from raftmq.local.answers import read_answer
 from raftmq.local.contexts import check_cluster, find_context
+from raftmq_wire.errors import ExitCode, LocalError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

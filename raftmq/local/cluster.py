@@ -23,7 +23,6 @@ from cluster.config.local_layout import (
     write_cluster,
 )
 from cluster.config.node_files import HOST, move_ports, plan_moved, plan_nodes, read_nodes, set_tier, write_configs
-from cluster.errors import ExitCode, LocalError
 from cluster.tier.store.opening import check_url
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.init import check_data_dirs, create_data_dirs, is_empty
@@ -38,6 +37,7 @@ from raftmq.local.process import (
     stop_nodes,
 )
 from raftmq.local.status import ClusterView, view_cluster
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def tell_new_ports(view: ClusterView) -> None:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 FILE_VARIABLE = "RAFTMQ_CONTEXTS"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")

@@ -17,7 +17,7 @@ from uuid import UUID
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
-from cluster.errors import ExitCode, LocalError, directory_error
+from cluster.errors import directory_error
 from cluster.peer.secret_files import complete, give, keys_of_new
 from raftlog.errors import StorageError
 from raftlog.storage.files import identity as identities
@@ -26,6 +26,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter
 from raftlog.storage.files.identity import Expected, Identity
 from raftlog.storage.node_dir import create_node_dir
+from raftmq_wire.errors import ExitCode, LocalError
 
 GROUP_ID = 1
 """The one Raft group of a cluster, for now; the id stands in every frame and file from the start."""

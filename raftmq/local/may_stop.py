@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.5
 

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, locked, read_cluster, write_cluster
 from cluster.config.node_files import plan_node, write_config_like
-from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import add_request, clear_half_made, make_directory
 from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import check_ports, is_free, is_running, stop_nodes
+from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1
 LOCK_S = 60.0

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.config.local_layout import NodeRecord
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime.ports import ephemeral_ports, port_owner, why_taken
 from raftmq.local.waiting import until
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     import psutil

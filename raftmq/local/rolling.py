@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.client.discovery import split_address
 from raftmq.local import may_stop
 from raftmq.local.admin_http import AdminApi, drain_node
 from raftmq.local.status import fetch_ready, fetch_status
+from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.25
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.local.admin_http import AdminApi, ask_all
+from raftmq_wire.errors import ExitCode, LocalError
 
 POLL_S = 0.1
 

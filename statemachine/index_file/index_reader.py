@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from raftlog.baseline import remark
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,
     BLOCK_SIZE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 from statemachine.index_file.index_format import (
     BLOCK_FORM,
     BLOCK_SIZE,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 from statemachine.rows.kv import KVCorruptError
 
 BLOCK_SIZE = 32768

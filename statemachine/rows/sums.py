@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 
-from raftlog.checksums import crc32c
 from raftlog.types import EntryType
+from raftmq_wire.checksums import crc32c
 from statemachine.rows import keys
 from statemachine.rows.digest import counts
 from statemachine.rows.kv import FAMILIES, KV, META

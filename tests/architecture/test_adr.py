@@ -42,7 +42,17 @@ def test_every_decision_that_is_mentioned_has_a_page() -> None:
     known = {page.name[:4] for page in ADRS.glob("[0-9]*.md")}
     unknown = {
         f"{path.relative_to(ROOT)}: {number}"
-        for folder in ("docs", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq", "tests")
+        for folder in (
+            "docs",
+            "raftmq_wire",
+            "raftlog",
+            "statemachine",
+            "cluster",
+            "raftmq",
+            "jepsen_like",
+            "pyspark_raftmq",
+            "tests",
+        )
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".md", ".toml") and path.is_file()
         for number in MENTION.findall(path.read_text())

@@ -11,7 +11,7 @@ import click
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
+PACKAGES = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [ROOT / name for name in FRONT] + sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/*.md")])
 ARCHITECTURE = ROOT / "docs" / "architecture.md"

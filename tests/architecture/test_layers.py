@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SUBPACKAGES = (
+    "raftmq_wire",
     "raftlog",
     "raftlog/core",
     "raftlog/storage",
@@ -54,15 +55,17 @@ FORBIDDEN = [
     ("cluster/replication", "import cluster.remoting", "The rooms of the server"),
     ("cluster/retention", "import cluster.remoting", "The rooms of the server"),
     ("cluster/broker", "import cluster.remoting", "The rooms of the server"),
-    ("cluster/broker", "import cluster.wire.codec", "The broker knows no protocol"),
+    ("cluster/broker", "import raftmq_wire.codec", "The broker knows no protocol"),
     ("cluster/broker", "import msgspec", "The broker knows no protocol"),
     ("cluster/runtime", "if TYPE_CHECKING:\n    import cluster.node", "The rooms of the server"),
-    ("cluster/wire", "import cluster.runtime", "The rooms of the server"),
-    ("cluster/kernel", "import cluster.runtime", "The rooms of the server"),
-    ("cluster/kernel", "import time", "The kernel knows bytes and numbers"),
-    ("cluster/wire", "import asyncio", "What goes over the wire stands alone"),
+    ("raftmq_wire", "import raftlog.errors", "Imports go down only"),
+    ("raftmq_wire/kernel", "import cluster.runtime", "Imports go down only"),
+    ("raftmq_wire/json_text", "import raftmq_wire.codec", "Inner rooms of raftmq_wire"),
+    ("raftmq_wire/kernel", "import time", "The kernel knows bytes and numbers"),
+    ("raftmq_wire", "import asyncio", "What goes over the wire stands alone"),
     ("raftmq/client", "import cluster.remoting", "The client knows of a node only"),
     ("raftmq/client", "import raftlog.storage", "The client knows of a node only"),
+    ("raftmq/arrow", "import cluster.errors", "The client knows of a node only"),
     ("raftlog/core", "import raftlog.storage", "The sans-IO core does not know the files"),
     ("raftlog/core", "import time", "see no clock"),
     ("statemachine", "import asyncio", "see no clock"),
@@ -84,7 +87,7 @@ FORBIDDEN = [
 """(where, what is imported there, the contract that it breaks)."""
 ALLOWED = [
     ("pyspark_raftmq/__init__.py", "import raftmq, raftmq.client, raftlog.storage"),
-    ("raftmq/client/errors.py", "import cluster.wire.codes"),
+    ("raftmq/client/errors.py", "import raftmq_wire.codes"),
 ]
 
 
@@ -117,8 +120,6 @@ def small_tree(folder: Path, file: str, line: str) -> Path:
     for package in (*SUBPACKAGES, *layers_of_contracts()):
         (folder / package).mkdir(exist_ok=True)
         (folder / package / "__init__.py").touch()
-    for module in ("codec", "codes"):  # named by a contract
-        (folder / "cluster/wire" / f"{module}.py").touch()
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     (folder / file).write_text(f"{line}\n")
     return folder

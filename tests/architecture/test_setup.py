@@ -204,8 +204,8 @@ def tree(tmp_path: Path) -> Path:
     """The files that setup.py needs to build a kernel, which is a small one."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "cluster/kernel").mkdir(parents=True)
-    (tmp_path / "cluster/kernel/_native.pyx").write_text("VERSION = 1\n")
+    (tmp_path / "raftmq_wire/kernel").mkdir(parents=True)
+    (tmp_path / "raftmq_wire/kernel/_native.pyx").write_text("VERSION = 1\n")
     return tmp_path
 
 
@@ -214,18 +214,18 @@ def build_kernel(tree: Path, **variables: str) -> tuple[list[Path], str]:
     command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=tree, env=os.environ | variables, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    return list(tree.glob("cluster/kernel/_native.*.so")), done.stderr
+    return list(tree.glob("raftmq_wire/kernel/_native.*.so")), done.stderr
 
 
 @needs("compiler")
 def test_the_kernel_is_built_beside_its_source_and_again_when_that_changes(tree: Path) -> None:
     built, said = build_kernel(tree)
     assert (len(built), said) == (1, "")
-    assert sorted(path.name for path in (tree / "cluster/kernel").glob("_native.*")) == sorted(
+    assert sorted(path.name for path in (tree / "raftmq_wire/kernel").glob("_native.*")) == sorted(
         ["_native.pyx", built[0].name]
     )
     first = built[0].read_bytes()
-    with (tree / "cluster/kernel/_native.pyx").open("a") as source:
+    with (tree / "raftmq_wire/kernel/_native.pyx").open("a") as source:
         source.write("\nADDED = 1\n")
     (again,), said = build_kernel(tree)
     assert said == ""
@@ -245,7 +245,7 @@ def test_without_a_compiler_the_setup_succeeds_and_says_what_is_missing(tree: Pa
 @pytest.mark.parametrize("fails", ["Cython", "compiler"])
 def test_a_kernel_that_does_not_compile_is_not_passed_over_in_silence(tree: Path, bin_dir: Path, fails: str) -> None:
     if fails == "Cython":
-        (tree / "cluster/kernel/_native.pyx").write_text("cdef int x = undeclared\n")
+        (tree / "raftmq_wire/kernel/_native.pyx").write_text("cdef int x = undeclared\n")
         built, said = build_kernel(tree)
         words = "undeclared name not builtin"
     else:
@@ -263,8 +263,8 @@ def plan_of(target: str, folder: Path) -> str:
     """Returns the commands that `make TARGET` would run on a fresh clone."""
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, folder)
-    (folder / "cluster/kernel").mkdir(parents=True)
-    shutil.copy(ROOT / "cluster/kernel/_native.pyx", folder / "cluster/kernel")
+    (folder / "raftmq_wire/kernel").mkdir(parents=True)
+    shutil.copy(ROOT / "raftmq_wire/kernel/_native.pyx", folder / "raftmq_wire/kernel")
     shutil.copytree(ROOT / "requirements", folder / "requirements")
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     return subprocess.run(

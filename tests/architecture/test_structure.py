@@ -12,7 +12,7 @@ import pytest
 from tests.support.assignments import Assignment, assignments
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
+PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq")
 
 SERVED = tuple(package for package in PRODUCT if package != "jepsen_like")
 # Classes whose methods are functions in several modules of their room; those may assign to their attributes.

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from cluster.admin.routes import ROUTES
-from cluster.wire.codes import RequestCode
+from raftmq_wire.codes import RequestCode
 from tests.architecture.test_feature_map import PAGE, ROWS
 
 ROOT = Path(__file__).parents[2]

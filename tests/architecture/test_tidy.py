@@ -12,7 +12,7 @@ import pytest
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
+PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
 
 # Spelled in parts, so that this file does not match itself.
 BANNED = {

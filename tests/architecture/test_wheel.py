@@ -18,7 +18,7 @@ import pytest
 from tests.support.tools import is_here, needs
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = {"raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
+PRODUCT = {"raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq"}
 BUILD = "import sys; from setuptools.build_meta import build_sdist, build_wheel; {}(sys.argv[1])"
 SMALL_KERNEL = "VERSION = 1\n"
 """Compiled in a second instead of twenty. `make setup` compiles the real one with the same setup.py."""
@@ -35,7 +35,7 @@ def build(what: str, folder: Path, *, kernel: str = "", **variables: str) -> Pat
     """Built from a copy, without network: the backend is the installed setuptools. `kernel`: another source of it."""
     shutil.copytree(ROOT, folder / "tree", ignore=LEFT_OUT)
     if kernel:
-        (folder / "tree/cluster/kernel/_native.pyx").write_text(kernel)
+        (folder / "tree/raftmq_wire/kernel/_native.pyx").write_text(kernel)
     command = [sys.executable, "-W", "ignore", "-c", BUILD.format(what), str(folder)]
     env = os.environ | variables
     subprocess.run(command, cwd=folder / "tree", env=env, check=True, capture_output=True, timeout=100)
@@ -55,7 +55,7 @@ def test_it_holds_every_module(wheel: zipfile.ZipFile) -> None:
 
 def test_it_holds_the_native_kernel_and_not_its_source(wheel: zipfile.ZipFile) -> None:
     """If the compiler is missing, tests/architecture/test_setup.py tells what is built."""
-    suffixes = {Path(name).suffix for name in wheel.namelist() if name.startswith("cluster/kernel/_native")}
+    suffixes = {Path(name).suffix for name in wheel.namelist() if name.startswith("raftmq_wire/kernel/_native")}
     assert suffixes == {".pyi"} | ({".so"} if is_here("compiler") else set())
     assert ("-none-any" in Path(str(wheel.filename)).name) is not is_here("compiler")
 
@@ -65,7 +65,7 @@ def test_it_holds_the_native_kernel_and_not_its_source(wheel: zipfile.ZipFile) -
 def test_it_holds_the_kernel_of_this_tree(tmp_path: Path) -> None:
     built = zipfile.ZipFile(build("build_wheel", tmp_path))
     (name,) = (name for name in built.namelist() if name.endswith(".so"))
-    digest = hashlib.sha256((ROOT / "cluster/kernel/_native.pyx").read_bytes()).hexdigest()
+    digest = hashlib.sha256((ROOT / "raftmq_wire/kernel/_native.pyx").read_bytes()).hexdigest()
     assert digest.encode() in built.read(name)
 
 
@@ -79,7 +79,7 @@ def test_the_source_distribution_holds_the_kernels_source(tmp_path: Path) -> Non
     """Even one that was made where nothing can be compiled."""
     with tarfile.open(build("build_sdist", tmp_path, CC="no-such-compiler")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"setup.py", "pyproject.toml", "cluster/kernel/_native.pyx", "cluster/kernel/_native.pyi"} <= names
+    assert {"setup.py", "pyproject.toml", "raftmq_wire/kernel/_native.pyx", "raftmq_wire/kernel/_native.pyi"} <= names
 
 
 def test_it_holds_the_data_files(wheel: zipfile.ZipFile) -> None:

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from cluster.config.config import Config
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
-from cluster.wire.message_format import decode_message
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.codec import FLAG_ONEWAY, Header, decode_header, encode_frame, ext_of
+from raftmq_wire.message_format import decode_message
 from statemachine.commands import CREATE_TOPIC
 from tests.support.first_leader import stand
 from tests.support.small_segments import LOG

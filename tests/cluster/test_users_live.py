@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.wire.codec import decode_header, encode_frame
 from raftmq.client import connect
 from raftmq.client.errors import RaftMQError
 from raftmq.client.sync import Client
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.codec import decode_header, encode_frame
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live

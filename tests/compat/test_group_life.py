@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.wire.message_format import encode_message_id
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
+from raftmq_wire.message_format import encode_message_id
 from tests.compat.test_mqadmin import mqadmin, rows  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import raftmq
-from cluster.wire.codec import JSON, decode_header, encode_frame
 from raftmq.client.errors import NotFound
 from raftmq.local.cluster import LocalCluster
+from raftmq_wire.codec import JSON, decode_header, encode_frame
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 

@@ -183,7 +183,7 @@ def test_traffic_finds_what_is_hot(spark: SparkSession, servers: str, mq: raftmq
 
 
 def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
-    from cluster.errors import LocalError
+    from raftmq_wire.errors import LocalError
 
     export_to = ["export", "--to", str(tmp_path), "--servers", servers, TOPIC]
     with pytest.raises(LocalError, match="--columns lacks store_ms"):
@@ -195,7 +195,7 @@ def test_mistakes_are_told_in_three_lines(servers: str, tmp_path: Path) -> None:
 def test_a_folder_that_is_none_is_named(
     spark: SparkSession, servers: str, options: ReadOptions, tmp_path: Path
 ) -> None:
-    from cluster.errors import LocalError
+    from raftmq_wire.errors import LocalError
 
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalError, match="file/table cannot be used"):

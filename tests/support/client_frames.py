@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from cluster.wire.codec import BINARY, encode_frame
+from raftmq_wire.codec import BINARY, encode_frame
 
 _T = TypeVar("_T")
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.broker.sends.send_service import Sends
-from cluster.kernel import TWINS
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send import SendHandler, make_intake
 from cluster.replication.identity import ConnectionSession, RetryMemory
 from cluster.replication.message_batch import QueueCursor, Send, TopicSlot
 from cluster.runtime.framing import FrameBuffer
-from cluster.wire.codec import CodecError, decode_header
+from raftmq_wire.codec import CodecError, decode_header
+from raftmq_wire.kernel import TWINS
 from tests.support.contexts import CONFIG
 
 INCARNATION = b"12345678"

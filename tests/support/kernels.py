@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cluster
-from cluster import kernel
+from raftmq_wire import kernel
 from tests.support.tools import is_here, lack
 
 
@@ -36,7 +36,6 @@ def native_kernel() -> ModuleType:
 def twins() -> dict[str, Any]:
     """All twins, by name: every module that may have one is imported."""
     for module in pkgutil.walk_packages(cluster.__path__, "cluster."):
-        if not module.name.startswith("cluster.kernel."):
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     importlib.import_module("raftmq.arrow.properties")  # the one twin above `cluster`
     return dict(kernel.TWINS)

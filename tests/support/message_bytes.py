@@ -1,11 +1,11 @@
-"""The other directions of what `cluster.wire.message_format` writes or reads, which only tests need."""
+"""The other directions of what `raftmq_wire.message_format` writes or reads, which only tests need."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
 
-from cluster.wire.message_format import BatchItem
+from raftmq_wire.message_format import BatchItem
 
 _BATCH_HEAD = struct.Struct(">iiiii")
 

@@ -25,8 +25,6 @@ from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
 from cluster.replication.raft_driver import RaftDriver
 from cluster.runtime.environment import CHECKPOINT_EVERY_MS
-from cluster.wire.codec import FLAG_ONEWAY, decode_header, encode_frame
-from cluster.wire.message_format import decode_message
 from jepsen_like.sim.machines.disk import Loss
 from jepsen_like.sim.machines.lanes import SimLane
 from jepsen_like.sim.machines.loop import PROCESS, SimLoop
@@ -37,6 +35,8 @@ from jepsen_like.sim.world import end_run
 from raftlog.core.raw_node import RawNode
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.types import NodeId
+from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame
+from raftmq_wire.message_format import decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, Command
 

@@ -6,7 +6,7 @@ import json
 import struct
 from typing import NamedTuple
 
-from cluster.wire.codec import decode_header, encode_frame
+from raftmq_wire.codec import decode_header, encode_frame
 from tests.support.sim_cluster import ClientPath, SimNode
 from tests.support.tiered_cluster import Tiered
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
-from cluster.wire.message_format import Message, decode_message, decode_message_id
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
+from raftmq_wire.message_format import Message, decode_message, decode_message_id
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

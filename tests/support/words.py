@@ -9,7 +9,18 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("raftlog", "statemachine", "cluster", "raftmq", "jepsen_like", "pyspark_raftmq", "bench", "examples", ".ci")
+FOLDERS = (
+    "raftmq_wire",
+    "raftlog",
+    "statemachine",
+    "cluster",
+    "raftmq",
+    "jepsen_like",
+    "pyspark_raftmq",
+    "bench",
+    "examples",
+    ".ci",
+)
 
 Text = tuple[int, str]
 """(line, words)."""

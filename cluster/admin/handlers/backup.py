@@ -17,9 +17,9 @@ from cluster.backup.manifest import Manifest
 from cluster.backup.remote import is_url, opened, stored
 from cluster.backup.service import Attempt, Schedule
 from cluster.config.config import BackupSection, Config
-from cluster.errors import LocalError
 from cluster.tier.store.errors import StoreError
 from cluster.tier.store.opening import check_url, directory_of
+from raftmq_wire.errors import LocalError
 
 TARGET: Final = r"^(/[^\x00]*|file:///[^?#%\x00]+|(s3|s3a|gs|az|abfs|abfss)://[A-Za-z0-9._-]+(/[^?#\x00]*)?)$"
 """Pattern of the places where a backup may go, for the document; a refusal says it in words."""

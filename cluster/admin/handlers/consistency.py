@@ -24,9 +24,9 @@ from cluster.repair.consistency_views import (
 from cluster.runtime.request_limits import INT64_MAX
 from cluster.state.recovery_views import damage_views
 from cluster.state.scrub import ScrubView
-from raftlog.checksums import crc32c
 from raftlog.errors import DamagedLogError, OutOfRangeError, RaftLogError
 from raftlog.storage.log.segmented_log import SegmentedLog
+from raftmq_wire.checksums import crc32c
 
 T = TypeVar("T")
 _APPLY_POLL_S, _APPLY_WAIT_S = 0.01, 3.0

@@ -16,7 +16,6 @@ from cluster.admin.call import BELOW_THREE, DRY_RUN, Call, ReadView, comes_true,
 from cluster.admin.errors import ApiError, HandedOver, unknown_outcome
 from cluster.admin.port import AdminPort
 from cluster.config.config import PeerNode, split_address
-from cluster.errors import LocalError
 from cluster.members.addresses import MemberAddresses
 from cluster.members.changes import Ending
 from cluster.members.checks import CanStopView, Group, Unconfirmed, can_stop
@@ -36,6 +35,7 @@ from cluster.members.views import (
 )
 from raftlog.errors import MembershipError, NotLeaderError, RaftLogError
 from raftlog.types import NOBODY, EntryId, NodeId
+from raftmq_wire.errors import LocalError
 from statemachine.commands import SET_MAINTENANCE
 from statemachine.settings import TEXT_LENGTH_MAX
 

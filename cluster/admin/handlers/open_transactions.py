@@ -12,7 +12,7 @@ from cluster.admin.call import Call, ReadView
 from cluster.broker.delays import producer_group_of
 from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.services import Services
-from cluster.wire.message_format import decode_message, parse_properties
+from raftmq_wire.message_format import decode_message, parse_properties
 from statemachine.delivery.half_messages import HalfMessage
 from statemachine.rows.keys import U64_MAX
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from cluster.broker.filters.sql import SqlFilter
 from cluster.broker.refusal import Reason, Refused
-from cluster.wire.message_format import java_hash
 from raftlog.work import charge, charge_bytes
+from raftmq_wire.message_format import java_hash
 
 TagFilter = frozenset[int] | None
 """Hashes of the wanted tags as the consume queue stores them; None lets everything through."""

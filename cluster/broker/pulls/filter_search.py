@@ -17,8 +17,8 @@ from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.reads.pull_values import Pull
 from cluster.broker.services import Services
 from cluster.runtime.turns.work import Steps
-from cluster.wire.message_format import parse_properties, stored_properties
 from raftlog.work import METER, charge, charge_bytes
+from raftmq_wire.message_format import parse_properties, stored_properties
 from statemachine.payload import ITEM
 from statemachine.query import QueueItem
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.replication.message_head import KEYS_MARK, UNIQUE_MARK, property_of
 from cluster.runtime.request_limits import INT64_MAX
-from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
-from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, StorageError
 from raftlog.frame import FRAME_LENGTH_MAX
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message, stored_at
 from statemachine.delivery.staged_writes import attempt_of
 from statemachine.rows.keys import U64_MAX
 from statemachine.topics import TopicConfig

@@ -9,8 +9,8 @@ import struct
 from itertools import accumulate, compress, pairwise
 from operator import ne
 
-from cluster.kernel import twin
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.kernel import twin
 
 _POSITION = struct.Struct(">Q24x")
 POSITION_SIZE = struct.Struct(">QI20x")

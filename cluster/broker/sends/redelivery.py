@@ -22,8 +22,8 @@ from cluster.replication.message_batch import TopicSlot
 from cluster.replication.message_head import UNIQUE_MARK, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.own_sends import submit_own
-from cluster.wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from raftlog.errors import StorageError
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX, Message, encode_host, encode_message_id
 from statemachine.commands import CREATE_TOPIC, PUT_GROUP, Command
 from statemachine.payload import RowKind
 

@@ -21,8 +21,8 @@ from cluster.replication.message_batch import BatchMessage, Send, TopicSlot, key
 from cluster.replication.message_head import CACHED_TAG_MAX, cached_tag_hash, property_of, tag_hash
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.proposals import Proposals
-from cluster.wire.message_format import PROPERTIES_BYTES_MAX
-from raftlog.crc import crc32
+from raftmq_wire.crc import crc32
+from raftmq_wire.message_format import PROPERTIES_BYTES_MAX
 from statemachine.commands import CREATE_TOPIC, NAME
 from statemachine.dedup import SessionUnreadError
 from statemachine.payload import RowKind

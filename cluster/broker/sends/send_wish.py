@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cluster.broker.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from cluster.kernel import twin
 from cluster.replication.identity import Identity
 from cluster.replication.outcome import ReplyTo
+from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

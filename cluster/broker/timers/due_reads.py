@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker.reads.log_reads import read_intact
-from cluster.wire.message_format import Message, MessageFormatError, decode_message
+from raftmq_wire.message_format import Message, MessageFormatError, decode_message
 
 if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState

@@ -18,15 +18,15 @@ from cluster.broker.reads.log_reads import read_intact
 from cluster.broker.refusal import Reason, Refused, not_written, when_confirmed
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
-from cluster.wire.message_format import MessageFormatError, decode_message
 from raftlog.errors import OutOfRangeError, StorageError
+from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.commands import RECALL_TIMER
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services
     from cluster.broker.timers.timer_delivery import TimerDelivery
     from cluster.replication.proposals import Proposals
-    from cluster.wire.message_format import RecallHandle
+    from raftmq_wire.message_format import RecallHandle
     from statemachine.query import QueueItem
 
 DECIDED_MS = 200

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cluster.replication.message_batch import TopicSlot
     from cluster.replication.proposals import Proposals
     from cluster.runtime.lanes import LaneRunner
-    from cluster.wire.message_format import Message
+    from raftmq_wire.message_format import Message
     from statemachine.delivery.timers import TimerCounts, TimerName, TimerRow, Timers
 
 

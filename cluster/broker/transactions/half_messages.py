@@ -24,7 +24,7 @@ from cluster.broker.services import Services
 from cluster.replication.message_head import UNIQUE_MARK, property_of
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.replication.own_sends import NoClient, submit_copies
-from cluster.wire.message_format import Message, decode_message
+from raftmq_wire.message_format import Message, decode_message
 from statemachine.commands import CHECK_HALVES, CREATE_TOPIC, END_HALVES
 from statemachine.delivery.half_messages import HalfMessage
 from statemachine.payload import RowKind

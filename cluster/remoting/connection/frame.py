@@ -6,7 +6,7 @@ import msgspec
 
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.replication.identity import Identity
-from cluster.wire.codec import Header
+from raftmq_wire.codec import Header
 
 
 class Frame(msgspec.Struct, gc=False):

@@ -11,8 +11,8 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.request import SharedAnswer
 from cluster.runtime.room import Share
 from cluster.runtime.turns.untracked import Untracked
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
-from cluster.wire.codes import ResponseCode
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_head, ext_of
+from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.remoting.connection.reply_path import ReplyPath

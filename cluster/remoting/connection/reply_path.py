@@ -11,8 +11,8 @@ from typing import ClassVar
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.identity import ConnectionSession
 from cluster.runtime.room import Room
-from cluster.wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
-from cluster.wire.codes import CHANGES_OF_USERS, RequestCode
+from raftmq_wire.codec import FLAG_ONEWAY, Header, encode_frame, ext_of
+from raftmq_wire.codes import CHANGES_OF_USERS, RequestCode
 
 
 class ReplyPath:

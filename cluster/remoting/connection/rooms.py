@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cluster.broker.reads.message_lookup import BYTES_MAX
 from cluster.remoting.request import Handler, Request
 from cluster.runtime.room import Room, Soon
-from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

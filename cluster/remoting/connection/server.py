@@ -29,7 +29,8 @@ from cluster.remoting.connection.rooms import (
 from cluster.remoting.request import Request, too_long
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError, LongFrame
 from cluster.runtime.room import Share, Waiter
-from cluster.wire.codec import (
+from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
+from raftmq_wire.codec import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     HEADER_AT,
@@ -38,8 +39,7 @@ from cluster.wire.codec import (
     decode_header,
     encode_frame,
 )
-from cluster.wire.codes import ResponseCode
-from raftlog.work import CALL_UNITS, FRAME_UNITS, ITEM_UNITS, METER, charge_text
+from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cluster.runtime.turns.work import Steps, Turns

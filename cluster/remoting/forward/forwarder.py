@@ -26,10 +26,10 @@ from cluster.remoting.request import Request
 from cluster.replication.identity import Identity
 from cluster.runtime.parts import Part
 from cluster.runtime.room import Room, Share, Soon
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
-from cluster.wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, CodecError, decode_header, encode_frame, ext_of
+from raftmq_wire.codes import UNKNOWN_REMARK, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.sends.closings import Closings

@@ -21,8 +21,8 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.request import Request
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName
-from cluster.wire.codec import HEADER_AT, encode_frame, ext_of
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codec import HEADER_AT, encode_frame, ext_of
+from raftmq_wire.json_text import MALFORMED
 
 if TYPE_CHECKING:
     from cluster.remoting.request import Connection

@@ -21,9 +21,9 @@ from cluster.remoting.handlers.heartbeat import SubscriptionData
 from cluster.remoting.request import Handler, Request
 from cluster.runtime import metered_json
 from cluster.runtime.turns.work import Steps
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 
 PIECE = 256
 """Queues that one step encodes."""

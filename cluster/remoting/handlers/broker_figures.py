@@ -21,7 +21,7 @@ from cluster.remoting.answers import after_read_index, answer_in_steps, refusing
 from cluster.remoting.handlers.group_stats import connection_row, in_order
 from cluster.remoting.request import Handler, Request, text
 from cluster.runtime import metered_json
-from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 QUEUES_MAX = 10_000
 """Queues in one answer of 202: the loop looks up as many in a tenth of a second."""

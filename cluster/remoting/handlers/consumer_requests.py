@@ -19,8 +19,8 @@ from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.request import asked_by, integer, text
 from cluster.replication.outcome import Outcome
 from cluster.runtime import metered_json
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import MessageFormatError, decode_message_id
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import MessageFormatError, decode_message_id
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay

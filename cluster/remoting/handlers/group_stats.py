@@ -17,8 +17,8 @@ from cluster.broker.services import Services
 from cluster.remoting.answers import Answer, after_read_index, answer_in_steps, refusing, table_body
 from cluster.remoting.request import Handler, Request, text
 from cluster.runtime import metered_json
-from cluster.wire.codec import LANGUAGES
-from cluster.wire.codes import RequestCode
+from raftmq_wire.codec import LANGUAGES
+from raftmq_wire.codes import RequestCode
 
 _encode = metered_json.encode
 

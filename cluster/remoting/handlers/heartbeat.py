@@ -35,9 +35,9 @@ from cluster.runtime.request_limits import (
     Unsigned31,
     Word,
 )
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
 from raftlog.work import ITEM_UNITS, charge, charge_bytes
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 
 if TYPE_CHECKING:
     from cluster.broker.groups.group_members import ConsumerGroup

@@ -23,10 +23,10 @@ from cluster.broker.services import Services
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import Handler, Request, integer, integer_in, text
-from cluster.wire.codec import is_true
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import decode_recall_handle
 from raftlog.errors import OutOfRangeError, RaftLogError
+from raftmq_wire.codec import is_true
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import decode_recall_handle
 
 if TYPE_CHECKING:
     from cluster.broker.reads.entry_reads import ReadEntries

@@ -14,8 +14,8 @@ from cluster.remoting.answers import after_read_index, refuse, refusing, reply_w
 from cluster.remoting.forward.origins import committers
 from cluster.remoting.request import Handler, Request, integer, text
 from cluster.replication.outcome import ProposeResult
-from cluster.wire.codec import FLAG_ONEWAY
-from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codec import FLAG_ONEWAY
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 Told = Callable[[int | Refused | None], None]
 

@@ -16,8 +16,8 @@ from cluster.remoting.answers import refuse
 from cluster.remoting.request import Connection, Handler, Request, SharedAnswer, integer, integers, text
 from cluster.runtime.request_limits import INT64_MAX, TEXT_MAX
 from cluster.runtime.turns.untracked import Untracked
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 
 if TYPE_CHECKING:
     from cluster.remoting.request import RequestFigures

@@ -19,8 +19,8 @@ from cluster.remoting.answers import refuse, refusing, reply_written
 from cluster.remoting.forward.origins import gives_up, standing_of
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import ClientId, GroupName, TopicName, Unsigned31
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 from statemachine.consuming.queue_locks import QUEUES_MAX
 from statemachine.consuming.queue_rows import Queue
 

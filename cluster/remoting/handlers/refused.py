@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.remoting.request import Connection, Request
-from cluster.wire.codec import LANGUAGES
-from cluster.wire.codes import INSTEAD, REFUSED_NAMES, ResponseCode
+from raftmq_wire.codec import LANGUAGES
+from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, ResponseCode
 
 if TYPE_CHECKING:
     from cluster.broker.services import Services

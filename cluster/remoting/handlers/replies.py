@@ -15,9 +15,9 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.handlers.send_header import SendHeader, send_header_of
-from cluster.wire.codec import CodecError
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import parse_properties
+from raftmq_wire.codec import CodecError
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import parse_properties
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay

@@ -21,9 +21,9 @@ from cluster.remoting.answers import NAMES_PER_STEP, Answer, answer_in_steps, na
 from cluster.remoting.handlers.replies import TOPIC_SUFFIX
 from cluster.remoting.request import Connection, Handler, Request, text
 from cluster.runtime import metered_json
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import NOBODY, NodeId
 from raftlog.work import charge
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from statemachine.topics import TopicConfig

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from cluster.broker.names import PERM_WRITE
 from cluster.broker.refusal import NotTaken, Refused
 from cluster.broker.sends.send_service import FORBIDDEN_TOPICS, Sends
-from cluster.kernel import twin
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_header import decode_send_header
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication.identity import Identity
-from cluster.wire.codec import FLAG_ONEWAY, JSON, decode_header
+from raftmq_wire.codec import FLAG_ONEWAY, JSON, decode_header
+from raftmq_wire.kernel import twin
 
 if TYPE_CHECKING:
     from cluster.config.config import LimitsSection

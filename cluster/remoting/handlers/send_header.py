@@ -8,9 +8,9 @@ from typing import cast
 import msgspec
 
 from cluster.runtime.request_limits import Signed64, Unsigned31, Unsigned63
-from cluster.wire.codec import CodecError, Header, Signed32
-from cluster.wire.codes import RequestCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codec import CodecError, Header, Signed32
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.json_text import MALFORMED
 
 _LETTERS = {
     "producer_group": "a",

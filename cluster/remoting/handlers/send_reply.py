@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.broker.refusal import Reason, Refused
-from cluster.kernel import twin
 from cluster.remoting.answers import CODES, answer_of
 from cluster.remoting.connection.frame import Frame
 from cluster.replication.message_batch import Built, Send
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
-from cluster.wire.codes import ResponseCode
-from cluster.wire.message_format import RecallHandle
+from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SENT, encode_frame
+from raftmq_wire.codes import ResponseCode
+from raftmq_wire.kernel import twin
+from raftmq_wire.message_format import RecallHandle
 
 if TYPE_CHECKING:
     from cluster.remoting.request import RequestFigures

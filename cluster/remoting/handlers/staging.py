@@ -16,8 +16,8 @@ from cluster.remoting.answers import refuse, refusing
 from cluster.remoting.request import integer, integer_in, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import INT64_MAX
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 from statemachine.delivery.staged_writes import NAME_MAX, WINNERS_MAX
 
 if TYPE_CHECKING:

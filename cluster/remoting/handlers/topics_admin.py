@@ -27,8 +27,8 @@ from cluster.runtime.request_limits import (
     RetryTimes,
     Unsigned31,
 )
-from cluster.wire.codec import is_true
-from cluster.wire.codes import RequestCode, ResponseCode
+from raftmq_wire.codec import is_true
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.topics import TopicConfig
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.forward.forwarder import ForwardedPath
 from cluster.remoting.request import integer, text
 from cluster.replication.message_head import UNIQUE_MARK, property_of
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import Message, encode_message, encode_message_id
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, encode_frame
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import Message, encode_message, encode_message_id
 
 if TYPE_CHECKING:
     from cluster.broker.groups.client_relay import ClientRelay

@@ -17,8 +17,8 @@ from cluster.remoting.answers import after_read_index, answer_in_steps, refuse, 
 from cluster.remoting.request import Handler, Request, text
 from cluster.runtime import metered_json
 from cluster.runtime.request_limits import TEXT_MAX
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.json_text import MALFORMED
 from statemachine.access.rules import ACTION_NAMES, Policy, Rule
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog, is_dense
 from cluster.tier.fetch.tier_queues import Items, TierQueues
 from cluster.tier.store.errors import StoreError
-from cluster.wire.message_format import stored_properties
 from raftlog.work import charge
+from raftmq_wire.message_format import stored_properties
 from statemachine.payload import ITEM
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from cluster.tier.fetch.errors import NotTieredError
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
-from cluster.wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from raftlog.frame import FRAME_LENGTH_MAX
+from raftmq_wire.message_format import HEAD, MAGIC_V1, MAGIC_V2, Message, MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.payload import ITEM
 from statemachine.topics import TopicConfig

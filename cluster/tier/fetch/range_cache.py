@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.runtime.call_threads import CallThreads
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 logger = logging.getLogger(__name__)
 

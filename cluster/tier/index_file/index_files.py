@@ -39,8 +39,8 @@ from cluster.tier.index_file.index_lane import (
 )
 from cluster.tier.object_names import INDEX
 from cluster.tier.uploader import Made
-from raftlog.checksums import crc32c
 from raftlog.errors import OutOfRangeError, RaftLogError
+from raftmq_wire.checksums import crc32c
 from statemachine.tier import SegmentSpan
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.kernel import twin
-from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
 from raftlog.storage.files import layout
 from raftlog.storage.files.fs import File, FileSystem
 from raftlog.storage.log.segmented_log import SegmentedLog
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.kernel import twin
 from statemachine.index_file.index_check import check_index
 from statemachine.index_file.index_format import IndexFileError, IndexMeta, file_name, parse_file_name
 from statemachine.index_file.index_of_rows import sorted_rows, write_index

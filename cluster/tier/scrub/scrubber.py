@@ -22,11 +22,11 @@ from typing import NamedTuple
 from cluster.tier.object_names import part_base
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import OBJECT_BYTES_MAX, READ_BACK_BYTES, ObjectInfo, ObjectStore
-from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.frame import decode_entries
 from raftlog.storage.files.genesis import Genesis
 from raftlog.types import Entry
+from raftmq_wire.checksums import crc32c
 from statemachine.index_file.index_format import IndexMeta
 from statemachine.index_file.index_of_log import write_index_of_log
 from statemachine.payload import PayloadError

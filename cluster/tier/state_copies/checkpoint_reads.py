@@ -11,11 +11,11 @@ from cluster.state.manifest import CheckpointFile
 from cluster.state.node_storage import NodeStorage
 from cluster.tier.segment_reads import LaneCalls
 from cluster.tier.stored_files import Chunk, FileSource, chunk_of
-from raftlog.checksums import crc32c
 from raftlog.errors import RaftLogError
 from raftlog.storage.files.fs import FileSystem
 from raftlog.storage.log.genesis_copy import read_copy
 from raftlog.types import LogTail
+from raftmq_wire.checksums import crc32c
 from statemachine.trim import load_mark
 
 if TYPE_CHECKING:

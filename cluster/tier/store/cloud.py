@@ -23,7 +23,7 @@ from cluster.tier.store.errors import (
     Unsupported,
 )
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

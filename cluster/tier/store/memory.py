@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from cluster.tier.store.errors import AlreadyExists, BadAnswer, Conflict, NotFound
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored, check_data, check_name, check_range
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 
 class MemoryStore:

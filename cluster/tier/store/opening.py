@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from cluster.config.config import TierSection
-from cluster.errors import LocalError
 from cluster.tier.store.cloud import CloudStore
 from cluster.tier.store.directory import DirectoryStore
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import ObjectStore
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.tier.store.object_store import Data
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 PIECE_BYTES = 1 << 20
 """Written at once: the log may be on the same disk, and its fdatasync, of some KiB, waits for what is under way."""

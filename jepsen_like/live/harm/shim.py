@@ -20,12 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cluster.errors import LocalError
 from jepsen_like.live.harm.power import NodeDisk, ShimError, build_shim
 from jepsen_like.live.subjects.owned import Owned
 from jepsen_like.live.subjects.payload import body_of
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.subject import LogClient, Placed, SendFailed, SendUnknown
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject

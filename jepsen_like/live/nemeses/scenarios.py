@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.config.source import nearest
-from cluster.errors import ExitCode, LocalError
 from jepsen_like.hostile import drawn, turns
 from jepsen_like.live.nemeses import (
     nemesis_disk,
@@ -17,6 +16,7 @@ from jepsen_like.live.nemeses import (
     nemesis_story,
 )
 from jepsen_like.live.nemeses.nemesis_seam import Nemesis
+from raftmq_wire.errors import ExitCode, LocalError
 
 NEMESES: dict[str, Nemesis] = {
     nemesis.name: nemesis

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.wire.codes import RequestCode
 from raftmq.client import AsyncClient
 from raftmq.client.admin import AsyncAdmin
+from raftmq_wire.codes import RequestCode
 
 AT_ONCE = 16
 """Changes under way at one time."""

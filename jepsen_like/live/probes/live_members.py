@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.config.loading import load
-from cluster.errors import LocalError
 from cluster.members.joining import add_request, make_directory
 from cluster.peer.secret import path_of
 from cluster.peer.secret_files import copy
 from raftlog.storage.files.fs import OsFileSystem
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.waiting import until
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject

@@ -12,10 +12,10 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.live.subjects.payload import body_of
 from raftmq.client.connection import Connection, dial
 from raftmq.client.environment import REAL
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from jepsen_like.history import HistoryWriter

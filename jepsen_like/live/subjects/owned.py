@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from cluster.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 FOLDER_VARIABLE = "RAFTMQ_CHAOS_STATE"
 _START_SLACK_S = 0.1

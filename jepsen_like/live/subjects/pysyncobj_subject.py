@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.errors import ExitCode, LocalError
 from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.subjects.processes import OfProcesses, Processes
 from jepsen_like.live.subjects.proxy import HOST, Fabric
@@ -35,6 +34,7 @@ from jepsen_like.live.subjects.subject import (
 )
 from raftmq.local.process import free_base_port
 from raftmq.local.waiting import until
+from raftmq_wire.errors import ExitCode, LocalError
 
 TOPIC = "list"
 PADDING_CHARS = 4096

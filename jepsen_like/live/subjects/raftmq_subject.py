@@ -20,7 +20,6 @@ from cluster.config.config import dump
 from cluster.config.loading import load
 from cluster.config.local_layout import ClusterFile, NodeRecord, write_cluster
 from cluster.config.node_files import plan_nodes, write_config, write_configs
-from cluster.errors import LocalError
 from jepsen_like.history import READERS_FROM, HistoryWriter
 from jepsen_like.live.subjects.offline import Digest, read_digest
 from jepsen_like.live.subjects.payload import body_of, id_of
@@ -40,6 +39,7 @@ from raftmq.client.errors import RaftMQError, Unknown
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import NODE_MODULE, check_ports, free_base_port, log_tail
 from raftmq.local.status import fetch_status
+from raftmq_wire.errors import LocalError
 
 if TYPE_CHECKING:
     from raftmq.client import SendResult

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cluster.replication.message_head import UNIQUE_MARK, key_words, property_of
-from cluster.wire.message_format import MessageFormatError, decode_message
 from raftlog.errors import DamagedLogError
+from raftmq_wire.message_format import MessageFormatError, decode_message
 from statemachine.broker_state import BrokerState
 from statemachine.query import QueueItem
 from statemachine.topics import TopicConfig

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
@@ -26,6 +25,7 @@ from jepsen_like.sim.clients.stored import stored_on
 from jepsen_like.sim.machines.machine import DELAY_LEVELS_S
 from raftmq.client.errors import Unknown, error_of
 from raftmq.client.message import Message, decode_messages
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine

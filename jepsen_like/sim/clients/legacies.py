@@ -14,8 +14,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import decode_message_id
 from jepsen_like.sim.clients.asking import ask, dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
 from jepsen_like.sim.clients.failures import outcome_of, pull_of
@@ -24,6 +22,8 @@ from jepsen_like.sim.clients.resets import committed, place_of
 from jepsen_like.sim.clients.stored import stored_on
 from jepsen_like.sim.clients.transactors import COMMIT
 from raftmq.client.message import decode_messages
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import decode_message_id
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine

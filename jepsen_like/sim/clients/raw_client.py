@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame, ext_of
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.machines.network import Endpoint
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame, ext_of
 
 _PREFIX = struct.Struct(">ii")
 Report = Callable[[str, str], None]

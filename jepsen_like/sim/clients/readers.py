@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost, Retries, id_of
 from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
@@ -16,6 +15,7 @@ from raftmq.client.client import AsyncClient
 from raftmq.client.connection import Connection, ConnectionPool, dial
 from raftmq.client.errors import NotFound, RaftMQError, Unknown, error_of
 from raftmq.client.message import Message
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP = "readers"
 REGISTER_GROUP = "register"

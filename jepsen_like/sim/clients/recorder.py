@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from cluster.wire.codes import ResponseCode
 from jepsen_like.history import Op, OpType
 from jepsen_like.sim.machines.loop import SimLoop
 from raftmq.client.errors import RaftMQError, Unknown, error_of
+from raftmq_wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from jepsen_like.sim.clients.raw_client import Answer

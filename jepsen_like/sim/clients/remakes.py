@@ -11,12 +11,12 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send, id_of, read_queue
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder, stored_at
 from raftmq.client.client import AsyncClient
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP = "remakers"
 SENDERS = 2

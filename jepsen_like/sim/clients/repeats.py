@@ -11,13 +11,13 @@ import asyncio
 import random
 from functools import partial
 
-from cluster.wire.codes import ResponseCode
 from jepsen_like.history import Op
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder, stored_at
 from jepsen_like.sim.machines.machine import BROKER_PORT
+from raftmq_wire.codes import ResponseCode
 
 UNSETTLED_MAX = 8
 CUT_SHARE, CUT_AFTER_S = 0.2, 0.03

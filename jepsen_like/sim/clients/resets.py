@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import Asker, ask
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.failures import pull_of
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from raftmq.client.message import decode_messages
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
 ANSWER_LOST = 0.3

@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.raw_client import RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 RECENT = 6
 """Number of the messages acknowledged last from which one is looked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.wire.message_format import Message, decode_message
+from raftmq_wire.message_format import Message, decode_message
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.clients.recorder import Recorder
 from jepsen_like.sim.machines.machine import BROKER_PORT
 from jepsen_like.sim.options import stream
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 KINDS = ("oneway", "oneway", "oneway", "commit", "commit", "pull", "query", "query")
 TALES = (("oneway", "delete", "make"), ("commit", "delete", "make"), ("pull", "delete", "make"), ("oneway", "commit"))

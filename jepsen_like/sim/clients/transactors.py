@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.wire.codec import FLAG_RESPONSE, decode_header, ext_of
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import decode_message, decode_message_id
 from jepsen_like.sim.clients.asking import ask
 from jepsen_like.sim.clients.client_machines import SEND_CODE, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.clients.stored import stored_on
 from jepsen_like.sim.machines.machine import BROKER_PORT
+from raftmq_wire.codec import FLAG_RESPONSE, decode_header, ext_of
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import decode_message, decode_message_id
 
 if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine

@@ -12,10 +12,10 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.client_machines import SEND_CODE, ClientHost, body_of, foreign_send
 from jepsen_like.sim.clients.raw_client import Asked, RawConnection, Report
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP = "waiters"
 SUSPEND_MS = (300, 1000, 6000, 6000)

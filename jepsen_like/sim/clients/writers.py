@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import BatchItem, build_batch
 from jepsen_like.sim.clients.asking import Asker
 from jepsen_like.sim.clients.stored import stored_on
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import BatchItem, build_batch
 
 if TYPE_CHECKING:
     from jepsen_like.sim.clients.client_machines import ClientHost

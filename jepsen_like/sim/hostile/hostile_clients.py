@@ -11,8 +11,6 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import BatchItem, build_batch
 from jepsen_like.sim.clients.client_machines import SEND_CODE, TOPIC, Client, ClientHost, foreign_send
 from jepsen_like.sim.clients.raw_client import Answer, Asked, RawConnection, Report
 from jepsen_like.sim.hostile.odd import OWN_TOPICS, draw_odd
@@ -20,6 +18,8 @@ from jepsen_like.sim.hostile.strangers import intrude
 from jepsen_like.sim.machines.machine import BROKER_PORT, NAMESRV_PORT
 from jepsen_like.sim.options import LONG_WORK_FROM, MANY_FROM
 from raftlog.types import NodeId
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import BatchItem, build_batch
 
 HALVES = (4, 16)
 """Connections that hold half a frame at a time."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cluster.broker.reads.pull_values import SUSPEND_MS_MAX
-from cluster.wire.codes import RequestCode
 from jepsen_like.sim.clients.client_machines import TOPIC
+from raftmq_wire.codes import RequestCode
 
 OWN_TOPICS = ("odd-a", "odd-b", "odd-c")
 OWN_GROUPS = ("odd-g", "odd-h")

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Iterable
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.clients.asking import ask
 from jepsen_like.sim.clients.client_machines import ClientHost
 from jepsen_like.sim.clients.raw_client import Answer, RawConnection, Report
 from jepsen_like.sim.locks.lock_judge import LockJudge, Queue
 from jepsen_like.sim.machines.machine import BROKER_PORT
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 TELL_S = 0.5
 """Seconds that a client waits, before it does anything, until every node has heard of it."""

@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from cluster.wire.codes import ResponseCode
 from jepsen_like.sim.clients.client_machines import TOPIC, Client, ClientHost
 from jepsen_like.sim.clients.raw_client import Answer, Report
 from jepsen_like.sim.locks.lock_client import LockClient
 from jepsen_like.sim.locks.lock_judge import READS_S, TTL_S, LockJudge
 from raftmq.client.message import decode_messages
+from raftmq_wire.codes import ResponseCode
 
 GROUP = "in-order"
 CHURN_GROUP, CHURN_TOPIC, CHURN_QUEUES = "lock-churn", "lock-churn", 2

@@ -15,7 +15,7 @@ from cluster.tier.store.errors import AlreadyExists, StoreError, Throttled, Unre
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Data, ObjectInfo, Stored
 from jepsen_like.sim.machines.loop import SimLoop
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ import struct
 from pathlib import Path
 
 from raftlog.baseline import is_known, refusal
-from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError
+from raftmq_wire.checksums import crc32c
 
 _HEAD = struct.Struct(">II")
 HEAD_SIZE = _HEAD.size

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.baseline import refusal
-from raftlog.checksums import crc32c
 from raftlog.errors import CorruptLogError, FrameError
 from raftlog.frame import HEADER_SIZE, MAGIC, VERSION, FrameHeader
 from raftlog.storage.files.fs import File, if_readable, unreadable
@@ -14,6 +13,7 @@ from raftlog.storage.segments.damage import DamagedRange
 from raftlog.storage.segments.segment import LOCAL_HEADER_SIZE, Segment
 from raftlog.storage.segments.segment_index import SegmentIndex
 from raftlog.types import FLAG_ROLL, LogTail
+from raftmq_wire.checksums import crc32c
 
 _WINDOW = 1024 * 1024
 _PAGE = 512

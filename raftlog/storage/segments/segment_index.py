@@ -23,10 +23,10 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
-from raftlog.checksums import crc32c
 from raftlog.errors import FrameError
 from raftlog.storage.files.sealed_record import HEAD_SIZE, is_intact, seal
 from raftlog.types import EntryType, LogTail
+from raftmq_wire.checksums import crc32c
 
 FORMAT = 10
 _MAGIC = 0x524D5158

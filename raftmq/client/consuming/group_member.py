@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from cluster.wire.codec import Header, ext_of
-from cluster.wire.codes import RequestCode, ResponseCode
-from cluster.wire.message_format import java_hash
 from raftmq.client.connection import Reply
 from raftmq.client.consuming.heartbeat import CALL_S, Heartbeats
 from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
+from raftmq_wire.codec import Header, ext_of
+from raftmq_wire.codes import RequestCode, ResponseCode
+from raftmq_wire.message_format import java_hash
 
 _JOIN_TRIES = 40
 _JOIN_PAUSE_S = 0.05

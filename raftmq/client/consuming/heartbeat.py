@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from cluster.wire.codes import RequestCode
 from raftmq.client.connection import ConnectionPool, OnRequest, Reply
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode
 
 CALL_S = 3.0
 _GOODBYE_S = 1.0

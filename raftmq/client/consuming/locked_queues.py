@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cluster.wire.codes import RequestCode
 from raftmq.client.connection import ConnectionPool
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode
 
 CONFIRMED_S = 30.0
 """Seconds that a confirmed lock may be read by, from the moment it was asked for; the cluster keeps it for 60 s

@@ -7,9 +7,9 @@ import functools
 
 import msgspec
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.errors import Failed
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 Start = str | int | datetime.datetime
 """The beginning for a group without a committed offset: "earliest", "latest", a queue offset, or a time (aware

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import Connection, Reply
 from raftmq.client.consuming.subscription import ALL, Subscription
 from raftmq.client.errors import Failed, error_of
 from raftmq.client.message import Message, decode_messages
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 _SUSPEND = 2
 _SUBSCRIPTION_INSIDE = 4
@@ -66,7 +66,7 @@ class PullResult(NamedTuple):
 
 
 class PulledFrames(NamedTuple):
-    """A pull's messages as they are stored, back to back (`cluster.wire.message_format`), not looked at.
+    """A pull's messages as they are stored, back to back (`raftmq_wire.message_format`), not looked at.
 
     Without a filter there is one for each offset from the one asked for up to, not including, `next_offset`; the reader
     checks it. The other fields are those of PullResult.

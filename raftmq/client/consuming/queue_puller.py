@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client.connection import ConnectionPool
 from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed
 from raftmq.client.consuming.offsets import Offsets
@@ -22,6 +21,7 @@ from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
 from raftmq.client.message import Message
 from raftmq.client.view import Backoff, ClusterView
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 LONG_POLL_S = 15.0
 PULL_RETRY_S = 30.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from datetime import timedelta
 
-from cluster.wire.codes import RequestCode
 from raftmq.client.message import Message
 from raftmq.client.producing.delay import Delay, in_seconds
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode
 
 RETRY_PREFIX = "%RETRY%"
 """The prefix that makes a group's name that of the topic in which its messages come again."""

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from cluster.wire.codec import Header, ext_of
-from cluster.wire.codes import RequestCode
 from raftmq.client.consuming.heartbeat import Heartbeats
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import Message, decode_messages
 from raftmq.client.producing.transaction_end import Half, Resolution, TransactionEnds
 from raftmq.client.view import Backoff, ClusterView
+from raftmq_wire.codec import Header, ext_of
+from raftmq_wire.codes import RequestCode
 
 HEARTBEAT_S = 5.0
 HOLD_MAX = 2000

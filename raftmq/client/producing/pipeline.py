@@ -18,8 +18,6 @@ from collections import deque
 
 import msgspec
 
-from cluster.wire.codec import Header
-from cluster.wire.codes import ResponseCode
 from raftmq.client.connection import Connection, dial
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, error_of, is_disk_full
 from raftmq.client.message import SendResult, position_of
@@ -27,6 +25,8 @@ from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submiss
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
 from raftmq.client.room import Room
 from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
+from raftmq_wire.codec import Header
+from raftmq_wire.codes import ResponseCode
 
 
 class _SendReply(msgspec.Struct, gc=False):

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.wire import message_format
-from cluster.wire.codec import VERSION_SENT, encode_frame
-from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import BatchItem
-from cluster.wire.signature import Credentials
 from raftmq.client.message import MAX_BODY_BYTES, check_encodable, encode_properties
 from raftmq.client.producing.delay import Delay, DeliverAt, with_delay
 from raftmq.client.producing.send_window import AnyFuture, too_large
+from raftmq_wire import message_format
+from raftmq_wire.codec import VERSION_SENT, encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import BatchItem
+from raftmq_wire.signature import Credentials
 
 _PREFIX = struct.Struct(">ii")
 _json = msgspec.json.Encoder().encode

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from cluster.wire.codes import ResponseCode
 from raftmq.client.errors import TRY_AGAIN, RaftMQError, Refused, Unknown, Unreachable, error_of, is_unknown
+from raftmq_wire.codes import ResponseCode
 
 STORED = frozenset((0, 10, 11, 12))
 """Success, and RocketMQ's "stored, but": flush timeout, no replica, replica timeout (weak modes only)."""

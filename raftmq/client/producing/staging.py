@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import BatchItem, build_batch
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import BatchItem, build_batch
 
 if TYPE_CHECKING:
     from raftmq.client.connection import Reply

@@ -10,10 +10,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from cluster.wire.codes import RequestCode
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.errors import Failed, NotFound, RaftMQError, Unknown
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode
 
 END_FIELD = "raftmqEnd"
 """ext field of the answer to 37: "committed", "rolledBack", "parked" (its producers did not decide), "dropped" (its

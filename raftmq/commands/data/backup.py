@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, console, json_option, print_json, print_table, show, show_problems
 from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.backup.manifest import Manifest

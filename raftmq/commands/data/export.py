@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import connect, console, json_option, servers_option, show
 from raftmq.commands.messages.consume import StartType
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.arrow.tables import Selection

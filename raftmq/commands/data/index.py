@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import json_option, show
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from statemachine.index_file.index_format import IndexMeta

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, print_json
 from raftmq.local.admin_http import AdminApi, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.repair.consistency_views import ConsistencyView, EntryView

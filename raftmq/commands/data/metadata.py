@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime.host.private_files import as_the_user_has_it
 from raftmq.commands.common import cluster_options, print_json, show
 from raftmq.local.admin_http import AdminApi, admin_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.backup.metadata import Metadata, Plan

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cluster.errors import ExitCode
 from raftmq.commands.common import cluster_options, print_json
 from raftmq.local.admin_http import AdminApi, each_node, node_addresses
+from raftmq_wire.errors import ExitCode
 
 _WAIT_S, _POLL_S = 60.0, 0.2
 

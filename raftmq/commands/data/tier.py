@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from cluster.errors import ExitCode
 from raftmq.commands.common import cluster_options, print_json, print_table
 from raftmq.local.admin_http import AdminApi, admin_addresses, each_node, node_addresses
 from raftmq.local.tier_scrub import scrubbed
+from raftmq_wire.errors import ExitCode
 
 
 @click.group()

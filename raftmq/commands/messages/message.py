@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import connect, console, json_option, print_json, servers_option
 from raftmq.commands.messages.consume import to_json
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.client import Client, Message

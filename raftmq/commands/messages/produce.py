@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import (
     WHICH_CLUSTER,
     connect,
@@ -23,6 +22,7 @@ from raftmq.commands.common import (
     print_json,
     servers_option,
 )
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -12,9 +12,9 @@ import click
 from cluster.config.cluster_keys import CLUSTER_KEYS, cluster_values, in_type
 from cluster.config.loading import load, written_keys
 from cluster.config.source import toml_value
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import author, cluster_options, json_option, print_json, print_table
 from raftmq.local.admin_http import AdminApi, admin_addresses, ask_all, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 LOOK = "raftmq config show"
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, console, print_json, print_table
 from raftmq.local.admin_http import each_node, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 _LINKS = "/v1/links"
 _COLOURS = {"TRANSFER": "green", "HANDSHAKE": "cyan", "READY": "yellow", "SUSPEND": "dim", "SHUTDOWN": "red"}

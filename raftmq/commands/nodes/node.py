@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import (
     author,
     cluster_options,
@@ -25,6 +24,7 @@ from raftmq.commands.common import (
 from raftmq.commands.nodes.node_plan import ask_before, confirmed, show_plan
 from raftmq.local import may_stop
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses, drain_node
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.local.membership import Joined, LocalMembers

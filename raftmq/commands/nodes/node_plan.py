@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import click
 import msgspec
 
-from cluster.errors import ExitCode, LocalError
 from cluster.members.checks import SAFE_VOTERS, before_and_after, told
 from raftmq.commands.common import console, print_json
 from raftmq.local import may_stop
 from raftmq.local.admin_http import AdminApi, ApiRefusal
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def show_plan(api: AdminApi, node: int, *, as_json: bool) -> None:

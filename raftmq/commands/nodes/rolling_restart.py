@@ -6,11 +6,11 @@ import os
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, console, data_dir, show
 from raftmq.local.admin_http import ADMIN_VARIABLE, AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.rolling import Restart, RollingRestart, by_command
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 @click.command("rolling-restart")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, data_dir, data_option, json_option, print_json, print_table, show
 from raftmq.local.admin_http import AdminApi, admin_addresses, each_node, node_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from cluster.config.config import Config

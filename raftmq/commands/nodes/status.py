@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.commands.common import cluster_options, console, data_dir, print_json, print_table
 from raftmq.local.admin_http import ADMIN_VARIABLE, ELSEWHERE, admin_addresses
+from raftmq_wire.errors import ExitCode, LocalError
 
 if TYPE_CHECKING:
     from raftmq.local.status import ClusterView, NodeView

@@ -153,7 +153,7 @@ def _still_recorded(cluster: LocalCluster, ended: list[NodeRecord]) -> list[Node
     """Returns the nodes that no other command is stopping right now: it holds the lock, and then records that they are
     gone."""
     from cluster.config.local_layout import locked
-    from cluster.errors import LocalError
+    from raftmq_wire.errors import LocalError
 
     if not ended:
         return []

@@ -31,12 +31,12 @@ from cluster.runtime.events import EventLog
 from cluster.runtime.failpoints.failpoints import FailpointSet
 from cluster.runtime.turns.work import Turns
 from cluster.state.recovery_views import RecoveryStatus
-from cluster.wire.message_format import Message, encode_message
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import RaftLogError
 from raftlog.frame import make_entry, tail_after
 from raftlog.storage.files.identity import Identity
 from raftlog.types import EMPTY_TAIL, NOBODY, Entry, EntryType, NodeId
+from raftmq_wire.message_format import Message, encode_message
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP, SUBSCRIBE, Command, pack
 from statemachine.message_index import RECORD, key_hash

@@ -14,13 +14,13 @@ import pytest
 from cluster.admin.handlers.backup import TARGET
 from cluster.backup import metadata as documents
 from cluster.backup.metadata import Metadata, OffsetRecord, export, plan, read
-from cluster.errors import LocalError
 from cluster.members.service import watch_event
 from raftlog import membership as memberships
 from raftlog.membership import Membership
 from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from raftmq.commands.data.metadata import _parts
+from raftmq_wire.errors import LocalError
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE
 from statemachine.rows.digest import digest
 

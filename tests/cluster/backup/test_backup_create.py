@@ -16,10 +16,10 @@ from cluster.backup import files, manifest
 from cluster.backup.create import create
 from cluster.backup.segments import walk
 from cluster.backup.verify import verify
-from cluster.errors import LocalError
 from raftlog.errors import CorruptLogError
 from raftlog.frame import make_entry
 from raftlog.types import EntryType
+from raftmq_wire.errors import LocalError
 from statemachine.rows.kv import OFFSETS, Batch
 from statemachine.rows.rocks import RocksKV
 

@@ -15,11 +15,11 @@ from cluster.backup.remote import backups_at, create_remote, fetch_backup, newes
 from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.sources import Source, found
-from cluster.errors import LocalError
 from cluster.tier import stored_files
 from cluster.tier.store import retries
 from cluster.tier.store.memory import MemoryStore
 from cluster.tier.store.object_store import Stored
+from raftmq_wire.errors import LocalError
 
 NOW_MS = 1_700_000_000_000
 

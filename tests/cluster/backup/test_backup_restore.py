@@ -13,13 +13,13 @@ from cluster.backup import files
 from cluster.backup.create import create
 from cluster.backup.restore import restore
 from cluster.config.loading import load
-from cluster.errors import LocalError
 from raftlog.membership import RESTORE
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
 from raftmq.local.init import check_data_dirs
+from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
 from statemachine.rows.digest import digest
 from statemachine.rows.rocks import RocksKV

@@ -20,13 +20,13 @@ from cluster.backup.remote import STAGING, verify_backup
 from cluster.backup.service import Backups
 from cluster.backup.verify import verify
 from cluster.config.loading import load
-from cluster.errors import LocalError
 from cluster.runtime.alarms import Alarms
 from cluster.runtime.host.helper_process import background
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.storage.files import identity as identities
 from raftlog.storage.files.identity import Identity
 from raftlog.types import NodeId
+from raftmq_wire.errors import LocalError
 from statemachine.rows.kv import KVError
 from statemachine.rows.rocks import RocksKV
 from tests.support.patience import PATIENCE_S
@@ -282,7 +282,7 @@ def test_a_worker_that_fails_says_so_and_ends_in_peace() -> None:
     """Its node still holds the other end of its stdin, at which a thread waits."""
     script = (
         "import sys, time; import cluster.backup.worker as worker\n"
-        "from cluster.errors import LocalError\n"
+        "from raftmq_wire.errors import LocalError\n"
         "def create(request, on_stage):\n"
         "    time.sleep(0.2)\n"
         "    raise LocalError('no', 'because', 'nothing')\n"

@@ -14,13 +14,13 @@ from cluster.backup.restore import restore
 from cluster.backup.survivor import look_at, recover
 from cluster.backup.verify import verify
 from cluster.config.loading import load
-from cluster.errors import LocalError
 from raftlog.frame import make_entry
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.log.log_trimmer import LogTrimmer
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import EntryType
+from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
 from statemachine.rows.rocks import RocksKV
 from statemachine.trim import Trim, encode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.backup import manifest, metadata
-from cluster.errors import LocalError
+from raftmq_wire.errors import LocalError
 
 NO_TEXT = b'{"schema": 10, "kind": "\xff"}'
 DEEP = b'{"schema": 10, "kind": "raftmq metadata", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"

@@ -20,7 +20,6 @@ from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
 from cluster.config.local_layout import read_cluster
-from cluster.errors import LocalError
 from cluster.peer import wire
 from cluster.peer.connections import Inlet
 from cluster.peer.wire import WireError
@@ -37,6 +36,7 @@ from raftlog.storage.files import hard_state, install_file, log_first, run_file,
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.storage.segments import segment
+from raftmq_wire.errors import LocalError
 from statemachine.broker_state import BrokerState
 from statemachine.index_file.index_format import IndexFileError
 from statemachine.index_file.index_reader import drive, open_index

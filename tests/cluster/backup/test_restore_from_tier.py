@@ -13,8 +13,8 @@ from cluster.backup.from_tier import Rebuilt, Wish, rebuild
 from cluster.backup.replay import Target
 from cluster.backup.restore import restore
 from cluster.backup.verify import verify
-from cluster.errors import LocalError
 from raftlog.types import EntryType
+from raftmq_wire.errors import LocalError
 from tests.cluster.backup.lost_cluster import Lost
 
 NOW_MS = 1_800_000_000_000

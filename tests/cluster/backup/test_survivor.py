@@ -10,7 +10,6 @@ import pytest
 
 from cluster.backup import survivor
 from cluster.backup.survivor import look_at, recover
-from cluster.errors import LocalError
 from raftlog.errors import IdentityError
 from raftlog.membership import UNSAFE_RECOVER, Membership
 from raftlog.storage.files import identity as identities
@@ -20,6 +19,7 @@ from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.storage.members import members_at_opening
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NOBODY, HardState
+from raftmq_wire.errors import LocalError
 
 NOW_MS = 1_800_000_000_000
 

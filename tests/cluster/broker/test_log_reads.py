@@ -7,7 +7,7 @@ from itertools import accumulate, chain
 import pytest
 
 from cluster.broker.reads.log_reads import GAP_BYTES, WHOLE_BYTES, read_body
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 from statemachine.payload import ITEM
 
 SIZE = 100

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.config.local_layout import ClusterFile, NodeRecord, find_data_dir, locked, read_cluster, write_cluster
 from cluster.config.node_files import move_ports, plan_nodes, read_nodes, write_configs
-from cluster.errors import ExitCode, LocalError
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 def test_the_default_is_here(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from cluster.config.loading import load
-from cluster.errors import ExitCode, LocalError
 from cluster.members.joining import clear_half_made, make_directory, peer_tables
 from cluster.members.new_node import prepare
 from raftlog.storage.files import identity as identities
@@ -19,6 +18,7 @@ from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.genesis import Genesis, Voter, encode
 from raftlog.storage.node_dir import open_node_dir
 from raftlog.types import NodeId
+from raftmq_wire.errors import ExitCode, LocalError
 
 FS = OsFileSystem()
 OLD, NOW = UUID(int=7), UUID(int=8)

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from cluster.errors import ExitCode, LocalError
 from cluster.members import checks
 from cluster.members.addresses import MemberAddresses
 from cluster.members.checks import TRANSFER_LAG_MAX, Group
 from raftlog.core.status import PeerStatus
 from raftlog.membership import Membership
 from raftlog.types import NodeId, Voter
+from raftmq_wire.errors import ExitCode, LocalError
 
 UUIDS = {node: UUID(int=node) for node in range(1, 10)}
 

@@ -12,10 +12,10 @@ import pytest
 from cluster.config.loading import load
 from cluster.node import retirement
 from cluster.node.node import Node
-from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import Role
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.codec import decode_header, encode_frame
 from tests.support.first_leader import stand
 from tests.support.patience import until
 from tests.support.small_segments import LOG

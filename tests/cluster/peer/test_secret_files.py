@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cluster.config.config import Config, NodeSection, PeerSection
-from cluster.errors import LocalError
 from cluster.peer.keyring import key_id
 from cluster.peer.secret import MARK, SECRET, load, path_of
 from cluster.peer.secret_files import add_key, complete, copy, give, has, keys_of_new, read_keys, take, write_keys
 from raftlog.storage.files.fs import OsFileSystem
+from raftmq_wire.errors import LocalError
 
 
 def give_new_cluster(configs: list[Config], cluster: str) -> None:

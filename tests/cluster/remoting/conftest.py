@@ -36,14 +36,14 @@ from cluster.remoting.handlers.topics_admin import OrderConf, TopicsAdmin
 from cluster.remoting.request import SharedAnswer
 from cluster.replication.outcome import Outcome, ProposeResult
 from cluster.runtime.turns.work import TURN_SHARE, Turns
-from cluster.wire.codec import FLAG_ONEWAY
-from cluster.wire.message_format import Message, encode_message, java_hash
 from jepsen_like.fakes.memory_kv import MemoryKV
 from raftlog.errors import OutOfRangeError, RaftLogError, StorageError
 from raftlog.frame import decode_entries, make_entry
 from raftlog.storage.log.log_reader import EntrySpan
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, LogTail, NodeId
 from raftlog.work import METER
+from raftmq_wire.codec import FLAG_ONEWAY
+from raftmq_wire.message_format import Message, encode_message, java_hash
 from statemachine import commands, payload
 from statemachine.broker_state import BrokerState
 from statemachine.message_index import RECORD, key_hash

@@ -8,8 +8,8 @@ from cluster.broker.refusal import Reason, Refused
 from cluster.remoting.answers import CODES, answer_of
 from cluster.remoting.connection.reply_path import ReplyPath
 from cluster.runtime.room import Room
-from cluster.wire.codec import FLAG_ONEWAY, decode_header, ext_of
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codec import FLAG_ONEWAY, decode_header, ext_of
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -11,9 +11,9 @@ import pytest
 
 from cluster.config.loading import load
 from cluster.node.node import Node
-from cluster.wire.codec import BINARY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.codec import BINARY, FLAG_RESPONSE, JSON, Header, decode_header, encode_frame
 from tests.support.first_leader import stand
 from tests.support.small_segments import LOG
 

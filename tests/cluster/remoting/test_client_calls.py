@@ -9,7 +9,7 @@ from cluster.broker.groups.group_members import Role
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.node.node import Node
-from cluster.wire.codec import FLAG_RESPONSE, decode_header, encode_frame
+from raftmq_wire.codec import FLAG_RESPONSE, decode_header, encode_frame
 from tests.cluster.remoting.test_slow_clients import Client, Start, start  # noqa: F401 - a fixture
 
 WAIT_S = 20

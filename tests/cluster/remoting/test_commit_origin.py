@@ -11,7 +11,7 @@ from cluster.broker.groups.group_members import FIRST_HEARTBEAT_MS
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.forward.origins import CLIENTS, CLIENTS_MAX, name_committers
 from cluster.runtime.environment import LOCK_TTL_MS
-from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
+from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
 
 OFFSET = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "5"}
 

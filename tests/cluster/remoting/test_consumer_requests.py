@@ -9,8 +9,8 @@ import pytest
 
 from cluster.broker.services import ClientAnswer, ClientRequest
 from cluster.replication.outcome import Outcome
-from cluster.wire.message_format import decode_message, encode_message_id
 from raftlog.types import NodeId
+from raftmq_wire.message_format import decode_message, encode_message_id
 from statemachine.consuming.offset_resets import OffsetReset
 
 HOST = ("10.0.0.1", 10911)

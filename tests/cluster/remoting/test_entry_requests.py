@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.message_format import decode_messages
+from raftmq_wire.message_format import decode_messages
 
 CODE = 700_005
 

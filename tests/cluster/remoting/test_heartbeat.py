@@ -9,8 +9,8 @@ import pytest
 
 from cluster.broker.filters.subscription import tag_hashes
 from cluster.replication.outcome import Outcome
-from cluster.wire.message_format import java_hash
 from raftlog.types import NodeId
+from raftmq_wire.message_format import java_hash
 
 JAVA = {
     "clientID": "10.0.0.9@1#2",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.remoting.connection.rooms import sizes
-from cluster.wire.codes import RequestCode as Code
-from cluster.wire.codes import ResponseCode
+from raftmq_wire.codes import RequestCode as Code
+from raftmq_wire.codes import ResponseCode
 
 TOPICS, GROUPS, WIDE = 600, 200, 900
 SHARE = 300

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.broker.refusal import Refused
 from cluster.remoting.needs import ROWS, needs_of
-from cluster.wire.codes import ABOUT_USERS, RequestCode
+from raftmq_wire.codes import ABOUT_USERS, RequestCode
 from statemachine.access.rules import Need
 
 SUPER_ONLY = ABOUT_USERS | {RequestCode.OPEN_ATTEMPT, RequestCode.COMMIT_WRITE, RequestCode.ABORT_WRITE}

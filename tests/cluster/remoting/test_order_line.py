@@ -10,9 +10,9 @@ import pytest
 
 from cluster.remoting.connection.reply_path import OrderLine
 from cluster.remoting.forward.forwarder import Forwarder
-from cluster.wire.codes import RequestCode
 from jepsen_like.sim.world import run_seed
 from raftlog.types import NOBODY
+from raftmq_wire.codes import RequestCode
 
 COMMIT, QUERY = RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cluster.wire.message_format import decode_messages
 from raftlog.frame import decode_entries
 from raftlog.types import NodeId
+from raftmq_wire.message_format import decode_messages
 
 
 def pull(node: Any, offset: int, suspend_ms: int) -> Any:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cluster.remoting.handlers import send_reply
-from cluster.wire.codes import UNKNOWN_REMARK, ResponseCode
+from raftmq_wire.codes import UNKNOWN_REMARK, ResponseCode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
 ROWS = re.findall(r"^\| (\*\*unknown\*\*|ok|fail) \| (\d+) `(\w+)`(.*?) \|", PAGE, re.MULTILINE)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.broker.reads import message_lookup
-from cluster.wire.message_format import decode_messages
 from raftlog.errors import CorruptLogError, OutOfRangeError, RaftLogError
+from raftmq_wire.message_format import decode_messages
 from statemachine import message_index
 
 LONG_MAX = (1 << 63) - 1

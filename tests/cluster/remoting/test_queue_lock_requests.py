@@ -12,8 +12,8 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.forward.origins import STANDING, name_standing
 from cluster.replication.outcome import Outcome
 from cluster.runtime.environment import LOCK_TTL_MS
-from cluster.wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
-from cluster.wire.codes import ResponseCode
+from raftmq_wire.codec import BINARY, HEADER_AT, JSON, decode_header, encode_frame, ext_of
+from raftmq_wire.codes import ResponseCode
 from statemachine.consuming.queue_locks import QUEUES_MAX
 
 FRESH_MS = 50_000

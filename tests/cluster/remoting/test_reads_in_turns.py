@@ -14,8 +14,8 @@ from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.rooms import Rooms
 from cluster.remoting.connection.server import STEP_UNITS, Dispatch, RemotingConnection
 from cluster.runtime.turns.work import Turns
-from cluster.wire.codec import FLAG_ONEWAY, encode_frame
 from raftlog.work import METER, charge
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 
 SHARE = 1_000
 REQUEST_UNITS = 100

@@ -18,7 +18,7 @@ from cluster.remoting.handlers.refused import (
     WAITING_MAX,
     RefusedCodes,
 )
-from cluster.wire.codes import INSTEAD, REFUSED_NAMES, RequestCode
+from raftmq_wire.codes import INSTEAD, REFUSED_NAMES, RequestCode
 from tests.cluster.remoting.conftest import FakeConnection, FakeNode, FakeRequest
 
 RESUME = 323

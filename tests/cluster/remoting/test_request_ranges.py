@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.runtime import request_limits
-from cluster.wire.codec import CodecError, decode_header, ext_of
+from raftmq_wire.codec import CodecError, decode_header, ext_of
 
 BEYOND = (10**23, 10**30, -(10**23), 2**63)
 

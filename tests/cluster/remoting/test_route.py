@@ -12,8 +12,8 @@ import pytest
 from cluster.remoting.connection.reply_path import SENDS
 from cluster.remoting.handlers.route import HOLD_MS
 from cluster.remoting.router import COME_BACK, LEADER_ONLY
-from cluster.wire.codes import ABOUT_USERS, RequestCode
 from raftlog.types import NOBODY, NodeId
+from raftmq_wire.codes import ABOUT_USERS, RequestCode
 
 BROKER = (
     b'{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.1:10911","3":"10.0.0.3:10911"},"brokerName":"raftmq",'

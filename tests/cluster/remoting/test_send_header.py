@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.remoting.handlers.send_header import SendHeader, decode_send_header
-from cluster.wire.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
+from raftmq_wire.codec import BINARY, JSON, CodecError, Header, decode_header, encode_frame
 
 LONG = {
     "producerGroup": "g",

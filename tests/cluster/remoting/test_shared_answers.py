@@ -10,8 +10,8 @@ import pytest
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.connection.remoting_request import RemotingRequest
 from cluster.remoting.request import SharedAnswer
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_frame
 from raftlog.types import NodeId
+from raftmq_wire.codec import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Header, encode_frame
 from statemachine import commands
 
 SHARE = 1_000

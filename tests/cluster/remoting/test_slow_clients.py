@@ -17,10 +17,10 @@ from cluster.config.loading import load
 from cluster.config.ranges import ranges_of
 from cluster.node.node import Node
 from cluster.remoting.connection import server
-from cluster.wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
-from cluster.wire.codes import ResponseCode
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.codec import FLAG_ONEWAY, HEADER_BYTES_MAX, decode_header, encode_frame
+from raftmq_wire.codes import ResponseCode
 from tests.support.first_leader import stand
 from tests.support.patience import PATIENCE_S, until
 from tests.support.small_segments import LOG

@@ -27,7 +27,7 @@ from cluster.replication.message_head import (
     property_of,
     topic_field,
 )
-from cluster.wire import message_format
+from raftmq_wire import message_format
 from statemachine import commands, payload
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import MESSAGES_AT, SESSION_ROW, RowKind

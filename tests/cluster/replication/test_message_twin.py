@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.replication.message_batch import BatchMessage, Built, QueueCursor, Send, TopicSlot, build
-from cluster.wire.message_format import Message, decode_messages, encode_host, encode_message
+from raftmq_wire.message_format import Message, decode_messages, encode_host, encode_message
 from statemachine import payload
 
 ENTRY_AT = 1 << 33

@@ -15,8 +15,8 @@ from cluster.replication.pending import PendingEntry
 from cluster.replication.slow_requests import LINE_EVERY_MS, SlowRequests
 from cluster.runtime.figures.stage_times import StageTimes
 from cluster.runtime.logs import extras
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftlog.types import EntryId
+from raftmq_wire.codes import RequestCode, ResponseCode
 
 
 class Figures:

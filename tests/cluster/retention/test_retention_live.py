@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import LocalError
 from raftmq.cli import run as raftmq
 from raftmq.client import connect
 from raftmq.local.admin_http import AdminApi
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.init import create_data_dirs
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

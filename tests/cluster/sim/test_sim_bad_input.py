@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.wire.codec import encode_frame
-from cluster.wire.message_format import decode_message_id
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.message_format import decode_message_id
 from statemachine.broker_state import BrokerState
 from statemachine.commands import PUT_GROUP
 from tests.support.sim_cluster import SimCluster, codes, send_frame

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import cluster
-from cluster import kernel
 from raftmq.commands.bench_load import batch_body, request_frame
+from raftmq_wire import kernel
 from tests.support.kernels import native_kernel
 from tests.support.sim_cluster import SimCluster
 
 ROOT = Path(cluster.__file__).parents[1]
-PRODUCT = tuple(str(ROOT / package) for package in ("cluster", "raftlog", "statemachine"))
+PRODUCT = tuple(str(ROOT / package) for package in ("cluster", "raftlog", "raftmq_wire", "statemachine"))
 SENDS = 50
 PYTHON_CHOSEN = f"{kernel.VARIABLE}=python"
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from cluster.broker.reads.message_lookup import message_at
 from cluster.broker.sends.redelivery import REPEATED_MS
 from cluster.retention.pinned import Slice
-from cluster.wire.codec import encode_frame
-from cluster.wire.message_format import Message, decode_message, decode_message_id
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.message_format import Message, decode_message, decode_message_id
 from statemachine import commands
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame
 from tests.support.transactions import COMMIT, ROLLBACK, Half, Producer

@@ -13,7 +13,7 @@ from cluster.broker.groups.group_members import CLIENT_ID_MAX, Role
 from cluster.broker.groups.relay_frame import GROUP_MAX
 from cluster.broker.refusal import Reason, Refused
 from cluster.broker.services import HANDED_OVER, ClientAnswer, ClientRequest
-from cluster.wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
+from raftmq_wire.codec import FLAG_ONEWAY, FLAG_RESPONSE, decode_header, encode_frame
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode
 
 

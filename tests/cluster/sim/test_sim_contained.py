@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.kernel import TWINS
 from cluster.peer.wire import Kind
 from cluster.replication import message_batch, pending
 from cluster.replication.outcome import Outcome
-from cluster.wire.codec import encode_frame
 from raftlog.errors import InvariantViolationError
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.kernel import TWINS
 from statemachine import commands
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, PUT_GROUP, SUBSCRIBE, Command, join, pack, pack_bare
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from cluster.peer.wire import Kind
 from cluster.remoting.forward.forwarder import WORKS_MAX
-from cluster.wire.codec import FLAG_ONEWAY, encode_frame
-from cluster.wire.codes import ResponseCode
 from jepsen_like.sim.world import run_seed
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
+from raftmq_wire.codes import ResponseCode
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 
 

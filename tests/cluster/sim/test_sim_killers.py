@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.wire.codec import encode_frame
+from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, codes, send_frame
 
 HUGE = b"9" * 30

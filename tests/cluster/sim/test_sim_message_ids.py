@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cluster.broker.reads.message_lookup import KeyLookup, KeyQuery, QueryResult, message_at
-from cluster.wire.message_format import decode_message_id
+from raftmq_wire.message_format import decode_message_id
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 ROUNDS, SENDS = 5, 12

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.replication.outcome import Outcome
-from cluster.wire.codec import FLAG_ONEWAY, encode_frame
+from raftmq_wire.codec import FLAG_ONEWAY, encode_frame
 from statemachine.commands import COMMIT_OFFSETS, CREATE_TOPIC, DELETE_GROUP, DELETE_TOPIC, PUT_GROUP
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 

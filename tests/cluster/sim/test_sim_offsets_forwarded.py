@@ -8,8 +8,8 @@ import pytest
 
 from cluster.peer.wire import Kind
 from cluster.remoting.connection.frame import Frame
-from cluster.wire.codec import decode_header, encode_frame
 from raftlog.types import NOBODY, NodeId
+from raftmq_wire.codec import decode_header, encode_frame
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from cluster.wire.codec import encode_frame
+from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster
 
 PULLS = 500

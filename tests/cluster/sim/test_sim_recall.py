@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.codec import encode_frame
-from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import RecallHandle, decode_message, decode_recall_handle
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import RecallHandle, decode_message, decode_recall_handle
 from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode, send_frame
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.replication.outcome import Outcome
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from cluster.wire.message_format import BatchItem, build_batch
 from jepsen_like.sim.world import run_seed
+from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.commands import CREATE_TOPIC
 from tests.support.sim_cluster import ClientPath, SimCluster, codes
 

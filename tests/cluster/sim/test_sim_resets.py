@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.wire.codec import encode_frame
+from raftmq_wire.codec import encode_frame
 from tests.cluster.sim.test_sim_offsets import answered, commit, offset, settled_offset, sim  # noqa: F401 - a fixture
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes, send_frame
 

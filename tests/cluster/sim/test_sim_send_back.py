@@ -9,9 +9,9 @@ import pytest
 
 from cluster.broker.sends.redelivery import copied_properties
 from cluster.replication.outcome import Outcome
-from cluster.wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
+from raftmq_wire.codec import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from raftmq_wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from statemachine import commands
 from statemachine.payload import RowKind, decode
 from tests.support.sim_cluster import SELDOM_S, ClientPath, SimCluster, SimNode, codes, send_frame

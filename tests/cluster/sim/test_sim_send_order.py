@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from cluster.peer.wire import Kind
-from cluster.wire.codec import encode_frame
 from raftlog.types import NOBODY, NodeId
+from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, codes
 
 SEED = 37

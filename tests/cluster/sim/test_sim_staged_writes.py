@@ -11,10 +11,10 @@ import pytest
 from cluster.broker.copies import copies_of
 from cluster.broker.transactions import staged_delivery, staged_writes
 from cluster.broker.transactions.staged_delivery import WRITE_LEFT
-from cluster.wire.codec import encode_frame
-from cluster.wire.codes import RequestCode
-from cluster.wire.message_format import BatchItem, build_batch
 from raftlog.errors import StorageError
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.delivery.staged_writes import WINNERS_MAX, AttemptState
 from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SimCluster, SimNode

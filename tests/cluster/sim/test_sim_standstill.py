@@ -11,10 +11,10 @@ import pytest
 from cluster.broker.groups.group_members import EXPIRY_MS, SCAN_MS
 from cluster.peer import connections
 from cluster.peer.keyring import Keyring
-from cluster.wire.codec import encode_frame
 from raftlog.core.election import has_quorum_contact
 from raftlog.core.raft import Raft
 from raftlog.types import Role
+from raftmq_wire.codec import encode_frame
 from tests.support.sim_cluster import SimCluster, SimNode, codes, send_frame
 
 SHORT_S = 0.4

@@ -12,8 +12,8 @@ from cluster.broker.delays import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.reads.message_lookup import message_at
 from cluster.broker.timers.timer_delivery import ROWS_MAX
 from cluster.replication.message_head import Schedule, property_of, topic_field
-from cluster.wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from raftlog.errors import StorageError
+from raftmq_wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from statemachine import commands
 from statemachine.delivery.timers import TimerCounts
 from tests.support.sim_cluster import SELDOM_S, SimCluster, SimNode, codes, send_frame

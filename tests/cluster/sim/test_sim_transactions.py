@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.replication.proposals import Proposals
-from cluster.wire.codec import encode_frame
-from cluster.wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from raftlog.types import Entry, EntryType
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.message_format import Message, decode_message, decode_message_id, parse_properties
 from statemachine import commands
 from statemachine.delivery.half_messages import Pending
 from statemachine.payload import decode

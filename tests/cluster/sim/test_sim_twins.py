@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.message_format import decode_message
 from raftlog.types import Role
+from raftmq_wire.message_format import decode_message
 from tests.cluster.sim.test_sim_proposals import (
     OK,
     REFUSED,

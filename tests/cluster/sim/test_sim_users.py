@@ -17,9 +17,9 @@ from cluster.broker.access.user_admin import Asker
 from cluster.broker.refusal import Reason, Refused
 from cluster.peer.keyring import OPEN
 from cluster.peer.wire import Kind
-from cluster.wire.codec import decode_header, encode_frame
-from cluster.wire.codes import RequestCode
-from cluster.wire.signature import Credentials
+from raftmq_wire.codec import decode_header, encode_frame
+from raftmq_wire.codes import RequestCode
+from raftmq_wire.signature import Credentials
 from tests.support.sim_cluster import ClientPath, SimCluster, SimNode, codes
 
 OPERATOR = Asker("operator", "127.0.0.1")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import LocalError
 from raftmq.cli import run as raftmq
 from raftmq.client import connect
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
 from tests.cluster.tier.test_uploads_live import SMALL, TieredNodes
 
 pytestmark = pytest.mark.live

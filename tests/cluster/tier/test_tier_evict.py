@@ -13,9 +13,9 @@ from cluster.broker.message_queries import MessageQueries
 from cluster.broker.reads.message_lookup import KeyQuery, QueryResult, Stored
 from cluster.broker.refusal import Reason, Refused
 from cluster.tier.scrub.scrubber import Wishes
-from cluster.wire.codec import encode_frame
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.machines.tier_store import CALM, Weather
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from statemachine.trim import Kept

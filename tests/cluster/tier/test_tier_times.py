@@ -11,9 +11,9 @@ import pytest
 from cluster.broker.message_queries import MessageQueries
 from cluster.broker.reads.message_lookup import Stored
 from cluster.broker.refusal import Refused
-from cluster.wire.codec import encode_frame
-from cluster.wire.codes import RequestCode, ResponseCode
 from jepsen_like.sim.machines.tier_store import Weather
+from raftmq_wire.codec import encode_frame
+from raftmq_wire.codes import RequestCode, ResponseCode
 from statemachine.index_file.index_reader import drive, open_index
 from statemachine.payload import ITEM
 from tests.support.tiered_cluster import EVICTING, Tiered

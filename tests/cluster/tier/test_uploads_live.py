@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from xxhash import xxh3_128
 
-from cluster.errors import LocalError
 from raftmq.cli import run as raftmq
 from raftmq.client import connect
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
 from tests.support.live_nodes import LiveCluster
 
 pytestmark = pytest.mark.live

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import raftmq
-from cluster.errors import LocalError
 from raftmq.client.errors import NotFound
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import LocalError
 from tests.compat.conftest import ROOT
 from tests.compat.matrix.programs import Program
 from tests.compat.test_send_back import put_group

@@ -39,8 +39,6 @@ from cluster.state.node_storage import NodeStorage
 from cluster.tier import stored_files
 from cluster.tier.published_manifest import ManifestPublisher
 from cluster.tier.store.directory import DirectoryStore
-from cluster.wire.message_format import Message, encode_message
-from raftlog.checksums import crc32c
 from raftlog.frame import make_entry
 from raftlog.messages import AppendEntries, InstallSnapshot
 from raftlog.storage.files import install_file, log_first, vote_withheld
@@ -48,6 +46,8 @@ from raftlog.storage.files.install_file import Install
 from raftlog.storage.files.vote_withheld import VoteWithheld
 from raftlog.types import EMPTY_TAIL, EntryId, EntryType, NodeId
 from raftmq.local.init import create_data_dirs
+from raftmq_wire.checksums import crc32c
+from raftmq_wire.message_format import Message, encode_message
 from statemachine import payload
 from statemachine.commands import LEVEL, pack
 from statemachine.index_file.index_format import IndexMeta

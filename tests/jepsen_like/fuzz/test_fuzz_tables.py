@@ -16,12 +16,12 @@ from cluster.admin.openapi import document
 from cluster.admin.routes import ROUTES
 from cluster.peer.wire import Kind, unpack
 from cluster.remoting import router
-from cluster.wire.codec import CodecError, decode_header, encode_frame, ext_of
-from cluster.wire.codes import RequestCode
 from jepsen_like.fuzz import http, peers, remoting
 from jepsen_like.fuzz.lanes import Line
 from jepsen_like.fuzz.shot import Port, Shot, load, save
 from raftlog.core.plausible import TERM_STEP_MAX
+from raftmq_wire.codec import CodecError, decode_header, encode_frame, ext_of
+from raftmq_wire.codes import RequestCode
 
 DRAWS = 4000
 

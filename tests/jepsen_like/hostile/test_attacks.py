@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
-from cluster.wire.codes import RequestCode
 from jepsen_like.hostile import hogs, requests, wire
 from jepsen_like.hostile.attack import Arena, Report
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.wire import Target, Wire
+from raftmq_wire.codec import FLAG_ONEWAY, decode_header, encode_frame, ext_of
+from raftmq_wire.codes import RequestCode
 from tests.support.plain_server import serving
 
 Answer = Callable[[int, dict[str, str], bool], tuple[int, dict[str, str]] | None]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import LocalError
 from jepsen_like.live.conclusion import Conclusion
 from jepsen_like.live.nemeses.scenarios import NEMESES, SCENARIOS, nemeses_named, scenario_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Deck, choose
@@ -16,6 +15,7 @@ from jepsen_like.live.stories.story_table import STORIES
 from jepsen_like.live.subjects.owned import FOLDER_VARIABLE
 from jepsen_like.live.subjects.subject import Capability
 from raftmq.cli import run
+from raftmq_wire.errors import LocalError
 
 WAITING = ("report-004-surge",)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.errors import LocalError
 from jepsen_like.live.subjects.owned import FOLDER_VARIABLE, Owned, state_folder, sweep
+from raftmq_wire.errors import LocalError
 
 
 @pytest.fixture

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from cluster import kernel
 from jepsen_like.seeded_bugs import kernels
 from jepsen_like.seeded_bugs.catalogue import SOURCE_ROOT, Bug, BugError, Edit, load, make_copy
+from raftmq_wire import kernel
 from tests.support.tools import needs
 
 pytestmark = needs("compiler")
 
-TELL = (
-    "from cluster import kernel; from cluster.runtime.framing import frames; print(kernel.NAME, frames(bytes(4), 9)[1])"
-)
+TELL = """
+from cluster.runtime.framing import frames
+from raftmq_wire import kernel
+
+print(kernel.NAME, frames(bytes(4), 9)[1])
+"""
 
 
 SMALL = """
@@ -40,15 +43,16 @@ def frames(data, limit):
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The product with a small kernel."""
     root = tmp_path_factory.mktemp("root")
-    for name in (*kernels.BUILD_FILES, "raftlog", "statemachine", "raftmq", "jepsen_like"):
+    for name in (*kernels.BUILD_FILES, "raftlog", "statemachine", "cluster", "raftmq", "jepsen_like"):
         (root / name).symlink_to(SOURCE_ROOT / name)
-    shutil.copytree(SOURCE_ROOT / "cluster", root / "cluster", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    copied = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(SOURCE_ROOT / "raftmq_wire", root / "raftmq_wire", ignore=copied)
     source = SMALL % kernel.VERSION
     (root / kernels.SOURCE).write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(kernel.VARIABLE, raising=False)
         built = kernels.compiled(source, root)
-    shutil.copy(built, root / "cluster/kernel" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
+    shutil.copy(built, root / "raftmq_wire/kernel" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
     return root
 
 
@@ -72,7 +76,7 @@ def told(copy: Path) -> str:
 
 
 IN_TWIN = bug("cluster/runtime/framing.py", "    return found, at, None\n", "    return found, 77, None\n")
-IN_NATIVE = bug("cluster/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return [(4, 4)], 78, None\n")
+IN_NATIVE = bug("raftmq_wire/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return [(4, 4)], 78, None\n")
 ELSEWHERE = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n")
 PASSED_BY = bug("cluster/remoting/handlers/send.py", "from __future__ import annotations\n", "\n")
 BESIDE_IT = bug("cluster/runtime/room.py", "from __future__ import annotations\n", "\n", "python")
@@ -117,7 +121,7 @@ def test_a_bug_in_the_native_kernel_is_compiled_once(
 
 def test_a_bug_in_the_native_kernel_that_does_not_compile_is_an_error(root: Path, tmp_path: Path) -> None:
     """The copy must not run the twin instead, which has no bug."""
-    broken = bug("cluster/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return no_such_name\n")
+    broken = bug("raftmq_wire/kernel/_native.pyx", "    return [(4, 4)], 4, None\n", "    return no_such_name\n")
     with pytest.raises(BugError, match="undeclared name not builtin"):
         make_copy(tmp_path / "copy", broken)
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cluster import kernel
 from jepsen_like.core_sim.scripted import Stage
 from jepsen_like.core_sim.violation import Violation
 from jepsen_like.script import ScriptError
 from jepsen_like.seeded_bugs import kernels, matrix
 from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_all, make_copy, patched
 from jepsen_like.seeded_bugs.cli import bugs as bugs_command
+from raftmq_wire import kernel
 from tests.support.bug_schedules import fired_in
 from tests.support.tools import needs
 

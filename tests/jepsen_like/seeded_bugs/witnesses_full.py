@@ -14,8 +14,6 @@ from google_crc32c import value as crc32c
 from cluster.broker.reads.log_reads import read_intact
 from cluster.node.node import Node
 from cluster.runtime.framing import FrameBuffer, FrameTooLargeError
-from cluster.wire.codec import FLAG_RESPONSE, encode_frame
-from cluster.wire.codes import ResponseCode
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.fakes.memory_kv import MemoryKV
 from jepsen_like.sim.machines.disk import FaultyFileSystem, Left
@@ -28,6 +26,8 @@ from raftlog.types import Entry, EntryType, LogTail, NodeId
 from raftmq.client.connection import Connection
 from raftmq.client.errors import Unknown
 from raftmq.client.producing.send_window import Pending, SendWindow, out_of_time
+from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
+from raftmq_wire.codes import ResponseCode
 from statemachine.broker_state import BrokerState
 from statemachine.commands import CREATE_TOPIC, pack
 from statemachine.message_index import RECORD, MessageIndex, key_hash

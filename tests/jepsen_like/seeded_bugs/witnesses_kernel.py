@@ -16,7 +16,7 @@ from cluster.replication import message_batch
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, QueueCursor, Send, TopicSlot
 from cluster.replication.send_queue import cut
-from cluster.wire.message_format import BatchItem, build_batch
+from raftmq_wire.message_format import BatchItem, build_batch
 from statemachine.message_index import RECORD, key_hash
 from statemachine.payload import ITEM, SESSION_ROW, RowKind, decode
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, request

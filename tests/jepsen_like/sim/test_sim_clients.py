@@ -8,10 +8,10 @@ from cluster.broker.pulls.pull_service import Pulls
 from cluster.remoting.connection.server import RemotingConnection
 from cluster.replication.offset_order import Effects
 from cluster.replication.pending import TopicBarriers
-from cluster.wire.codes import RequestCode
 from jepsen_like.sim.hostile.odd import CODES, draw_odd
 from jepsen_like.sim.options import Options, draw, stream
 from jepsen_like.sim.scripted import play
+from raftmq_wire.codes import RequestCode
 from statemachine.commands import DELETE_GROUP
 
 TIDE = """

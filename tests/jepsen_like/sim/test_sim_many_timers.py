@@ -14,7 +14,6 @@ from functools import partial
 
 import pytest
 
-from cluster.wire.message_format import decode_message
 from jepsen_like.commit_seed import commit_seed
 from jepsen_like.sim.clients.asking import dial
 from jepsen_like.sim.clients.client_machines import FULL, SEND_CODE, Client, ClientHost, body_of, foreign_send, id_of
@@ -24,6 +23,7 @@ from jepsen_like.sim.clients.raw_client import Answer, RawConnection
 from jepsen_like.sim.machines.clock import START_WALL_MS
 from jepsen_like.sim.machines.machine import Machine
 from jepsen_like.sim.scripted import Stage
+from raftmq_wire.message_format import decode_message
 
 CHUNK = 250
 """Messages on their way at once."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.wire.message_format import Message, MessageFormatError, encode_message
 from raftmq.arrow.batches import to_batch
 from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.frames import are_of_topic, parse_frames
 from raftmq.client import message as rows
 from raftmq.client.errors import Failed, RaftMQError
+from raftmq_wire.message_format import Message, MessageFormatError, encode_message
 
 TOPIC = "orders"
 I64 = st.integers(-(2**63), 2**63 - 1)

@@ -8,12 +8,12 @@ import struct
 import pytest
 
 import raftmq
-from cluster.wire.message_format import Message, encode_message
 from raftmq import PullStatus
 from raftmq.arrow.pace import Pace
 from raftmq.arrow.ranges import QueueRange, Unreadable
 from raftmq.arrow.reading import LAG_PATIENCE_S, MAX_BATCH_BYTES, RangeReader
 from raftmq.client.consuming.pull import PulledFrames
+from raftmq_wire.message_format import Message, encode_message
 
 TOPIC = "orders"
 FOLLOWER = "127.0.0.1:9"

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import raftmq
-from cluster.errors import ExitCode
 from raftmq.arrow.columns import DEFAULT_COLUMNS, arrow_schema
 from raftmq.arrow.tables import followers_of, node_for, read_batches, select
 from raftmq.cli import run
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import ExitCode
 from tests.support.small_segments import small_segments
 
 pytestmark = pytest.mark.live

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
-from cluster.wire.codes import RequestCode
 from raftmq.client.loop_thread import LoopThread
+from raftmq_wire.codec import FLAG_RESPONSE, decode_header, encode_frame, ext_of
+from raftmq_wire.codes import RequestCode
 from tests.support.message_bytes import split_batch
 from tests.support.patient_loop import PatientLoop
 from tests.support.plain_server import listens

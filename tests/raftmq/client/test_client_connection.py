@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import FLAG_RESPONSE, encode_frame
 from raftmq.client.connection import Connection, ConnectionPool, dial
 from raftmq.client.environment import REAL
+from raftmq_wire.codec import FLAG_RESPONSE, encode_frame
 
 
 class Transport:

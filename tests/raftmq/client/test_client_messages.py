@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import decode_header, ext_of
-from cluster.wire.message_format import Message as StoredMessage
-from cluster.wire.message_format import encode_message, parse_properties
 from raftmq.client import message as m
 from raftmq.client import message as messages_of_users
 from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
+from raftmq_wire.codec import decode_header, ext_of
+from raftmq_wire.message_format import Message as StoredMessage
+from raftmq_wire.message_format import encode_message, parse_properties
 
 VECTOR = bytes.fromhex(
     "00000065daa320a758932aac000000030000000000000000000000050000000000001000000000000000018bcfe568000a0000020000c350"

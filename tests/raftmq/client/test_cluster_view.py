@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.codes import RequestCode
 from raftmq.client import Refused, Unreachable, aconnect
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.environment import REAL
 from raftmq.client.errors import error_of
 from raftmq.client.route import QueueData, read_route
 from raftmq.client.view import ClusterView
+from raftmq_wire.codes import RequestCode
 
 pytestmark = pytest.mark.timeout(20)
 

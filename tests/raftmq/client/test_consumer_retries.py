@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raftmq
-from cluster.wire.codes import RequestCode, ResponseCode
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect
 from raftmq.client.consuming import consumer, queue_puller, send_back
 from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
+from raftmq_wire.codes import RequestCode, ResponseCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored
 
 GROUP, TOPIC = "billing", "orders"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.wire.codec import decode_header, ext_of
-from cluster.wire.signature import ACCESS_KEY, SIGNATURE, Credentials, content, is_right
 from raftmq.client.environment import REAL, with_credentials
 from raftmq.client.producing.send_frame import FrameWriter, MessageIds, build_batch, build_single
+from raftmq_wire.codec import decode_header, ext_of
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, Credentials, content, is_right
 
 BOTH = {"RAFTMQ_ACCESS_KEY": "shop", "RAFTMQ_SECRET_KEY": "the-secret-of-shop"}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.message_format import parse_properties
 from raftmq.client.message import encode_properties
 from raftmq.client.producing.delay import with_delay
+from raftmq_wire.message_format import parse_properties
 
 
 @pytest.mark.parametrize(

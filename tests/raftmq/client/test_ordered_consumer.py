@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.wire.codes import RequestCode
 from raftmq.client import Unreachable, aconnect
 from raftmq.client.consuming import consumer
 from raftmq.client.consuming.inbox import QueueKey
 from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.environment import REAL, Environment
+from raftmq_wire.codes import RequestCode
 
 STRANGER = "another client"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import raftmq
-from cluster.wire.codes import RequestCode
 from raftmq.client import Failed, Message, Refused, Resolution, Unknown, aconnect
 from raftmq.client.producing import check_back
 from raftmq.client.producing.transaction_producer import AsyncTransactionProducer
+from raftmq_wire.codes import RequestCode
 from tests.raftmq.client.conftest import FakeCluster, FakeConnection, Step, Stored, stored_form
 
 GROUP, TOPIC = "payments", "orders"

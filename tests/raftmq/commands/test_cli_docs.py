@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster.errors import ExitCode
 from raftmq.cli import COMMANDS, ENTRY_POINT_GROUP, cli
+from raftmq_wire.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

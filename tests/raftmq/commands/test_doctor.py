@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cluster import kernel
 from cluster.config.exposure import open_folder
 from cluster.config.local_layout import ClusterFile, write_cluster
 from cluster.config.node_files import plan_nodes, write_configs
@@ -18,6 +17,7 @@ from raftmq import cli
 from raftmq.commands import doctor
 from raftmq.local import pythons
 from raftmq.local.pythons import Faster, Python
+from raftmq_wire import kernel
 
 OTHER = Python("3.11.2", "/usr/bin/python3.11")
 

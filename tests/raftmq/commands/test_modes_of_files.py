@@ -15,11 +15,11 @@ import pytest
 
 from cluster.backup.metadata import Metadata
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.errors import ExitCode
 from raftmq import cli
 from raftmq.commands import support
 from raftmq.commands.data import metadata
 from raftmq.local.cluster import prepare_data_dir
+from raftmq_wire.errors import ExitCode
 from tests.support.small_segments import LOG
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ExitCode
 from raftmq.cli import run
+from raftmq_wire.errors import ExitCode
 
 
 def member(node: int, **changes: Any) -> dict[str, Any]:

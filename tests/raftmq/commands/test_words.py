@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 
 from cluster.admin.findings.catalogue import CODES
 from cluster.config.local_layout import NodeRecord, locked
-from cluster.errors import ExitCode, LocalError
 from raftmq.cli import _client_error, cli
 from raftmq.cli import run as run_line
 from raftmq.client.errors import Unreachable, error_of
@@ -29,6 +28,7 @@ from raftmq.local.admin_http import AdminApi, GivenAddresses, admin_addresses, n
 from raftmq.local.contexts import FILE_VARIABLE
 from raftmq.local.status import ClusterView, NodeView
 from raftmq.local.support_bundle import ENDPOINTS
+from raftmq_wire.errors import ExitCode, LocalError
 
 FULL = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored, sends are taken again below 88"
 ADDRESS = "127.0.0.1:9"

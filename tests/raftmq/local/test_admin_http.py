@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.admin.errors import STATUS
-from cluster.errors import ExitCode, LocalError
 from raftmq.local import answers
 from raftmq.local.admin_http import AdminApi, admin_addresses, each_node
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 class Stub:

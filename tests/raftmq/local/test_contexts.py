@@ -10,12 +10,12 @@ import click
 import pytest
 
 import raftmq.client
-from cluster.errors import ExitCode, LocalError
 from raftmq.cli import run
 from raftmq.client.errors import Unreachable
 from raftmq.commands.common import connect
 from raftmq.local.admin_http import AdminApi, admin_addresses
 from raftmq.local.contexts import FILE_VARIABLE
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from cluster.config import node_files as local_config
 from cluster.config.config import ConfigError
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import plan_nodes, write_configs
-from cluster.errors import ExitCode, LocalError
 from raftlog.storage.files.fs import OsFileSystem
 from raftlog.storage.files.layout import lock_directory
 from raftlog.storage.node_dir import create_node_dir, open_node_dir
@@ -25,6 +24,7 @@ from raftmq.cli import cli
 from raftmq.local import init as local_init
 from raftmq.local.cluster import BEGUN, LocalCluster, prepare_data_dir
 from raftmq.local.init import check_data_dirs, create_data_dirs
+from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.small_segments import LOG, small_segments
 
 

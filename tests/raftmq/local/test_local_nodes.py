@@ -19,9 +19,9 @@ from cluster.config.node_files import (
     write_config_like,
     write_configs,
 )
-from cluster.errors import LocalError
 from raftmq.local.membership import _unfinished
 from raftmq.local.status import ClusterView, NodeView
+from raftmq_wire.errors import LocalError
 
 
 def test_a_new_node_has_the_usual_ports_of_its_number_or_free_ones_above(tmp_path: Path) -> None:

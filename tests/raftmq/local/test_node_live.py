@@ -10,12 +10,12 @@ from collections import Counter
 
 import pytest
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.client import Client, connect
 from raftmq.client.errors import RaftMQError
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.membership import LocalMembers
 from raftmq.local.process import free_base_port
+from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.node_commands import node_command
 
 pytestmark = pytest.mark.live

@@ -16,9 +16,9 @@ import pytest
 from cluster.config.loading import load
 from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import NODES_MAX, plan_nodes
-from cluster.errors import ExitCode, LocalError
 from cluster.runtime import ports
 from raftmq.local import process as local_process
+from raftmq_wire.errors import ExitCode, LocalError
 
 
 @pytest.fixture

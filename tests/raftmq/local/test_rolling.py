@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ExitCode, LocalError
 from raftmq.local import may_stop, rolling
 from raftmq.local.admin_http import AdminApi, ApiRefusal
 from raftmq.local.rolling import RollingRestart, by_command
+from raftmq_wire.errors import ExitCode, LocalError
 
 ADDRESSES = {1: "127.0.0.1:1", 2: "127.0.0.1:2", 3: "127.0.0.1:3"}
 

@@ -23,8 +23,8 @@ from cluster.tier.fetch.range_cache import RangeCache
 from cluster.tier.fetch.tier_log import TierLog
 from cluster.tier.fetch.tier_queues import TierQueues
 from cluster.tier.store.errors import StoreError
-from cluster.wire.message_format import Message as WireMessage
-from cluster.wire.message_format import encode_message
+from raftmq_wire.message_format import Message as WireMessage
+from raftmq_wire.message_format import encode_message
 from statemachine.payload import ITEM
 from tests.support.message_bytes import build_properties
 from tests.support.tier_kit import FOLDER, Message, TierKit

@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from cluster.config.config import TierSection
-from cluster.errors import LocalError
 from cluster.tier.store import opening
 from cluster.tier.store.errors import (
     AlreadyExists,
@@ -30,6 +29,7 @@ from cluster.tier.store.errors import (
 )
 from cluster.tier.store.object_store import ObjectStore, probe
 from cluster.tier.store.opening import check_url, keys_of, open_store
+from raftmq_wire.errors import LocalError
 from tests.support import s3_server
 from tests.support.s3_server import BUCKET, BreakingProxy
 

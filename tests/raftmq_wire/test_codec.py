@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import (
+from raftmq_wire.codec import (
     BINARY,
     FLAG_RESPONSE,
     JSON,
@@ -22,7 +22,7 @@ from cluster.wire.codec import (
     ext_of,
     is_true,
 )
-from cluster.wire.message_format import java_hash
+from raftmq_wire.message_format import java_hash
 
 VECTOR = bytes.fromhex(
     "000000250100002100690001df0000000100000000000000000000000c0005746f7069630000000154"

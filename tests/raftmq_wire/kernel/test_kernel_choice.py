@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import kernel
+from raftmq_wire import kernel
 from tests.support.kernels import native_kernel, twins
 
 ROOT = Path(__file__).parents[3]
 TELL = """
 import json
-from cluster import kernel
+from raftmq_wire import kernel
 
 def frames(data, limit):
     return "the twin"
@@ -29,13 +29,12 @@ print(json.dumps([kernel.NAME, kernel.WHY, used]))
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """cluster.kernel alone, with the native module."""
+    """raftmq_wire.kernel alone, with the native module."""
     native_kernel()
-    for name in ("cluster", "cluster/kernel"):
-        (tmp_path / name).mkdir()
-    shutil.copy(ROOT / "cluster/__init__.py", tmp_path / "cluster")
-    for path in (ROOT / "cluster/kernel").glob("*.*"):
-        shutil.copy2(path, tmp_path / "cluster/kernel")
+    (tmp_path / "raftmq_wire/kernel").mkdir(parents=True)
+    shutil.copy(ROOT / "raftmq_wire/__init__.py", tmp_path / "raftmq_wire")
+    for path in (ROOT / "raftmq_wire/kernel").glob("*.*"):
+        shutil.copy2(path, tmp_path / "raftmq_wire/kernel")
     return tmp_path
 
 
@@ -51,7 +50,7 @@ def told(tree: Path, **variables: str) -> tuple[str, str]:
 
 
 def native_of(tree: Path) -> Path:
-    (path,) = (tree / "cluster/kernel").glob("_native.*.so")
+    (path,) = (tree / "raftmq_wire/kernel").glob("_native.*.so")
     return path
 
 
@@ -93,7 +92,7 @@ def test_it_does_not_load(tree: Path) -> None:
     ],
 )
 def test_it_belongs_to_another_tree(tree: Path, file: str, old: str, new: str, reason: str) -> None:
-    path = tree / "cluster/kernel" / file
+    path = tree / "raftmq_wire/kernel" / file
     path.write_text(path.read_text().replace(old, new, 1))
     name, why = told(tree)
     assert name == "python"
@@ -102,7 +101,7 @@ def test_it_belongs_to_another_tree(tree: Path, file: str, old: str, new: str, r
 
 def test_where_there_is_no_source_it_need_not_agree(tree: Path) -> None:
     """An installed wheel has no source."""
-    (tree / "cluster/kernel/_native.pyx").unlink()
+    (tree / "raftmq_wire/kernel/_native.pyx").unlink()
     assert told(tree) == ("native", "")
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.codec import Header, ext_of
-from cluster.wire.signature import ACCESS_KEY, SIGNATURE, UNIQUE_QUERY, V4_9_3, Credentials, content, is_right, sign
+from raftmq_wire.codec import Header, ext_of
+from raftmq_wire.signature import ACCESS_KEY, SIGNATURE, UNIQUE_QUERY, V4_9_3, Credentials, content, is_right, sign
 
 SECRET = b"12345678"
 

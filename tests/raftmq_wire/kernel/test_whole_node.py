@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from cluster import kernel
+from raftmq_wire import kernel
 from tests.support import client_frames
 from tests.support.kernels import native_kernel
 
@@ -33,7 +33,7 @@ class Child:
         if name == "python":
             env[kernel.VARIABLE] = "python"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.kernel.whole_node"],
+            [sys.executable, "-m", "tests.raftmq_wire.kernel.whole_node"],
             cwd=ROOT,
             env=env,
             stdin=subprocess.PIPE,

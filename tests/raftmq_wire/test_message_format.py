@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.message_format import (
+from raftmq_wire.message_format import (
     MAGIC_V2,
     SYS_FLAG_BORN_IPV6,
     SYS_FLAG_STORE_IPV6,

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cluster.wire.json_text import MALFORMED
+from raftmq_wire.json_text import MALFORMED
 
 Signed32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 

@@ -1,7 +1,7 @@
 """CRC-32 as in zlib, gzip and PNG (polynomial 0x04C11DB7 reflected). It checks message bodies and hashes message keys.
 
 zlib-ng uses the processor's carry-less multiplication: it takes 1,440 instructions for 1 KiB, zlib takes 5,030. The
-values are the same. CRC-32C, which covers frames and payloads, has another polynomial (`raftlog.checksums`).
+values are the same. CRC-32C, which covers frames and payloads, has another polynomial (`raftmq_wire.checksums`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), which covers frames, rows, files and objects; bodies and keys have CRC-32 (`raftlog.crc`)."""
+"""CRC-32C (Castagnoli) covers frames, rows, files and objects; bodies and keys have CRC-32 (`raftmq_wire.crc`)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raftmq.arrow.frames  # noqa: F401 - the twin
-from cluster.wire.message_format import Message, encode_message
+from raftmq_wire.message_format import Message, encode_message
 from tests.support.kernels import Pair
 
 V4, V6 = ("127.0.0.1", 9876), ("fe80::1", 1)

@@ -2,7 +2,7 @@
 built.
 
 `@twin` marks the twins. They are the reference: both answer any input alike, byte for byte and error for error, and
-tests/cluster/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, they run themselves.
+tests/raftmq_wire/kernel compares them. Without the compiled module, or with RAFTMQ_KERNEL=python, they run themselves.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def native() -> ModuleType:
     """The native module. Raises ImportError, whose text says why it cannot be used: it was not built, does not load, or
     was built from another tree."""
     try:
-        from cluster.kernel import _native
+        from raftmq_wire.kernel import _native
     except Exception as error:  # a module of another tree may fail in any way
         raise ImportError(_not_imported(error)) from error
     if _native.VERSION != VERSION:

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster import kernel
 from cluster.broker.sends.closings import Closings
 from cluster.broker.sends.send_fates import SendFates
-from cluster.kernel import TWINS
 from cluster.remoting.connection.frame import Frame
 from cluster.remoting.handlers.send_reply import SendReplyWriter
 from cluster.replication import message_batch
 from cluster.replication.identity import Identity
 from cluster.replication.message_batch import Built, Send
 from cluster.runtime.framing import FrameBuffer
-from cluster.wire.codec import decode_header
-from cluster.wire.message_format import BatchItem, build_batch
+from raftmq_wire import kernel
+from raftmq_wire.codec import decode_header
+from raftmq_wire.kernel import TWINS
+from raftmq_wire.message_format import BatchItem, build_batch
 from tests.support.intake_kit import INCARNATION, STORE_HOST, Node, frame, request
 from tests.support.kernels import native_kernel
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.broker import copies as copies_module
 from cluster.broker.copies import copied
-from cluster.wire.message_format import Message, decode_message, encode_message
+from raftmq_wire.message_format import Message, decode_message, encode_message
 from statemachine.payload import ITEM
 from tests.support.kernels import Pair
 

@@ -2,10 +2,10 @@
 """The kernel, compiled: the hot path of plain sends, from requests to queued sends, from sends to the bytes of an entry,
 from results to answers.
 
-Each name has a twin in Python, marked by `cluster.kernel.twin`, which says what it computes and decides what is right.
+Each name has a twin in Python, marked by `raftmq_wire.kernel.twin`, which says what it computes and decides what is right.
 What is not plain is left to Python: a function here takes the sends in front of it one after the other and returns where
-it stopped. So nothing here refuses a request or words an error. Layouts: `cluster.wire.codec` (frame),
-`cluster.wire.message_format` (stored message), `statemachine.payload` (item, session row, key).
+it stopped. So nothing here refuses a request or words an error. Layouts: `raftmq_wire.codec` (frame),
+`raftmq_wire.message_format` (stored message), `statemachine.payload` (item, session row, key).
 
 The directives above take out the checks of Python: every index into bytes is checked by the code that computes it.
 """
@@ -23,10 +23,10 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 import logging
 import struct
 
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
-from cluster.wire.message_format import java_hash
-from raftlog.crc import crc32
+from raftmq_wire.message_format import java_hash
+from raftmq_wire.crc import crc32
 
 cdef extern from *:
     """
@@ -81,7 +81,7 @@ cdef enum:
     SYS_FLAGS_OF_A_COPY = ~0x3C
     PACKED_ITEM = 32
     PROPERTIES_ROOM = 65536
-    HEADER_MAX = 1 << 20  # of what Python looks at; see `cluster.wire.codec.HEADER_BYTES_MAX`
+    HEADER_MAX = 1 << 20  # of what Python looks at; see `raftmq_wire.codec.HEADER_BYTES_MAX`
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 cdef uint32_t MAGIC_V2 = 0xDAA320AB
@@ -1030,7 +1030,7 @@ cdef bytes _message(
     int64_t store_ms,
     bytes store_host,
 ):
-    """A stored message (see `cluster.wire.message_format`) of the topic whose name is in `field`."""
+    """A stored message (see `raftmq_wire.message_format`) of the topic whose name is in `field`."""
     cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), field_size = PyBytes_GET_SIZE(field)
     cdef Py_ssize_t properties_size = PyBytes_GET_SIZE(properties)
     cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)

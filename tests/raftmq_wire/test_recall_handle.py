@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.wire.message_format import RecallHandle, decode_recall_handle
+from raftmq_wire.message_format import RecallHandle, decode_recall_handle
 
 words = st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]))
 numbers = st.integers(0, (1 << 63) - 1)

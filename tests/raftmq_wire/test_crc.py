@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog import crc
-from raftlog.crc import crc32
+from raftmq_wire import crc
+from raftmq_wire.crc import crc32
 
 
 def test_it_is_the_fast_one() -> None:

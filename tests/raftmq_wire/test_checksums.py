@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.checksums import crc32c
+from raftmq_wire.checksums import crc32c
 
 SIZES = [0, 1, 7, 8, 63, 64, 255, 4096, 65_537, 1_000_003]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster import kernel
 from cluster.broker.refusal import Refused
-from cluster.wire.message_format import BatchItem, build_batch
+from raftmq_wire import kernel
+from raftmq_wire.message_format import BatchItem, build_batch
 from tests.support import client_frames
 from tests.support.intake_kit import Node
 from tests.support.kernels import native_kernel

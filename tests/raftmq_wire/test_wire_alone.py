@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import cluster.wire
+import raftmq_wire
 
-WIRE = sorted(f"cluster.wire.{path.stem}" for path in Path(cluster.wire.__file__).parent.glob("[!_]*.py"))
+WIRE = sorted(f"raftmq_wire.{path.stem}" for path in Path(raftmq_wire.__file__).parent.glob("[!_]*.py"))
 HEAVY = {"asyncio", "threading", "aiohttp", "uvloop", "rocksdict", "raftlog", "statemachine", "raftmq"}
 CLIENT = {"asyncio", "threading", "uvloop", "raftmq"}
 LOADED = "import sys; {}; print(*sorted(sys.modules))"
@@ -23,8 +23,8 @@ def loaded(code: str) -> set[str]:
 
 
 def of_the_server(modules: set[str]) -> set[str]:
-    """Returns the modules that are of `cluster`."""
-    return {name for name in modules if name.partition(".")[0] == "cluster"}
+    """Returns the modules that the client does not need."""
+    return {name for name in modules if name.partition(".")[0] in ("cluster", "statemachine", "raftlog")}
 
 
 @pytest.mark.parametrize("module", WIRE)
@@ -32,11 +32,18 @@ def test_it_loads_nothing_of_a_node(module: str) -> None:
     found = loaded(f"import {module}") - loaded("pass")
     assert module in found
     assert {name for name in found if name.partition(".")[0] in HEAVY} == set()
-    assert of_the_server(found) <= {"cluster", "cluster.wire", *WIRE}
+    assert of_the_server(found) == set()
 
 
-def test_the_client_loads_nothing_else_of_the_server() -> None:
+def test_neither_does_the_kernel() -> None:
+    """Its log needs the threads of the standard library."""
+    found = loaded("import raftmq_wire.kernel") - loaded("import logging")
+    assert "raftmq_wire.kernel" in found
+    assert {name for name in found if name.partition(".")[0] in HEAVY} == set()
+
+
+def test_the_client_loads_nothing_of_the_server() -> None:
     found = loaded("import raftmq.client")
     assert {name for name in found if name.partition(".")[0] in HEAVY - CLIENT} == set()
-    assert "cluster.wire.codec" in found
-    assert of_the_server(found) <= {"cluster", "cluster.wire", *WIRE}
+    assert "raftmq_wire.codec" in found
+    assert of_the_server(found) == set()

@@ -1,0 +1,32 @@
+"""Errors that a person at a terminal reads: what happened, why, and what to type; and the exit codes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the `raftmq` command. Scripts rely on the numbers: never renumber."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    """The request may or may not have been carried out."""
+    UNREACHABLE = 4
+    """No cluster answered."""
+    REFUSED = 5
+    """The cluster or the data directory is not in a state that allows it; nothing was changed."""
+    LEFT = 8
+    """Done, but something that was to happen before has not happened in the time allowed."""
+
+
+class LocalError(Exception):
+    """Three lines for a person, and the exit code. Nothing was lost; `fix` is what to type."""
+
+    def __init__(self, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(f"{what}\n{why}\n{fix}")
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.exit_code = exit_code
