@@ -9,11 +9,13 @@ from raftmq.client.admin import AsyncAdmin, GroupOffset, QueueInfo, TopicInfo
 from raftmq.client.client import AsyncClient, aconnect
 from raftmq.client.consuming.consumer import AsyncConsumer
 from raftmq.client.consuming.pull import PullResult, PullStatus
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
+from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable
 from raftmq.client.message import Message, SendResult
+from raftmq.client.producing.pipeline import FlushResult
 from raftmq.client.producing.producer import AsyncProducer
 from raftmq.client.producing.transaction_end import Resolution
 from raftmq.client.producing.transaction_producer import AsyncTransaction, AsyncTransactionProducer
+from raftmq.client.retries import Retry
 from raftmq.client.sync import Client, Consumer, Producer, connect
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Transaction, TransactionProducer
@@ -28,7 +30,9 @@ __all__ = [
     "AsyncTransactionProducer",
     "Client",
     "Consumer",
+    "Denied",
     "Failed",
+    "FlushResult",
     "GroupOffset",
     "Message",
     "NotFound",
@@ -39,6 +43,7 @@ __all__ = [
     "RaftMQError",
     "Refused",
     "Resolution",
+    "Retry",
     "SendResult",
     "TopicInfo",
     "Transaction",

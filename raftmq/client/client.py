@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from raftmq.client.admin import AsyncAdmin
 from raftmq.client.connection import Reply
@@ -25,8 +25,9 @@ from raftmq.client.discovery import find_servers
 from raftmq.client.environment import REAL, Environment, with_credentials
 from raftmq.client.errors import RaftMQError, Unreachable, error_of
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
-from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.transaction_producer import AsyncCheck, AsyncTransactionProducer
+from raftmq.client.retries import OnRetry
 from raftmq.client.view import Backoff, ClusterView
 from raftmq_wire.codes import RequestCode, ResponseCode
 
@@ -39,23 +40,33 @@ def aconnect(
     access_key: str = "",
     secret_key: str = "",
     timeout_s: float = 30.0,
+    on_retry: OnRetry | None = None,
     environment: Environment = REAL,
 ) -> AsyncClient:
     """A client for `async with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's
     file, or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is
-    signed with them. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    signed with them. `on_retry(retry)` is called on the event loop for each attempt that failed and is made again.
+    Nothing is dialled before it is needed. Raises ValueError for a bad address.
     """
     environment = with_credentials(environment, access_key, secret_key)
-    return AsyncClient(find_servers(servers), timeout_s=timeout_s, environment=environment)
+    return AsyncClient(find_servers(servers), timeout_s=timeout_s, on_retry=on_retry, environment=environment)
 
 
 class AsyncClient:
-    """Everything on the event loop it was first used on. `timeout_s` bounds each send of the default producer."""
+    """Everything on the event loop it was first used on; on another one RuntimeError says so. `timeout_s` bounds each
+    send of the default producer."""
 
-    def __init__(self, servers: Sequence[str], *, timeout_s: float = 30.0, environment: Environment = REAL) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        timeout_s: float = 30.0,
+        on_retry: OnRetry | None = None,
+        environment: Environment = REAL,
+    ) -> None:
         self.servers = tuple(servers)
         self._timeout_s = timeout_s
-        self._view = ClusterView(environment, self.servers)
+        self._view = ClusterView(environment, self.servers, on_retry)
         self._producer: AsyncProducer | None = None
         self._producers: list[AsyncProducer] = []
         self._consumers: list[AsyncConsumer] = []
@@ -67,10 +78,28 @@ class AsyncClient:
         """The client's knowledge of the cluster."""
         return self._view
 
-    def producer(self, **options: Any) -> AsyncProducer:
-        """A producer session of its own; options as of AsyncProducer."""
-        options.setdefault("timeout_s", self._timeout_s)
-        producer = AsyncProducer(self._view, **options)
+    def producer(
+        self,
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_s: float | None = None,
+        attempt_timeout_s: float = ATTEMPT_S,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+    ) -> AsyncProducer:
+        """A producer session of its own.
+
+        `timeout_s` bounds each send (else that of the client), and `attempt_timeout_s` is how long one attempt may stay
+        without an answer before the next one. At most `max_messages` and `max_bytes` are unsettled.
+        """
+        producer = AsyncProducer(
+            self._view,
+            group=group,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            attempt_timeout_s=attempt_timeout_s,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+        )
         self._producers.append(producer)
         return producer
 
@@ -109,7 +138,7 @@ class AsyncClient:
     def consumer(
         self,
         group: str,
-        topic: str,
+        topics: str | Iterable[str],
         *,
         start: Start = "earliest",
         tags: str | None = None,
@@ -118,20 +147,21 @@ class AsyncClient:
         max_wait_s: float | None = None,
         ordered: bool = False,
         max_retries: int | None = None,
+        manual_ack: bool = False,
     ) -> AsyncConsumer:
-        """A member of `group` for `async with` and `async for`.
+        """A member of `group` that reads one topic or several, for `async with` and `async for`.
 
         `start` is for queues without a committed offset. `tags` is "a || b"; `filter` is an SQL92 expression over
         properties, for example "price > 10 AND TAGS = 'new'", and a wrong one raises Refused when the block is entered.
         `follow=False` ends the iteration at what is stored when it begins; `max_wait_s` ends it when nothing came for
         so long. `ordered` reads each queue in its order, by one consumer of the group at a time. `max_retries` is how
         often a message may come again before it is a dead letter (else the group's `retryMaxTimes`, 16; in an ordered
-        consumer without end).
+        consumer without end). `manual_ack`: a message is dealt with once `ack(message)` says so.
         """
         consumer = AsyncConsumer(
             self._view,
             group,
-            topic,
+            topics,
             start=start,
             tags=tags,
             filter=filter,
@@ -139,6 +169,7 @@ class AsyncClient:
             max_wait_s=max_wait_s,
             ordered=ordered,
             max_retries=max_retries,
+            manual_ack=manual_ack,
         )
         self._consumers.append(consumer)
         return consumer
@@ -225,10 +256,12 @@ class AsyncClient:
                 raise failure
             await asyncio.sleep(pause)
 
-    async def close(self) -> None:
-        """Closes consumers, flushes and closes producers, ends the connections."""
+    async def close(self, *, current_done: bool = True) -> None:
+        """Closes consumers, flushes and closes producers, ends the connections. `current_done=False`: the messages that
+        were handed out last are not dealt with."""
+        self._view.bind_loop()
         for consumer in self._consumers:
-            await consumer.close()
+            await consumer.close(current_done=current_done)
         await asyncio.gather(*(producer.close() for producer in self._transaction_producers))
         await asyncio.gather(*(producer.close() for producer in self._producers))
         self._view.close()
@@ -239,4 +272,4 @@ class AsyncClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(current_done=kind is None)

@@ -25,6 +25,7 @@ OnRequest = Callable[[Header, bytes], None]
 """Takes a request of the server: what it wants answered comes back as a request of the client (RocketMQ's oneways)."""
 
 
+_CLOSED = "closed the connection"
 _HTTP = "speaks HTTP: it is not the port of clients, which is that of the name server, by default 9876"
 
 
@@ -57,6 +58,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self._credentials = credentials
         self.closed = False
+        self.ending = ""
+        """The reason why it ended, as it follows the address in a sentence."""
         self._on_response = on_response
         self._on_read = on_read
         self._on_request = on_request
@@ -110,8 +113,9 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def abort(self) -> None:
-        """Ends it now, whatever is queued."""
+    def abort(self, ending: str = "was given up") -> None:
+        """Ends it now, whatever is queued, for this reason."""
+        self.ending = self.ending or ending
         if self._transport is not None:
             self._transport.abort()
         self._end(ConnectionAbortedError(f"connection to {self.address} was given up"))
@@ -127,6 +131,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self.ending = self.ending or _why_ended(exc)
         calls, self._calls = self._calls, {}
         for future in calls.values():
             if not future.done():
@@ -146,6 +151,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             why = _HTTP if data.startswith(b"HTTP/") else f"does not speak the protocol: {error}"
+            self.ending = why
             self._end(ConnectionAbortedError(f"{self.address} {why}"))
             return
         if at < len(data):
@@ -181,6 +187,11 @@ class Connection(asyncio.Protocol):
                 future.set_result(Reply(header.code, header.remark, ext_of(header), body))
         elif self._on_response is not None:
             self._on_response(header, body)
+
+
+def _why_ended(exc: Exception) -> str:
+    named = isinstance(exc, OSError) and exc.strerror
+    return f"ended the connection ({exc})" if named else _CLOSED
 
 
 async def dial(environment: Environment, connection: Connection) -> Connection:

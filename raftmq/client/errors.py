@@ -33,6 +33,8 @@ class RaftMQError(Exception):
         self.retryable = retryable
         self.hint = hint or self.default_hint
         self.message_ids = message_ids
+        if self.hint:
+            self.add_note(self.hint)  # a traceback shows it below the message
 
     def about(self, message_ids: tuple[str, ...]) -> RaftMQError:
         """The same error, of these messages: an exception object belongs to one future."""
@@ -59,6 +61,10 @@ class Unknown(RaftMQError):
 
 class Refused(RaftMQError):
     """The operation did not happen: the cluster said no before doing anything."""
+
+
+class Denied(Refused):
+    """The operation did not happen: the user may not do it, or requests must be signed and this one is not."""
 
 
 class NotFound(RaftMQError):
@@ -143,7 +149,7 @@ def error_of(
     """The error for a reply that is not a success. `maybe`: an earlier attempt may have been carried out, which makes
     every later "no" an unknown. A code outside the table is unknown too: nothing says that it came before the write.
     """
-    text = f"{what}: {remark or _name(code)}"
+    text = f"{what}: {remark or _in_words(code)}"
     hint = hint_of(code, remark)
     again = code in TRY_AGAIN
     if maybe or is_unknown(code, remark):
@@ -151,14 +157,28 @@ def error_of(
     if code in _NOT_FOUND:
         return NotFound(text, code=code, hint=hint, message_ids=message_ids)
     if code in _REFUSED:
-        return Refused(text, code=code, retryable=again, hint=hint, message_ids=message_ids)
+        kind = Denied if code == ResponseCode.NO_PERMISSION else Refused
+        return kind(text, code=code, retryable=again, hint=hint, message_ids=message_ids)
     if code == ResponseCode.SYSTEM_ERROR:
         return Failed(text, code=code, message_ids=message_ids)
     return Unknown(text, code=code, message_ids=message_ids)
 
 
-def _name(code: int) -> str:
-    try:
-        return f"{ResponseCode(code).name} ({code})"
-    except ValueError:
-        return f"response code {code}"
+_WORDS: dict[int, str] = {
+    ResponseCode.SYSTEM_ERROR: "the server met an error",
+    ResponseCode.SYSTEM_BUSY: "the server is busy",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not know this request",
+    ResponseCode.MESSAGE_ILLEGAL: "the message does not fit a limit",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "no leader takes writes",
+    ResponseCode.NO_PERMISSION: "permission denied",
+    ResponseCode.TOPIC_NOT_EXIST: "there is no such topic",
+    ResponseCode.QUERY_NOT_FOUND: "nothing was found",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "the filter is not understood",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "there is no such group",
+    ResponseCode.INVALID_PARAMETER: "a value is not possible",
+}
+
+
+def _in_words(code: int) -> str:
+    """Returns what a reply without a remark says."""
+    return f"{_WORDS.get(code, 'the server answered without a reason')} (code {code})"

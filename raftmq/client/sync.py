@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TypeVar, Unpack
 
 from raftmq.client.client import AsyncClient
 from raftmq.client.consuming.consumer import AsyncConsumer
@@ -13,13 +13,15 @@ from raftmq.client.consuming.handling import COMMIT_EVERY_S
 from raftmq.client.consuming.offsets import Start
 from raftmq.client.consuming.pull import MAX_PULL_MESSAGES, PulledFrames, PullResult
 from raftmq.client.discovery import find_servers
-from raftmq.client.environment import REAL, Environment, with_credentials
+from raftmq.client.environment import REAL, with_credentials
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.message import Message, MessageOptions, SendOptions, SendResult
 from raftmq.client.producing.delay import Delay
-from raftmq.client.producing.producer import AsyncProducer
+from raftmq.client.producing.pipeline import FlushResult
+from raftmq.client.producing.producer import ATTEMPT_S, DEFAULT_GROUP, MAX_BYTES, MAX_MESSAGES, AsyncProducer
 from raftmq.client.producing.send_frame import SendRequest, Submission, build_batch, build_single, in_users_words
 from raftmq.client.producing.staging import StagedWrites
+from raftmq.client.retries import OnRetry
 from raftmq.client.sync_admin import Admin
 from raftmq.client.sync_transactions import Check, TransactionProducer
 
@@ -30,23 +32,37 @@ def connect(
     access_key: str = "",
     secret_key: str = "",
     timeout_s: float = 30.0,
+    on_retry: OnRetry | None = None,
 ) -> Client:
     """A client for `with`. `servers` is "host:port;host:port"; without it RAFTMQ_SERVERS, the local cluster's file,
     or 127.0.0.1:9876-9878. `access_key` and `secret_key` are the name and the secret of a user: every request is signed
-    with them. Nothing is dialled before it is needed. Raises ValueError for a bad address.
+    with them. `on_retry(retry)` is called for each attempt that failed and is made again, in the client's own thread:
+    it must not wait for the client. Nothing is dialled before it is needed. Raises ValueError for a bad address.
     """
-    return Client(find_servers(servers), access_key=access_key, secret_key=secret_key, timeout_s=timeout_s)
+    return Client(
+        find_servers(servers), access_key=access_key, secret_key=secret_key, timeout_s=timeout_s, on_retry=on_retry
+    )
+
+
+_T = TypeVar("_T", SendResult, list[SendResult])
 
 
 class Client:
     """Usable from any thread. `timeout_s` bounds each send of the default producer."""
 
     def __init__(
-        self, servers: Sequence[str], *, access_key: str = "", secret_key: str = "", timeout_s: float = 30.0
+        self,
+        servers: Sequence[str],
+        *,
+        access_key: str = "",
+        secret_key: str = "",
+        timeout_s: float = 30.0,
+        on_retry: OnRetry | None = None,
     ) -> None:
         environment = with_credentials(REAL, access_key, secret_key)
+        client = AsyncClient(servers, timeout_s=timeout_s, on_retry=on_retry, environment=environment)
         self._thread = LoopThread()
-        self._client = self._thread.run(_make(servers, timeout_s, environment))
+        self._client = client
         self._timeout_s = timeout_s
         self._producer: Producer | None = None
         self._transaction_producers: list[TransactionProducer] = []
@@ -62,9 +78,27 @@ class Client:
         """The uuid of the cluster, and of those that it goes on from; () until a server has answered."""
         return self._client.view.clusters
 
-    def producer(self, **options: Any) -> Producer:
-        """A producer session of its own; options as of AsyncProducer."""
-        return Producer(self._thread.run(_producer(self._client, options)), self._thread)
+    def producer(
+        self,
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_s: float | None = None,
+        attempt_timeout_s: float = ATTEMPT_S,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+    ) -> Producer:
+        """A producer session of its own; see AsyncClient.producer."""
+
+        async def made() -> AsyncProducer:
+            return self._client.producer(
+                group=group,
+                timeout_s=timeout_s,
+                attempt_timeout_s=attempt_timeout_s,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+            )
+
+        return Producer(self._thread.run(made()), self._thread)
 
     def transaction_producer(self, group: str, *, check: Check, timeout_s: float | None = None) -> TransactionProducer:
         """A member of the producer group `group`, for `with`.
@@ -102,7 +136,7 @@ class Client:
     def consumer(
         self,
         group: str,
-        topic: str,
+        topics: str | Iterable[str],
         *,
         start: Start = "earliest",
         tags: str | None = None,
@@ -111,12 +145,25 @@ class Client:
         max_wait_s: float | None = None,
         ordered: bool = False,
         max_retries: int | None = None,
+        manual_ack: bool = False,
     ) -> Consumer:
-        """A member of `group` for `with` and `for`; see AsyncClient.consumer."""
-        options: dict[str, Any] = {"start": start, "tags": tags, "filter": filter, "follow": follow}
-        options |= {"max_wait_s": max_wait_s, "ordered": ordered, "max_retries": max_retries}
-        made = _consumer(self._client, group, topic, **options)
-        return Consumer(self._thread.run(made), self._thread)
+        """A member of `group` that reads one topic or several, for `with` and `for`; see AsyncClient.consumer."""
+
+        async def made() -> AsyncConsumer:
+            return self._client.consumer(
+                group,
+                topics,
+                start=start,
+                tags=tags,
+                filter=filter,
+                follow=follow,
+                max_wait_s=max_wait_s,
+                ordered=ordered,
+                max_retries=max_retries,
+                manual_ack=manual_ack,
+            )
+
+        return Consumer(self._thread.run(made()), self._thread)
 
     def pull(
         self,
@@ -167,14 +214,15 @@ class Client:
         """Calls AsyncClient.entries_at."""
         return self._thread.run(self._client.entries_at(positions, node=node, timeout_s=timeout_s))
 
-    def close(self) -> None:
-        """Closes consumers, flushes and closes producers, ends the connections and the thread."""
+    def close(self, *, current_done: bool = True) -> None:
+        """Closes consumers, flushes and closes producers, ends the connections and the thread; see
+        AsyncClient.close."""
         if self._thread.loop.is_closed():
             return
         try:
             for producer in self._transaction_producers:
                 producer.close()
-            self._thread.run(self._client.close())
+            self._thread.run(self._client.close(current_done=current_done))
         finally:
             self._thread.close()
 
@@ -184,7 +232,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(current_done=kind is None)
 
 
 class Producer:
@@ -230,7 +278,7 @@ class Producer:
         self._submit(request, future)
         return future.result()
 
-    def _submit(self, request: SendRequest, future: concurrent.futures.Future[Any]) -> None:
+    def _submit(self, request: SendRequest, future: concurrent.futures.Future[_T]) -> None:
         self._producer.check_open()
         if not self._room.take(request.size):
             if self._thread.is_current:
@@ -242,9 +290,9 @@ class Producer:
         pipeline = self._pipeline
         pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=False)
 
-    def flush(self) -> None:
-        """Blocks until every send so far is settled; look at the futures for how."""
-        self._thread.run(self._producer.flush())
+    def flush(self) -> FlushResult:
+        """Blocks until every send so far is settled, at most the send timeout; see AsyncProducer.flush."""
+        return self._thread.run(self._producer.flush())
 
     def close(self) -> None:
         """Flushes and closes; at most the send timeout."""
@@ -261,11 +309,18 @@ class Producer:
 
 
 class Consumer:
-    """AsyncConsumer for a thread: messages already pulled are handed out without a thread switch."""
+    """AsyncConsumer for a thread: messages already pulled are handed out without a thread switch. Iterated without a
+    `with` block it opens itself, and its end or that of the client closes it."""
 
     def __init__(self, consumer: AsyncConsumer, thread: LoopThread) -> None:
         self._consumer = consumer
         self._thread = thread
+        self._opened = False
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it reads."""
+        return self._consumer.topics
 
     @property
     def trimmed(self) -> int:
@@ -278,7 +333,8 @@ class Consumer:
         return self._consumer.at_end
 
     def open(self) -> Consumer:
-        """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
+        """Joins the group and starts to pull; does nothing if it is open. Raises NotFound for no such topic, other
+        RaftMQErrors, and RuntimeError once closed."""
         self._thread.run(self._consumer.open())
         return self
 
@@ -286,8 +342,12 @@ class Consumer:
         return self
 
     def __next__(self) -> Message:
+        if not self._opened:
+            self._thread.run(self._consumer.open_for_reading())
+            self._opened = True
         message = self.poll(self._consumer.max_wait_s)
         if message is None:
+            self._thread.run(self._consumer.end_of_reading())
             raise StopIteration
         return message
 
@@ -331,13 +391,25 @@ class Consumer:
         if it was not stored."""
         self._thread.run(self._consumer.dead_letter(message))
 
-    def positions(self) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store, of the consumer's topic."""
-        return self._consumer.positions()
+    def ack(self, message: Message) -> None:
+        """The message is dealt with: the next commit may cover it. Any thread may call, in any order; see
+        AsyncConsumer.ack. Raises RuntimeError without `manual_ack`."""
+        self._consumer.ack(message)
 
-    def commit(self) -> None:
-        """Commits everything handed out so far, durably. Raises Unknown if nobody confirmed it in time."""
-        self._thread.run(self._consumer.commit())
+    def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
+        """Reads on from somewhere else: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or a
+        message, which then comes again; see AsyncConsumer.seek."""
+        self._thread.run(self._consumer.seek(to, topic=topic, queue_id=queue_id))
+
+    def positions(self, topic: str | None = None) -> dict[int, int]:
+        """queue id -> the offset that `commit()` would store, of `topic`; it may be left out if there is only one."""
+        return self._consumer.positions(topic)
+
+    def commit(self, message: Message | None = None) -> None:
+        """Commits everything handed out so far (with `manual_ack`: acknowledged), durably; with a message its queue up
+        to and including it. Raises Unknown if nobody confirmed it in time, Failed if the message's queue has gone to
+        another member."""
+        self._thread.run(self._consumer.commit(message))
 
     def close(self, *, commit: bool = True) -> None:
         """Commits, leaves the group, closes."""
@@ -350,15 +422,3 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread.run(self._consumer.close(current_done=kind is None))
-
-
-async def _make(servers: Sequence[str], timeout_s: float, environment: Environment) -> AsyncClient:
-    return AsyncClient(servers, timeout_s=timeout_s, environment=environment)
-
-
-async def _producer(client: AsyncClient, options: dict[str, Any]) -> AsyncProducer:
-    return client.producer(**options)
-
-
-async def _consumer(client: AsyncClient, group: str, topic: str, **options: Any) -> AsyncConsumer:
-    return client.consumer(group, topic, **options)

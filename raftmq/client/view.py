@@ -15,18 +15,19 @@ import logging
 import random
 import socket
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from raftmq.client.connection import Connection, ConnectionPool, Reply
 from raftmq.client.environment import Environment
 from raftmq.client.errors import TRY_AGAIN, Failed, NotFound, RaftMQError, Unknown, Unreachable, error_of, is_unknown
+from raftmq.client.retries import OnRetry, Retries, Retry
 from raftmq.client.route import BrokerData, Route, RouteBody, read_route
 from raftmq_wire.codec import CodecError
 from raftmq_wire.codes import RequestCode, ResponseCode
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("raftmq")
 
 _T = TypeVar("_T")
 CLUSTERS_FIELD = "raftmqClusters"
@@ -40,7 +41,7 @@ _BACKOFF_MAX_S = 0.25
 _BACKOFF_GROWTH = 1.3
 _ACCEPT_ANY_AFTER_S = 2.0
 _REFRESH_TIMEOUT_S = 3.0
-_SAY_WHY_AFTER_S = 5.0
+_SAY_WHY_AFTER_S = 1.0
 """A search that takes longer says in the log what it met: its callers may wait for much longer."""
 _HEARD_MAX = 32
 _STAND_IN_S = 5.0
@@ -53,6 +54,14 @@ class _MembersBody(msgspec.Struct):
 
 class _AllRefuseError(Exception):
     """No server accepts a connection."""
+
+
+class _Trouble(NamedTuple):
+    """An attempt without an answer: who was asked, what happened there, and whether it may have been carried out."""
+
+    address: str
+    cause: str
+    maybe: bool
 
 
 class Backoff:
@@ -85,10 +94,14 @@ def _what_it_said(found: tuple[str | None, tuple[str, ...]] | None) -> str:
     return f"names {found[0]} as the leader" if found[0] else "knows no leader"
 
 
-def _why_not(error: OSError) -> str:
+def why_not(error: OSError) -> str:
     """Returns the reason why a connection could not be made, as it follows the server's address in a sentence."""
     if isinstance(error, ConnectionRefusedError):
         return _REFUSED
+    if isinstance(error, TimeoutError):
+        return "does not answer"
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return "ended the connection"
     if isinstance(error, socket.gaierror):
         return "is a name that is not known"
     return f"cannot be connected to ({error.strerror or error})"
@@ -99,8 +112,10 @@ class ClusterView:
     has not ended since: what comes back on the same port may be a follower that lags.
     """
 
-    def __init__(self, environment: Environment, servers: Iterable[str]) -> None:
+    def __init__(self, environment: Environment, servers: Iterable[str], on_retry: OnRetry | None = None) -> None:
         self.environment = environment
+        self.retries = Retries(on_retry)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.servers = tuple(servers)
         self.brokers: tuple[str, ...] = ()
         self.by_id: dict[str, str] = {}
@@ -136,6 +151,20 @@ class ClusterView:
             self._refreshing.cancel()
         self.links.close()
 
+    def bind_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the running loop, which must be that of the first use: connections belong to it. Raises
+        RuntimeError."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if loop is not self._loop:
+            state = "has ended" if self._loop.is_closed() else "is another one"
+            raise RuntimeError(
+                f"this client belongs to the event loop of its first use, which {state}: "
+                "make a client with aconnect() inside each asyncio.run(), or share one loop"
+            )
+        return loop
+
     def suspect(self, address: str | None) -> None:
         """`address` did not behave like a leader: the next call looks for one. A wrong suspicion costs little."""
         if address is not None and address == self.leader:
@@ -143,6 +172,7 @@ class ClusterView:
 
     async def find_leader(self) -> str:
         """The leader's address. Waits until there is one; the caller sets the limit."""
+        self.bind_loop()
         if self.leader is not None:
             return self.leader
         if self._search is None or self._search.done():
@@ -272,7 +302,7 @@ class ClusterView:
             raise
         except OSError as error:
             self._refusing.setdefault(server, asyncio.get_running_loop().time())
-            self._refusals[server] = _why_not(error)
+            self._refusals[server] = why_not(error)
             raise
         self._refusing.pop(server, None)
         return link
@@ -336,13 +366,14 @@ class ClusterView:
         With `refused_s` the call ends earlier if every server refuses connections for so long.
         Raises RaftMQError; for `writes` Unknown when an attempt without an answer may have been carried out.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = self.bind_loop().time() + timeout_s
         backoff, maybe, last = Backoff(self.jitter), False, None
+        trouble: _Trouble | None = None
         while True:
             try:
                 attempt = await self._attempt(code, ext, body, deadline, attempt_s, refused_s, links or self.links)
             except _AllRefuseError:
-                raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None) from None
+                raise self._gave_up(f"{what}: {self._all_refuse(refused_s)}", maybe, None, trouble) from None
             if isinstance(attempt, Reply):
                 if attempt.code in accept:
                     return attempt
@@ -351,11 +382,15 @@ class ClusterView:
                     raise error_of(attempt.code, attempt.remark, what, maybe=maybe)
                 last = error_of(attempt.code, attempt.remark, what, maybe=maybe)
                 maybe = maybe or (writes and unknown)
+                retry = Retry(what, "", f"says: {attempt.remark}", attempt.code)
             else:
-                maybe = maybe or (writes and attempt)
+                trouble = attempt
+                maybe = maybe or (writes and trouble.maybe)
+                retry = Retry(what, trouble.address, trouble.cause)
             pause = backoff.next_s()
             if asyncio.get_running_loop().time() + pause >= deadline:
-                raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last)
+                raise self._gave_up(f"{what}: no answer within {timeout_s:g} s", maybe, last, trouble)
+            self.retries.tell(retry)
             await asyncio.sleep(pause)
 
     async def _attempt(
@@ -367,8 +402,8 @@ class ClusterView:
         attempt_s: float,
         refused_s: float | None,
         links: ConnectionPool,
-    ) -> Reply | bool:
-        """A reply, or whether the request may have reached a server. Raises _AllRefuseError."""
+    ) -> Reply | _Trouble:
+        """A reply, or why there is none. Raises _AllRefuseError."""
         sent, leader = False, None
         try:
             async with asyncio.timeout_at(deadline):
@@ -381,17 +416,19 @@ class ClusterView:
             self.suspect(leader)
             if sent and leader is not None:
                 links.drop(leader)
-            return sent
-        except OSError:
+            return _Trouble(leader or "", "does not answer" if leader else "is not found", sent)
+        except OSError as error:
             self.suspect(leader)
-            return sent
+            cause = why_not(error) if not sent else f"ended the connection ({error.strerror or error})"
+            return _Trouble(leader or "", cause, sent)
         if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or is_unknown(reply.code, reply.remark):
             self.suspect(leader)
         return reply
 
-    def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None) -> RaftMQError:
+    def _gave_up(self, text: str, maybe: bool, last: RaftMQError | None, trouble: _Trouble | None) -> RaftMQError:
         if maybe:
-            return Unknown(f"{text}; an attempt may have been carried out")
+            why = f" ({trouble.address} {trouble.cause})" if trouble is not None and trouble.address else ""
+            return Unknown(f"{text}{why}; an attempt may have been carried out")
         return last or Unreachable(f"{text} ({self.why_no_leader()})", retryable=True)
 
     async def route(

@@ -1,47 +1,36 @@
-"""AsyncConsumer: reads the queues that its group gives it, and commits what was handed out.
-
-Besides its topic it reads its share of `%RETRY%group`, where messages come again that the group could not handle.
-"""
+"""AsyncConsumer: reads the queues that its group gives it, and commits what was handed out or acknowledged."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from types import TracebackType
 
-from raftmq.client.consuming.group_member import GroupMember, allocate_averagely
 from raftmq.client.consuming.handling import COMMIT_EVERY_S, Pace, log_failure
 from raftmq.client.consuming.inbox import Inbox, QueueFeed, QueueKey
-from raftmq.client.consuming.locked_queues import QueueLocks
-from raftmq.client.consuming.offsets import Offsets, Start, check_start
-from raftmq.client.consuming.queue_puller import QueuePuller
-from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_PREFIX, level_of, seconds_of, send_back
-from raftmq.client.consuming.subscription import ALL, subscription
-from raftmq.client.errors import NotFound, RaftMQError
+from raftmq.client.consuming.offsets import Start, check_start
+from raftmq.client.consuming.send_back import BY_BACK_OFF, DEAD, LEVELS_S, RETRY_TOPIC, level_of, seconds_of, send_back
+from raftmq.client.consuming.share import QueueShare
+from raftmq.client.consuming.subscription import subscription
+from raftmq.client.errors import Failed, RaftMQError
 from raftmq.client.message import Message
 from raftmq.client.producing.delay import Delay
 from raftmq.client.view import ClusterView
 
-HEARTBEAT_S = 5.0
-RELOCK_S = 1.0
-"""Time after which an ordered consumer asks again for a queue that another client still holds, in seconds."""
-DEALT_WITH_S = 0.05
-"""Interval at which it looks if the reader is done with the last message of a queue that it hands over, in seconds."""
-REBALANCE_S = 20.0
-LEADER_CHECK_S = 2.0
-
-_log = logging.getLogger("raftmq.consumer")
+_log = logging.getLogger("raftmq")
 
 
 class AsyncConsumer:
-    """One member of `group` reading one topic. Iterate it; `commit()` covers all that was handed out so far.
+    """One member of `group` reading one topic or several. Iterate it; `commit()` covers all that was handed out so far.
 
     Leaving the `async with` block commits too; after an exception without the message handed out last, which then
-    comes again. Each message is handed out once by a consumer; after a crash or a rebalance what was not committed
-    comes again, to the queue's owner then. `trimmed` counts offsets that retention removed before they were read.
+    comes again. Without a block, the iteration opens the consumer, and its end or that of the client closes it. Each
+    message is handed out once by a consumer; after a crash or a rebalance what was not committed comes again, to the
+    queue's owner then. `trimmed` counts offsets that retention removed before they were read.
+
+    `manual_ack`: a message counts as dealt with once `ack(message)` says so, in any order. Commits, which are then made
+    every 5 s, stop in each queue before the first message that is not acknowledged.
 
     `ordered`: a queue is read only under its lock, so by one consumer of the group at a time, one message after the
     other: the next owner begins when the reader has asked for the message after the last one, or closes. All members of
@@ -52,7 +41,7 @@ class AsyncConsumer:
         self,
         view: ClusterView,
         group: str,
-        topic: str,
+        topics: str | Iterable[str],
         *,
         start: Start = "earliest",
         tags: str | None = None,
@@ -61,234 +50,81 @@ class AsyncConsumer:
         max_wait_s: float | None = None,
         ordered: bool = False,
         max_retries: int | None = None,
+        manual_ack: bool = False,
     ) -> None:
         check_start(start)
         if max_retries is not None and max_retries < 0:
             raise ValueError(f"max_retries={max_retries} is negative")
-        if not group or not topic:
-            raise ValueError("a consumer needs a group and a topic")
+        self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if not group or not self.topics or not all(self.topics):
+            raise ValueError("a consumer needs a group and a topic, or a list of topics")
+        if ordered and manual_ack:
+            raise ValueError(
+                "an ordered consumer deals with one message at a time, and asking for the next one acknowledges it: "
+                "leave out manual_ack, or ordered"
+            )
         self.group = group
-        self.topic = topic
         self.max_wait_s = max_wait_s
         self._view = view
-        self._start = start
-        self._subscription = subscription(tags, filter)
         self._follow = follow
-        self._loop = asyncio.get_running_loop()
-        self.inbox = Inbox(self._on_room)
-        self._retry_topic = RETRY_PREFIX + group
+        self._ordered = ordered
+        self._loop = view.bind_loop()
+        self.inbox = Inbox(self._on_room, acks=manual_ack, on_acked=self._on_acked)
         self._max_retries = max_retries
-        self._feeds: dict[QueueKey, QueueFeed] = {}
-        self._pulls: dict[QueueKey, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
-        self._rebalance = asyncio.Event()
         self._error: Exception | None = None
         self._closed = False
-        from_where = "CONSUME_FROM_LAST_OFFSET" if start == "latest" else "CONSUME_FROM_FIRST_OFFSET"
-        wanted = {topic: self._subscription, self._retry_topic: ALL}
-        self._member = GroupMember(view, group, wanted, from_where, self._rebalance.set)
-        client_id = self._member.client_id
-        self._offsets = Offsets(view, committer=client_id if ordered else None)
-        links = self._member.links
-        self._locks = QueueLocks(view, links, group, topic, client_id) if ordered else None
-        self._puller = QueuePuller(
-            view, links, group, wanted, self.inbox, self._changed.set, follow=follow, give_back=self._give_back
+        self._opened_by_reading = False
+        self._share = QueueShare(
+            view,
+            group,
+            self.topics,
+            self.inbox,
+            subscription=subscription(tags, filter),
+            start=start,
+            follow=follow,
+            ordered=ordered,
+            on_change=self._changed.set,
+            fail=self._fail,
+            give_back=self._give_back,
         )
-        self._missing: frozenset[int] = frozenset()
-        """Queues that are mine and locked by others."""
-        self._leaving: dict[QueueKey, QueueFeed] = {}
-        """Queues of others, whose last message the reader is still dealing with."""
-        self._locking = asyncio.Lock()
-        """Held while the cluster is asked: a lock that arrives behind an unlock would keep the queue from its owner."""
 
     async def open(self) -> AsyncConsumer:
-        """Joins the group and starts to pull. Raises NotFound for no such topic, and other RaftMQErrors."""
-        try:
-            await self._view.route(self.topic, timeout_s=10.0, fresh=True)
-            await self._member.join()
-            await self._assign()
-        except BaseException:
-            self._member.links.close()
-            raise
-        self._tasks = [self._spawn(self._keep_membership), self._spawn(self._watch_leader)]
+        """Joins the group and starts to pull; does nothing if it is open. Raises NotFound for no such topic, other
+        RaftMQErrors, and RuntimeError once closed."""
+        self._view.bind_loop()
+        if self._closed:
+            raise RuntimeError("the consumer is closed; make a new one")
+        if not self._share.tasks:
+            await self._share.open()
+            if self.inbox.acks:
+                self._share.tasks.append(self._share.spawn(self._keep_committing))
         return self
-
-    def _spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        return self._loop.create_task(self._guard(work))
-
-    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """An unexpected end of a background task reaches the reader."""
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - handed to the reader
-            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._changed.set()
 
-    # -- membership
-
-    async def _keep_membership(self) -> None:
-        rebalance_at = self._loop.time() + REBALANCE_S
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELOCK_S if self._missing else HEARTBEAT_S):
-                    await self._rebalance.wait()
-            asked = self._rebalance.is_set()
-            self._rebalance.clear()
-            try:
-                await self._member.heartbeat()
-                if asked or self._locks is not None or self._loop.time() >= rebalance_at:
-                    rebalance_at = self._loop.time() + REBALANCE_S
-                    await self._assign()
-            except NotFound:
-                raise
-            except RaftMQError as error:
-                _log.info("group %s: rebalance put off: %s", self.group, error)
-
-    async def _assign(self) -> None:
-        """Takes the queues that are mine by the members' common rule, gives up the others."""
-        members = await self._member.members()
-        route = await self._view.route(self.topic, timeout_s=10.0, fresh=True)
-        retry_queues = await self._count_retry_queues()
-        if self._member.client_id not in members:
-            return
-        mine: dict[str, frozenset[int]] = {
-            topic: frozenset(allocate_averagely(members, self._member.client_id, queues))
-            for topic, queues in ((self.topic, route.read_queues), (self._retry_topic, retry_queues))
-        }
-        for key in [key for key in self._feeds if key.queue_id not in mine[key.topic]]:
-            await self._release(key)
-        if self._locks is not None:
-            mine[self.topic] = await self._locked(self._locks, mine[self.topic])
-        keys = [QueueKey(topic, queue_id) for topic, queues in mine.items() for queue_id in sorted(queues)]
-        new = [key for key in keys if key not in self._feeds]
-        feeds = await asyncio.gather(*(self._make_feed(key) for key in new))
-        for key, feed in zip(new, feeds, strict=True):
-            self._feeds[key] = feed
-            self._pulls[key] = self._spawn(partial(self._keep_pulling, feed))
-        self._changed.set()
-
-    async def _count_retry_queues(self) -> int:
-        """The cluster makes the topic for a group's first member, unless the group wants no retries."""
-        try:
-            return (await self._view.route(self._retry_topic, timeout_s=10.0, fresh=True)).read_queues
-        except NotFound:
-            return 0
-
-    def _of_topic(self) -> dict[int, QueueFeed]:
-        """queue id -> the feeds of the consumer's own topic, which alone are locked."""
-        return {key.queue_id: feed for key, feed in self._feeds.items() if key.topic == self.topic}
-
-    async def _locked(self, locks: QueueLocks, mine: frozenset[int]) -> frozenset[int]:
-        """Locks my queues, again if they are locked already; those that it may read. Gives up what it has lost."""
-        for queue_id in [q for q in self._of_topic() if not locks.holds(q)]:
-            self._lose(queue_id)  # somebody else may have read on meanwhile
-        async with self._locking:  # which queues are leaving changes while it is waited for
-            held = await locks.lock(mine | self._leaving_ids())
-        for queue_id in [q for q, feed in self._of_topic().items() if q not in held or feed.revoked]:
-            self._lose(queue_id)
-        readable = mine & held - self._leaving_ids()
-        self._missing = mine - readable
-        return readable
-
-    def _leaving_ids(self) -> frozenset[int]:
-        return frozenset(key.queue_id for key in self._leaving)
-
-    def _lose(self, queue_id: int) -> None:
-        """Drops a queue whose lock is lost. Messages that were read and not committed come again, to the client that
-        then holds the queue."""
-        _log.warning("group %s queue %d: its lock is lost", self.group, queue_id)
-        key = QueueKey(self.topic, queue_id)
-        self._pulls.pop(key).cancel()
-        self.inbox.revoke(self._feeds.pop(key))
-
-    async def _make_feed(self, key: QueueKey) -> QueueFeed:
-        topic, queue_id = key
-        committed = await self._offsets.committed(self.group, topic, queue_id)
-        offset = committed
-        if offset is None:
-            start = self._start if topic == self.topic else "earliest"  # what failed before must not be skipped
-            offset = await self._offsets.begin(topic, queue_id, start)
-        feed = QueueFeed(topic, queue_id, offset)
-        feed.committed = committed
-        if self._locks is not None and topic == self.topic:
-            feed.may_read = partial(self._locks.holds, queue_id)
-        if not self._follow:
-            feed.end = await self._offsets.max_offset(topic, queue_id)
-            feed.finished = offset >= feed.end
-        return feed
-
-    async def _release(self, key: QueueKey) -> None:
-        feed = self._feeds.pop(key)
-        self._pulls.pop(key).cancel()
-        position = self.inbox.revoke(feed)
-        if self._locks is not None and key.topic == self.topic:
-            self._leaving[key] = feed
-            self._tasks.append(self._spawn(partial(self._hand_over, self._locks, key, feed)))
-            return
-        try:
-            await self._commit_feed(feed, position)
-        except RaftMQError as error:
-            _log.warning("group %s queue %d: released without a commit: %s", self.group, key.queue_id, error)
-
-    async def _hand_over(self, locks: QueueLocks, key: QueueKey, feed: QueueFeed) -> None:
-        """Lets the next owner begin once the reader is done with the queue's last message."""
-        while self.inbox.in_hand(feed) and locks.holds(feed.queue_id):  # noqa: ASYNC110 - the reader may be a thread
-            await asyncio.sleep(DEALT_WITH_S)
-        try:
-            await self._commit_feed(feed, self.inbox.settled(feed))
-        except RaftMQError as error:
-            _log.warning("group %s queue %d: handed over without a commit: %s", self.group, feed.queue_id, error)
-        async with self._locking:
-            del self._leaving[key]
-            try:
-                await locks.unlock([feed.queue_id])
-            except RaftMQError as error:
-                _log.warning("group %s queue %d: free when its lock ends: %s", self.group, feed.queue_id, error)
-
-    # -- pulling
-
-    async def _keep_pulling(self, feed: QueueFeed) -> None:
-        try:
-            await self._puller.keep_pulling(feed)
-        except NotFound:
-            if feed.topic == self.topic:
-                raise
-            self._drop(feed)
-        self._changed.set()
-
-    def _drop(self, feed: QueueFeed) -> None:
-        """The group's retry topic was deleted. If it is made again, the next rebalance finds it."""
-        key = QueueKey(feed.topic, feed.queue_id)
-        self._feeds.pop(key, None)
-        self._pulls.pop(key, None)
-        self.inbox.revoke(feed)
-
-    async def _watch_leader(self) -> None:
-        while True:
-            await asyncio.sleep(LEADER_CHECK_S)
-            await self._puller.check_leader(LEADER_CHECK_S)
-
     def _on_room(self, feed: QueueFeed) -> None:
         if not feed.room.is_set():
             self._loop.call_soon_threadsafe(feed.room.set)
+
+    def _on_acked(self) -> None:
+        self._loop.call_soon_threadsafe(self._changed.set)
 
     # -- reading
 
     @property
     def trimmed(self) -> int:
         """Offsets that retention removed before they were read."""
-        return self._puller.trimmed
+        return self._share.trimmed
 
     @property
     def at_end(self) -> bool:
         """True if nothing is left to hand out of what a reader that does not follow wants."""
-        if self._follow or not self.inbox.empty or self.inbox.resting or self._missing:
+        if self._follow or not self.inbox.empty or self.inbox.resting or self._share.missing:
             return False
-        return all(f.finished and not f.revoked for f in self._feeds.values())
+        return all(f.finished and not f.revoked for f in self._share.feeds.values())
 
     async def poll(self, timeout_s: float | None = None) -> Message | None:
         """The next message; None at the end, or when none came within `timeout_s`."""
@@ -300,8 +136,8 @@ class AsyncConsumer:
     async def wait(self, timeout_s: float | None) -> bool:
         """Waits until `inbox.take` may find something. False: the end, or `timeout_s` without anything. Raises the
         error that ended the reading, RuntimeError before the consumer is open."""
-        if not self._tasks and not self._closed:
-            raise RuntimeError("the consumer is not open: read it inside its `with` block, or call open() first")
+        self._view.bind_loop()
+        self._check_open()
         try:
             async with asyncio.timeout(timeout_s):
                 while self.inbox.empty:
@@ -315,16 +151,97 @@ class AsyncConsumer:
             return False
         return True
 
+    def _check_open(self) -> None:
+        if not self._share.tasks and not self._closed:
+            raise RuntimeError("the consumer is not open: read it inside its `with` block, or call open() first")
+
     def __aiter__(self) -> AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
+        await self.open_for_reading()
         message = await self.poll(self.max_wait_s)
         if message is None:
+            await self.end_of_reading()
             raise StopAsyncIteration
         return message
 
-    # -- what could not be handled
+    async def open_for_reading(self) -> None:
+        """Opens a consumer that is iterated without a `with` block."""
+        if not self._share.tasks and not self._closed:
+            await self.open()
+            self._opened_by_reading = True
+
+    async def end_of_reading(self) -> None:
+        """Closes it again at the end of the iteration: nobody else would."""
+        if self._opened_by_reading:
+            await self.close()
+
+    async def seek(self, to: Start | Message, *, topic: str | None = None, queue_id: int | None = None) -> None:
+        """Reads on from somewhere else: "earliest", "latest", an aware datetime, an offset (with `queue_id`), or a
+        message, which then comes again.
+
+        It moves the queues that this consumer reads at present; `topic` and `queue_id` choose among them. The group's
+        offsets move with the next commit. Raises ValueError for a queue that it does not read, and for an offset
+        outside the queue; RaftMQError if the offsets cannot be asked for.
+        """
+        self._check_open()
+        if isinstance(to, Message):
+            await self._share.seek(self._key_of(to), to.queue_offset)
+            return
+        check_start(to)
+        wanted = self.topics if topic is None else (topic,)
+        keys = [k for k in sorted(self._share.feeds) if k.topic in wanted and queue_id in (None, k.queue_id)]
+        if not keys:
+            raise ValueError(f"this consumer reads no such queue at present; it reads {self._reads()}")
+        if isinstance(to, int) and (queue_id is None or len(keys) > 1):
+            raise ValueError(
+                "an offset counts the messages of one queue: give queue_id=, and topic= if there are several"
+            )
+        offsets = await asyncio.gather(*(self._checked_offset(key, to) for key in keys))
+        for key, offset in zip(keys, offsets, strict=True):
+            if key in self._share.feeds:
+                await self._share.seek(key, offset)
+
+    async def _checked_offset(self, key: QueueKey, to: Start) -> int:
+        offsets = self._share.offsets
+        if isinstance(to, int):
+            low, high = await asyncio.gather(offsets.min_offset(*key), offsets.max_offset(*key))
+            if not low <= to <= high:
+                raise ValueError(f"{key.topic} queue {key.queue_id} has offsets {low} to {high}, and {to} is outside")
+        return await offsets.begin(*key, to)
+
+    def _reads(self) -> str:
+        keys = (key for key in sorted(self._share.feeds) if key.topic in self.topics)
+        return ", ".join(f"{topic} queue {queue_id}" for topic, queue_id in keys) or "none"
+
+    def _key_of(self, message: Message) -> QueueKey:
+        """The queue that a message was read from. Raises ValueError for a message of another topic."""
+        again = message.reconsume_times > 0 and RETRY_TOPIC in message.properties
+        key = QueueKey(self._share.retry_topic if again else message.topic, message.queue_id)
+        if key.topic not in (*self.topics, self._share.retry_topic):
+            raise ValueError(f"the message is of {message.topic}, and this consumer reads {', '.join(self.topics)}")
+        return key
+
+    # -- acknowledging, and what could not be handled
+
+    def ack(self, message: Message) -> None:
+        """The message is dealt with: the next commit may cover it. Any thread may call, in any order.
+
+        It does nothing for a message whose queue has gone to another member: there it comes again. Raises RuntimeError
+        without `manual_ack`.
+        """
+        if not self.inbox.acks:
+            raise RuntimeError(
+                "ack() is for consumers made with manual_ack=True; without it, asking for the next message "
+                "acknowledges the one before, and commit(message) stores it at once"
+            )
+        self._acked(message, and_before=False)
+
+    def _acked(self, message: Message, *, and_before: bool) -> None:
+        feed = self._share.feeds.get(self._key_of(message))
+        if self.inbox.acks and feed is not None:
+            self.inbox.ack(feed, message.queue_offset, and_before=and_before)
 
     async def retry(self, message: Message, *, after: Delay = None, level: int | None = None) -> None:
         """The message comes again to the group, after at least `after` seconds (or a timedelta), or at RocketMQ's delay
@@ -337,8 +254,9 @@ class AsyncConsumer:
         Returns when it is safe: the message is dealt with and may be committed. Raises RaftMQError if it is not.
         """
         wanted = level_of(after, level)
-        if self._locks is None:
+        if not self._ordered:
             await send_back(self._view, self.group, message, wanted, self._max_retries)
+            self._acked(message, and_before=False)
         elif self._max_retries is not None and message.reconsume_times >= self._max_retries:
             await self.dead_letter(message)
         else:
@@ -348,12 +266,13 @@ class AsyncConsumer:
         """Gives the message up: it is stored in `%DLQ%group` (`raftmq dlq`) and does not come again. Raises RaftMQError
         if it was not stored."""
         await send_back(self._view, self.group, message, DEAD, self._max_retries)
+        self._acked(message, and_before=False)
 
     async def _give_back(self, message: Message) -> None:
         """Gives a message back that cannot be read. It counts as failed: another member of the group may read it. In an
         ordered consumer, where it would keep its queue waiting for ever, it is a dead letter. Raises RaftMQError if it
         was not stored."""
-        level = BY_BACK_OFF if self._locks is None else DEAD
+        level = DEAD if self._ordered else BY_BACK_OFF
         await send_back(self._view, self.group, message, level, self._max_retries)
 
     def _rest(self, message: Message, seconds: float) -> None:
@@ -391,7 +310,7 @@ class AsyncConsumer:
 
     def log_failure(self, message: Message) -> None:
         """Tells of the exception that is being handled, and what becomes of its message."""
-        log_failure(self.group, message, self._max_retries, self._locks is not None)
+        log_failure(self.group, message, self._max_retries, self._ordered)
 
     def pace(self, commit_every_s: float) -> Pace:
         """Returns the pace of one `run`."""
@@ -402,6 +321,50 @@ class AsyncConsumer:
         """True if nothing more is handed out."""
         return self.at_end or self._closed
 
+    # -- committing
+
+    def positions(self, topic: str | None = None) -> dict[int, int]:
+        """queue id -> the offset that `commit()` would store, of `topic`; it may be left out if there is only one.
+        Raises ValueError for a topic that this consumer does not read."""
+        if topic is None and len(self.topics) > 1:
+            raise ValueError(f"this consumer reads several topics: positions(topic), one of {', '.join(self.topics)}")
+        wanted = self.topics[0] if topic is None else topic
+        if wanted not in self.topics:
+            raise ValueError(f"this consumer does not read {wanted} but {', '.join(self.topics)}")
+        feeds = self._share.feeds.items()
+        return {key.queue_id: self._committable(feed) for key, feed in feeds if key.topic == wanted}
+
+    def _committable(self, feed: QueueFeed) -> int:
+        return self.inbox.settled(feed) if self.inbox.acks else feed.position
+
+    async def commit(self, message: Message | None = None) -> None:
+        """Commits everything handed out so far, durably; with `manual_ack`, what is acknowledged. With a message: its
+        queue up to and including it, and nothing of other queues.
+
+        Raises Unknown if nobody confirmed it in time; with a message Failed if its queue has gone to another member,
+        where the message comes again.
+        """
+        self._view.bind_loop()
+        if message is None:
+            await self._commit_all([(feed, self._committable(feed)) for feed in self._share.feeds.values()])
+            return
+        feed = self._share.feeds.get(self._key_of(message))
+        if feed is None or feed.revoked:
+            raise Failed(
+                f"commit of {message.topic} queue {message.queue_id} offset {message.queue_offset}: the queue has gone "
+                f"to another member of {self.group}, and the message comes again there",
+                hint="Make the handling of a message repeatable: look its key up before you act on it again.",
+            )
+        self._acked(message, and_before=True)
+        await self._share.commit(feed, min(message.queue_offset + 1, feed.position))
+
+    async def _commit_all(self, positions: Iterable[tuple[QueueFeed, int]]) -> None:
+        commits = [self._share.commit(feed, position) for feed, position in positions]
+        done = await asyncio.gather(*commits, return_exceptions=True)
+        for outcome in done:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
     async def try_to_commit(self) -> None:
         """Commits; if that fails, what is not committed is part of the next commit."""
         try:
@@ -409,52 +372,24 @@ class AsyncConsumer:
         except RaftMQError as error:
             _log.warning("group %s: not committed yet: %s", self.group, error)
 
-    # -- committing
-
-    def positions(self) -> dict[int, int]:
-        """queue id -> the offset that `commit()` would store, of the consumer's topic."""
-        return {queue_id: feed.position for queue_id, feed in self._of_topic().items()}
-
-    async def commit(self) -> None:
-        """Commits everything handed out so far, durably. Raises Unknown if nobody confirmed it in time."""
-        await self._commit_all([(feed, feed.position) for feed in self._feeds.values()])
-
-    async def _commit_all(self, positions: Iterable[tuple[QueueFeed, int]]) -> None:
-        commits = [self._commit_feed(feed, position) for feed, position in positions]
-        done = await asyncio.gather(*commits, return_exceptions=True)
-        for outcome in done:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def _commit_feed(self, feed: QueueFeed, position: int) -> None:
-        resets = feed.resets
-        async with feed.committing:
-            if feed.committed != position and feed.resets == resets and feed.may_read():
-                await self._offsets.commit(self.group, feed.topic, feed.queue_id, position)
-                feed.committed = position
+    async def _keep_committing(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            await self.try_to_commit()
 
     async def close(self, *, commit: bool = True, current_done: bool = True) -> None:
         """Commits, leaves the group, closes. `current_done=False`: the last message handed out is not dealt with."""
         if self._closed:
             return
         self._closed = True
-        feeds = {**self._leaving, **self._feeds}
-        locked = {key.queue_id for key in feeds if key.topic == self.topic}
-        tasks = (*self._pulls.values(), *self._tasks)
-        async with self._locking:
-            for task in tasks:
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        feeds = await self._share.stop()
         try:
             if commit:
-                settle = self.inbox.settled
-                await self._commit_all([(f, f.position if current_done else settle(f)) for f in feeds.values()])
+                at = self._committable if current_done else self.inbox.settled
+                await self._commit_all([(feed, at(feed)) for feed in feeds.values()])
         finally:
             self._changed.set()
-            if self._locks is not None:
-                with contextlib.suppress(RaftMQError):  # they expire
-                    await self._locks.unlock(locked)
-            await self._member.leave()
+            await self._share.leave(feeds)
 
     async def __aenter__(self) -> AsyncConsumer:
         return await self.open()

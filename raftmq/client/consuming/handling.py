@@ -11,7 +11,7 @@ from raftmq.client.message import Message
 COMMIT_EVERY_S = 5.0
 """RocketMQ: persistConsumerOffsetInterval."""
 
-_log = logging.getLogger("raftmq.consumer")
+_log = logging.getLogger("raftmq")
 
 
 class Pace:

@@ -2,7 +2,11 @@
 
 A thread may read while the event loop fills and revokes; each step is under one lock. Invariants, per queue:
 committed <= position <= next_offset, and a message is handed out only at or above `position`, so never twice. The one
-exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`.
+exception is a message that its reader puts back: `position` returns to it, and the queue rests until `resume`. A seek
+begins anew.
+
+A reader that acknowledges each message may do so in any order and on any thread: a queue's `settled` position is its
+first message that was handed out and not acknowledged.
 """
 
 from __future__ import annotations
@@ -27,6 +31,10 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
+MAX_UNACKED = 10_000
+"""Messages that may be handed out and not acknowledged; at this number nothing more is handed out."""
+
+
 class QueueFeed:
     """One queue that this consumer reads at present."""
 
@@ -42,6 +50,8 @@ class QueueFeed:
         """The offset at which a reader that does not follow stops."""
         self.ask = 0
         """Broker id of whom to pull from, as the last reply suggested; 0 is the leader."""
+        self.asked = ""
+        """The address of the node that was asked last."""
         self.resets = 0
         """The number of times that the group was reset while this consumer read the queue."""
         self.finished = False
@@ -50,6 +60,8 @@ class QueueFeed:
         self.buffered_bytes = 0
         self.room = asyncio.Event()
         self.committing = asyncio.Lock()
+        self.unacked: dict[int, None] = {}
+        """Offsets handed out and not acknowledged, ascending; only for a reader that acknowledges each message."""
         self.may_read: Callable[[], bool] = lambda: True
         """False once its lock has not been confirmed for too long: nothing more is handed out. Asked in any thread."""
 
@@ -68,9 +80,18 @@ class Batch:
 
 
 class Inbox:
-    """Batches in arrival order. `on_room(feed)` runs in the reader's thread when a batch is used up."""
+    """Batches in arrival order. `on_room(feed)` runs in the reader's thread when a batch is used up.
 
-    def __init__(self, on_room: Callable[[QueueFeed], None]) -> None:
+    `acks`: the reader acknowledges each message. Then `on_acked()` runs, in the thread that acknowledges, when there is
+    room again for messages that are not acknowledged.
+    """
+
+    def __init__(
+        self, on_room: Callable[[QueueFeed], None], *, acks: bool = False, on_acked: Callable[[], None] | None = None
+    ) -> None:
+        self.acks = acks
+        self._on_acked = on_acked
+        self._unacked = 0
         self._lock = threading.Lock()
         self._ready: deque[Batch] = deque()
         self._current: tuple[QueueFeed | None, Message] | None = None
@@ -101,7 +122,7 @@ class Inbox:
         return message
 
     def _take(self, used: list[QueueFeed]) -> Message | None:
-        while self._ready:
+        while self._ready and self._unacked < MAX_UNACKED:
             batch = self._ready[0]
             feed = batch.feed
             message = None
@@ -114,6 +135,9 @@ class Inbox:
                     raise Failed(f"queue {feed.queue_id} offset {message.queue_offset} would be handed out twice")
                 self._current = (feed, message)
                 feed.position = message.queue_offset + 1
+                if self.acks:
+                    feed.unacked[message.queue_offset] = None
+                    self._unacked += 1
             if feed.revoked or batch.at == len(batch.messages):
                 self._ready.popleft()
                 feed.buffered_messages -= len(batch.messages)
@@ -155,16 +179,38 @@ class Inbox:
 
     @property
     def empty(self) -> bool:
-        """True if `take` would find no batch."""
-        return not self._ready
+        """True if `take` would find no batch, or must not look for one."""
+        return not self._ready or self._unacked >= MAX_UNACKED
 
-    def rewind(self, feed: QueueFeed, offset: int) -> None:
-        """Goes on from `offset`: drops what is buffered. The message that is being dealt with does not count."""
+    def ack(self, feed: QueueFeed, queue_offset: int, *, and_before: bool = False) -> None:
+        """The message at this offset is dealt with; `and_before`: all of its queue up to it. Any thread may call."""
+        with self._lock:
+            if and_before:
+                done = [offset for offset in feed.unacked if offset <= queue_offset]
+            else:
+                done = [queue_offset] if queue_offset in feed.unacked else []
+            full = self._unacked >= MAX_UNACKED
+            for offset in done:
+                del feed.unacked[offset]
+            self._unacked -= len(done)
+            room = full and self._unacked < MAX_UNACKED
+        if room and self._on_acked is not None:
+            self._on_acked()
+
+    def _forget_unacked(self, feed: QueueFeed) -> None:
+        self._unacked -= len(feed.unacked)
+        feed.unacked.clear()
+
+    def rewind(self, feed: QueueFeed, offset: int, *, stored: bool = True) -> None:
+        """Goes on from `offset`: drops what is buffered. The message that is being dealt with does not count. `stored`:
+        the cluster has the offset as the group's already."""
         with self._lock:
             self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
             self._resting.pop(feed, None)
             feed.buffered_messages = feed.buffered_bytes = 0
-            feed.next_offset = feed.position = feed.committed = offset
+            self._forget_unacked(feed)
+            feed.next_offset = feed.position = offset
+            feed.committed = offset if stored else feed.committed
             feed.resets += 1
             if self._current is not None and self._current[0] is feed:
                 self._current = (None, self._current[1])
@@ -174,7 +220,9 @@ class Inbox:
         with self._lock:
             feed.revoked = True
             self._resting.pop(feed, None)
-            return self._settled(feed)
+            settled = self._settled(feed)
+            self._forget_unacked(feed)
+            return settled
 
     def in_hand(self, feed: QueueFeed) -> bool:
         """Returns True if the message handed out last is the feed's and may not be dealt with yet."""
@@ -182,11 +230,14 @@ class Inbox:
             return self._current is not None and self._current[0] is feed
 
     def settled(self, feed: QueueFeed) -> int:
-        """The feed's position without the message handed out last, which may not be dealt with yet."""
+        """The feed's position without the message handed out last, which may not be dealt with yet, or without those
+        that are not acknowledged."""
         with self._lock:
             return self._settled(feed)
 
     def _settled(self, feed: QueueFeed) -> int:
+        if self.acks:
+            return next(iter(feed.unacked), feed.position)
         if self._current is not None and self._current[0] is feed:
             return self._current[1].queue_offset
         return feed.position

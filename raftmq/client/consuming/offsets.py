@@ -16,6 +16,14 @@ Start = str | int | datetime.datetime
 datetime)."""
 
 
+_ASKED: dict[int, str] = {
+    RequestCode.GET_MAX_OFFSET: "last offset",
+    RequestCode.GET_MIN_OFFSET: "first offset",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "offset at a time",
+    RequestCode.GET_EARLIEST_MSG_STORETIME: "time of the first message",
+}
+
+
 class Offsets:
     """Each call is linearizable: the server confirms its leadership before it answers.
 
@@ -52,7 +60,7 @@ class Offsets:
         return await self._number(RequestCode.GET_EARLIEST_MSG_STORETIME, topic, queue_id, "timestamp")
 
     async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:
-        what = f"{RequestCode(code).name.lower()} of {topic} queue {queue_id}"
+        what = f"{_ASKED[code]} of {topic} queue {queue_id}"
         ext = {"topic": topic, "queueId": str(queue_id), **more}
         reply = await self._call(code, ext, what=what)
         return _int(reply.ext, field, what)

@@ -20,7 +20,8 @@ from raftmq.client.consuming.send_back import RETRY_PREFIX, RETRY_TOPIC
 from raftmq.client.consuming.subscription import Subscription
 from raftmq.client.errors import Failed, RaftMQError, Refused, Unreachable
 from raftmq.client.message import Message
-from raftmq.client.view import Backoff, ClusterView
+from raftmq.client.retries import Retry
+from raftmq.client.view import Backoff, ClusterView, why_not
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 LONG_POLL_S = 15.0
@@ -29,7 +30,7 @@ PULL_RETRY_S = 30.0
 MAX_BUFFERED_MESSAGES = 2048
 MAX_BUFFERED_BYTES = 64 << 20
 
-_log = logging.getLogger("raftmq.consumer")
+_log = logging.getLogger("raftmq")
 
 
 class QueuePuller:
@@ -79,13 +80,15 @@ class QueuePuller:
             try:
                 result = await self._pull(feed)
                 idle = await self._take_in(feed, result)
-            except OSError:
+            except OSError as error:
+                self._tell(feed, why_not(error), 0)
                 await backoff.pause()
                 continue
             except RaftMQError as error:
                 failing_since = began if failing_since is None else failing_since
                 if not _passes(error) or self._loop.time() - failing_since > PULL_RETRY_S:
                     raise
+                self._tell(feed, f"says: {error}", error.code)
                 await backoff.pause()
                 continue
             failing_since = None
@@ -93,6 +96,10 @@ class QueuePuller:
                 await backoff.pause()
             else:
                 backoff = Backoff(self._view.jitter)
+
+    def _tell(self, feed: QueueFeed, cause: str, code: int) -> None:
+        what = f"pull of {feed.topic} queue {feed.queue_id} by group {self._group}"
+        self._view.retries.tell(Retry(what, feed.asked, cause, code))
 
     async def _wait_for_room(self, feed: QueueFeed) -> None:
         most = max(256 << 10, MAX_BUFFERED_BYTES // max(1, self._queues))
@@ -107,6 +114,7 @@ class QueuePuller:
         async with asyncio.timeout(30.0):
             leader = await self._view.find_leader()
         address = self._view.by_id.get(str(feed.ask), leader) if feed.ask else leader
+        feed.asked = address
         request = PullRequest(
             feed.topic,
             feed.queue_id,

@@ -27,7 +27,7 @@ HOLD_MAX = 2000
 
 Decide = Callable[[Message], Awaitable[Resolution]]
 
-_log = logging.getLogger("raftmq.transactions")
+_log = logging.getLogger("raftmq")
 
 
 class _Check(NamedTuple):

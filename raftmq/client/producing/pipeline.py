@@ -15,6 +15,7 @@ import contextlib
 import functools
 import logging
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,8 +24,9 @@ from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown
 from raftmq.client.message import SendResult, position_of
 from raftmq.client.producing.send_frame import FrameWriter, SendRequest, Submission, queue_of_key
 from raftmq.client.producing.send_window import AnyFuture, NextStep, Pending, SendWindow, never_sent
+from raftmq.client.retries import Retry
 from raftmq.client.room import Room
-from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView
+from raftmq.client.view import ROUTE_LIFE_S, Backoff, ClusterView, why_not
 from raftmq_wire.codec import Header
 from raftmq_wire.codes import ResponseCode
 
@@ -68,7 +70,45 @@ def settle(future: AnyFuture, result: SendResult | list[SendResult] | None, erro
             future.set_result(result)
 
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("raftmq")
+
+
+class FlushResult(NamedTuple):
+    """The outcomes of all requests that a producer settled since its last flush; a batch is one request.
+
+    `first_error` is that of the earliest one that did not succeed; the futures have all of them.
+    """
+
+    stored: int = 0
+    failed: int = 0
+    """Not stored: Failed, Refused, NotFound."""
+    unknown: int = 0
+    """May be stored."""
+    first_error: RaftMQError | None = None
+
+    @property
+    def all_stored(self) -> bool:
+        """True if every request was stored."""
+        return not self.failed and not self.unknown
+
+    def raise_for_errors(self) -> None:
+        """Raises `first_error` if there is one, with a note that says how many more there are."""
+        if self.first_error is not None:
+            more = self.failed + self.unknown - 1
+            if more:
+                self.first_error.add_note(f"and {more} more sends of this producer were not stored, or may not be")
+            raise self.first_error
+
+    def and_failed(self, error: RaftMQError) -> FlushResult:
+        """Counts an error; `and_settled` counts its request as one of the settled ones."""
+        unknown = isinstance(error, Unknown)
+        failed, unknowns, first = self.failed + (not unknown), self.unknown + unknown, self.first_error or error
+        return FlushResult(self.stored - 1, failed, unknowns, first)
+
+    def and_settled(self, requests: int) -> FlushResult:
+        """Counts requests that were settled."""
+        return self._replace(stored=self.stored + requests)
+
 
 _SWEEP_S = 0.1
 _TOLD_EVERY_S = 30.0
@@ -102,6 +142,8 @@ class SendPipeline:
         self._turns: dict[str, int] = {}
         self._awake = False
         self._given_back = [0, 0]
+        self._outcomes = FlushResult()
+        """The outcomes since the last flush."""
 
     # -- from any thread
 
@@ -203,6 +245,7 @@ class SendPipeline:
 
     def _fail(self, request: SendRequest, future: AnyFuture, error: RaftMQError) -> None:
         settle(future, None, error)
+        self._outcomes = self._outcomes.and_failed(error).and_settled(1)
         self._room.give_back(1, request.size)
 
     # -- connection
@@ -228,8 +271,9 @@ class SendPipeline:
                 try:
                     self._link = await dial(self.view.environment, link)
                     break
-                except OSError:
+                except OSError as error:
                     self.view.suspect(leader)
+                    self._tell(leader, why_not(error), len(self._window))
                     await self._backoff.pause()
         finally:
             self._linked()
@@ -246,13 +290,20 @@ class SendPipeline:
         self._link = None
         self._lost_in_a_row += 1
         self.view.suspect(link.address)
-        self._window.lost()
+        lost = self._window.lost(f"{link.address} {link.ending}")
+        if lost:
+            self._tell(link.address, link.ending, lost)
         self._run()
+
+    def _tell(self, address: str, cause: str, requests: int, code: int = 0, topic: str = "") -> None:
+        """Tells of sends that are made again; `topic` if they are known to share it."""
+        what = f"send to {topic}" if topic else "sends"
+        self.view.retries.tell(Retry(what, address, cause, code, requests))
 
     def _give_up_link(self) -> None:
         if self._link is not None:
             self.view.links.drop(self._link.address)
-            self._link.abort()
+            self._link.abort(f"did not answer for {self._attempt_s:g} s")
 
     def _hold(self, ask_leader: bool) -> None:
         """A pause before the next send, growing while nothing succeeds; then, if asked, see who leads."""
@@ -297,6 +348,9 @@ class SendPipeline:
                 self.view.suspect(self._link.address)
             if is_disk_full(header.code, header.remark):
                 self._tell_full(pending.topic, header.remark)
+            if self._holding is None and self._link is not None:  # once for all that are refused together
+                cause = f"says: {header.remark or 'try again'}"
+                self._tell(self._link.address, cause, 1, header.code, pending.topic)
             self._hold(ask_leader=not busy)
 
     def _tell_full(self, topic: str, remark: str | None) -> None:
@@ -322,6 +376,8 @@ class SendPipeline:
         self, pending: Pending, result: SendResult | list[SendResult] | None, error: RaftMQError | None
     ) -> None:
         settle(pending.future, result, error)
+        if error is not None:
+            self._outcomes = self._outcomes.and_failed(error)
         self._given_back[0] += 1
         self._given_back[1] += pending.size
 
@@ -335,6 +391,7 @@ class SendPipeline:
         messages, size = self._given_back
         if messages:
             self._given_back = [0, 0]
+            self._outcomes = self._outcomes.and_settled(messages)
             self._room.give_back(messages, size)
 
     # -- time
@@ -381,6 +438,12 @@ class SendPipeline:
         done: asyncio.Future[None] = self.loop.create_future()
         self._room.when_empty(functools.partial(settle, done, None, None))
         await done
+
+    def take_outcomes(self) -> FlushResult:
+        """Returns the outcomes of the requests that were settled since the last call."""
+        self._return_room()
+        outcomes, self._outcomes = self._outcomes, FlushResult()
+        return outcomes
 
     async def close(self) -> None:
         """Settles everything, then closes."""

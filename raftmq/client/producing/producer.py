@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TypeVar, Unpack
 
 from raftmq.client.message import MessageOptions, SendOptions, SendResult
-from raftmq.client.producing.pipeline import SendPipeline
+from raftmq.client.producing.pipeline import FlushResult, SendPipeline
 from raftmq.client.producing.send_frame import (
     MessageIds,
     SendRequest,
@@ -20,6 +20,7 @@ from raftmq.client.producing.send_frame import (
 from raftmq.client.room import Room
 from raftmq.client.view import ClusterView
 
+_T = TypeVar("_T", SendResult, list[SendResult])
 DEFAULT_GROUP = "raftmq-python"
 TIMEOUT_S = 30.0
 ATTEMPT_S = 3.0
@@ -44,6 +45,7 @@ class AsyncProducer:
         max_messages: int = MAX_MESSAGES,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        view.bind_loop()
         self.room = Room(max_messages, max_bytes)
         self.pipeline = SendPipeline(view, self.room, group=group, timeout_s=timeout_s, attempt_s=attempt_timeout_s)
         self.ids = MessageIds(view.environment.entropy(10))
@@ -79,8 +81,10 @@ class AsyncProducer:
         await self._submit(request, future)
         return await future
 
-    async def _submit(self, request: SendRequest, future: asyncio.Future[Any]) -> None:
+    async def _submit(self, request: SendRequest, future: asyncio.Future[_T]) -> None:
         pipeline = self.pipeline
+        if asyncio.get_running_loop() is not pipeline.loop:
+            pipeline.view.bind_loop()  # says what is wrong
         self.check_open()
         if not self.room.take(request.size):
             await self.room.take_async(request.size)
@@ -94,9 +98,12 @@ class AsyncProducer:
         if self.closed:
             raise RuntimeError("the producer is closed")
 
-    async def flush(self) -> None:
-        """Waits until every send so far is settled; look at the futures for how."""
+    async def flush(self) -> FlushResult:
+        """Waits until every send so far is settled, at most the send timeout; says how many were stored since the last
+        flush, and the first error. The futures have the outcome of each."""
+        self.pipeline.view.bind_loop()
         await self.pipeline.drained()
+        return self.pipeline.take_outcomes()
 
     async def close(self) -> None:
         """Flushes and closes; at most the send timeout."""

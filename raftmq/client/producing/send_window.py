@@ -75,6 +75,7 @@ class Pending:
         "sequence",
         "size",
         "topic",
+        "trouble",
     )
 
     def __init__(
@@ -93,6 +94,8 @@ class Pending:
         self.done = False
         self.sent_at = 0.0
         self.refusal: tuple[int, str | None] | None = None
+        self.trouble = ""
+        """The address of the connection that ended with it in flight, and why it ended."""
 
 
 class SendWindow:
@@ -149,13 +152,18 @@ class SendWindow:
         pending.frame = b""
         del self._by_opaque[pending.sequence & 0x7FFFFFFF]
 
-    def lost(self) -> None:
-        """The connection is gone: what was in flight may have been carried out, and is sent again."""
+    def lost(self, trouble: str = "") -> int:
+        """The connection is gone, as `trouble` says: what was in flight may have been carried out, and is sent again.
+        Returns how many requests that are."""
+        lost = 0
         for pending in self._order:
             if pending.in_flight and not pending.done:
                 pending.in_flight = False
                 pending.maybe = True
+                pending.trouble = trouble
                 self._again = True
+                lost += 1
+        return lost
 
     def take_again(self, now: float) -> list[bytes]:
         """Frames to send again, in sequence order; they count as in flight from now."""
@@ -194,7 +202,9 @@ def out_of_time(pending: Pending, why: Callable[[], str] = str) -> RaftMQError:
     what, ids = f"send to {pending.topic}", pending.message_ids
     if pending.maybe or pending.in_flight:
         code = pending.refusal[0] if pending.refusal else 0
-        return Unknown(f"{what}: no answer before the deadline; it may be stored", code=code, message_ids=ids)
+        said = f"{pending.refusal[1]}; " if pending.refusal and pending.refusal[1] else ""
+        met = f"{pending.trouble}; " if pending.trouble else said
+        return Unknown(f"{what}: {met}no answer before the deadline; it may be stored", code=code, message_ids=ids)
     if pending.refusal is not None:
         return error_of(*pending.refusal, what, message_ids=ids)
     return never_sent(what, ids, why())

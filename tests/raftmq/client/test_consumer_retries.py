@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import raftmq
 from raftmq.client import Failed, Message, Refused, Unknown, aconnect
-from raftmq.client.consuming import consumer, queue_puller, send_back
+from raftmq.client.consuming import queue_puller, send_back, share
 from raftmq.client.consuming.inbox import Batch, Inbox, QueueFeed, QueueKey
 from raftmq.client.consuming.send_back import LEVELS_S, level_of
 from raftmq_wire.codes import RequestCode, ResponseCode
@@ -65,8 +65,8 @@ def backs(fake: Any) -> SendBacks:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordered consumers ask for their locks often."""
-    monkeypatch.setattr(consumer, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(consumer, "RELOCK_S", 0.05)
+    monkeypatch.setattr(share, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(share, "RELOCK_S", 0.05)
 
 
 async def take(c: Any, count: int) -> list[Message]:
@@ -156,7 +156,7 @@ async def test_members_share_the_retries(fake: Any, backs: SendBacks, wait_until
         mq.consumer(GROUP, TOPIC) as other,
     ):
         await wait_until(lambda: len(one.positions()) == len(other.positions()) == 1)
-        await wait_until(lambda: len(one._feeds) == len(other._feeds) == 2)
+        await wait_until(lambda: len(one._share.feeds) == len(other._share.feeds) == 2)
         for n in range(4):
             fake.queues[RETRIES][n % 2].append(Stored(b"%d" % n, "", 0))
         fake.grew.set()
@@ -170,7 +170,7 @@ async def test_without_a_retry_topic_the_topic_is_read(fake: Any, backs: SendBac
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC) as c:
         assert (await anext(c)).body == b"0"
         fake.create(RETRIES, 1)
-        c._rebalance.set()
+        c._share.rebalance.set()
         fake.queues[RETRIES][0].append(Stored(b"new", "", 0))
         assert (await anext(c)).body == b"new"
 
@@ -180,9 +180,9 @@ async def test_a_retry_topic_that_is_deleted_ends_nothing(
 ) -> None:
     monkeypatch.setattr(queue_puller, "LONG_POLL_S", 0.0)
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC) as c:
-        assert len(c._feeds) == 3
+        assert len(c._share.feeds) == 3
         del fake.queues[RETRIES]
-        await wait_until(lambda: len(c._feeds) == 2)
+        await wait_until(lambda: len(c._share.feeds) == 2)
         fake.fill(TOPIC, 0, bodies(0, 1))
         assert (await anext(c)).body == b"0"
 
@@ -294,7 +294,7 @@ async def test_an_ordered_queue_waits_for_its_message_and_others_go_on(fake: Any
         while sum(m.queue_id for m in got) < 3:
             got.append(await anext(c))
         assert [m.body for m in got if m.queue_id == 0] == bodies(0, 2), "its queue waits"
-        c._resume(c._feeds[QueueKey(TOPIC, 0)], 0)
+        c._resume(c._share.feeds[QueueKey(TOPIC, 0)], 0)
         got += await take(c, 1)
         await c.retry(got[-1], after=0)
         got += await take(c, 3)
@@ -307,7 +307,7 @@ async def test_an_ordered_queue_waits_for_its_message_and_others_go_on(fake: Any
 async def test_a_rest_from_before_a_reset_ends_no_later_one(fake: Any, backs: SendBacks) -> None:
     fake.fill(TOPIC, 0, bodies(0, 2))
     async with aconnect(fake.servers) as mq, mq.consumer(GROUP, TOPIC, ordered=True) as c:
-        feed = c._feeds[QueueKey(TOPIC, 0)]
+        feed = c._share.feeds[QueueKey(TOPIC, 0)]
         await c.retry(await anext(c), after=3600)
         c.inbox.rewind(feed, 0)
         c.inbox.put(Batch(feed, [message_at(0, 0)], 1))

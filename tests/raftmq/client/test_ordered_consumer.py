@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftmq.client import Unreachable, aconnect
-from raftmq.client.consuming import consumer
+from raftmq.client.consuming import share
 from raftmq.client.consuming.inbox import QueueKey
 from raftmq.client.consuming.locked_queues import CONFIRMED_S, QueueLocks
 from raftmq.client.environment import REAL, Environment
@@ -24,9 +24,9 @@ def bodies(first: int, count: int) -> list[bytes]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers ask for their locks often."""
-    monkeypatch.setattr(consumer, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(consumer, "RELOCK_S", 0.05)
-    monkeypatch.setattr(consumer, "DEALT_WITH_S", 0.01)
+    monkeypatch.setattr(share, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(share, "RELOCK_S", 0.05)
+    monkeypatch.setattr(share, "DEALT_WITH_S", 0.01)
 
 
 async def test_it_locks_before_it_reads_and_unlocks_when_it_leaves(fake: Any) -> None:
@@ -84,8 +84,7 @@ async def test_nothing_is_handed_out_or_committed_by_a_lock_that_is_not_confirme
         assert (await anext(c)).queue_offset == 0
         with monkeypatch.context() as patch:
             patch.setattr(QueueLocks, "lock", nobody_answers)
-            assert c._locks is not None
-            c._locks._confirmed_s[0] -= CONFIRMED_S
+            c._share.locks["orders"]._confirmed_s[0] -= CONFIRMED_S
             assert [m async for m in c] == []
             await c.commit()
             assert ("billing", "orders", 0) not in fake.offsets
@@ -133,10 +132,10 @@ async def test_a_queue_is_handed_over_when_its_last_message_is_dealt_with(fake: 
         async with new.consumer("billing", "orders", ordered=True, max_wait_s=0.3) as second:
             await wait_until(lambda: first.positions().keys() == {1})
             assert [m async for m in second] == []
-            assert fake.locks["billing", "orders", 0] == first._member.client_id
+            assert fake.locks["billing", "orders", 0] == first._share.member.client_id
             assert [m async for m in first] == [], "asking for the next says that the one before is dealt with"
             assert [m.queue_offset async for m in second] == [1, 2]
-            assert fake.locks["billing", "orders", 0] == second._member.client_id
+            assert fake.locks["billing", "orders", 0] == second._share.member.client_id
     assert fake.offsets["billing", "orders", 0] == 3
     assert fake.commits.count(("billing", 0, 1)) == 1
 
@@ -151,22 +150,22 @@ async def test_no_lock_is_asked_for_behind_the_unlock_of_the_same_queue(fake: An
         old.consumer("billing", "orders", ordered=True, max_wait_s=0.2) as first,
     ):
         assert (await anext(first)).queue_offset == 0
-        assert first._locks is not None
-        lock = first._locks.lock
+        locks = first._share.locks["orders"]
+        lock = locks.lock
 
         async def slow(queue_ids: Any) -> frozenset[int]:
-            if ("orders", 0) in first._leaving:
+            if ("orders", 0) in first._share.leaving:
                 asked.set()
                 await goes_on.wait()
             return await lock(queue_ids)
 
-        first._locks.lock = slow  # type: ignore[method-assign]
+        locks.lock = slow  # type: ignore[method-assign]
         async with new.consumer("billing", "orders", ordered=True, max_wait_s=5.0) as second:
             await asked.wait()
             assert [m async for m in first] == [], "the message in hand is dealt with"
             goes_on.set()
             assert (await anext(second)).queue_offset == 1
-            client, requests = first._member.client_id, fake.lock_requests
+            client, requests = first._share.member.client_id, fake.lock_requests
             unlocked = requests.index((int(RequestCode.UNLOCK_BATCH_MQ), client, (0,)))
             await wait_until(lambda: (int(RequestCode.LOCK_BATCH_MQ), client, (1,)) in requests[unlocked:])
             assert [row for row in requests[unlocked + 1 :] if row[1] == client and 0 in row[2]] == []
@@ -177,23 +176,23 @@ async def test_a_queue_that_is_unlocked_while_a_lock_is_waited_for_is_not_locked
 ) -> None:
     fake.create("orders", 2)
     async with aconnect(fake.servers) as mq, mq.consumer("billing", "orders", ordered=True) as c:
-        assert c._locks is not None
-        for task in c._tasks:
+        share = c._share
+        for task in share.tasks:
             task.cancel()
         key = QueueKey("orders", 0)
-        c._leaving[key] = c._feeds.pop(key)
+        share.leaving[key] = share.feeds.pop(key)
         asked: list[frozenset[int]] = []
 
         async def lock(queue_ids: Any) -> frozenset[int]:
             asked.append(frozenset(queue_ids))
             return asked[-1]
 
-        monkeypatch.setattr(c._locks, "lock", lock)
-        async with c._locking:
-            locking = asyncio.create_task(c._locked(c._locks, frozenset({1})))
+        monkeypatch.setattr(share.locks["orders"], "lock", lock)
+        async with share.locking:
+            locking = asyncio.create_task(share.locked([QueueKey("orders", 1)]))
             for _ in range(5):
                 await asyncio.sleep(0)
-            c._feeds[key] = c._leaving.pop(key)  # as its hand-over does, which holds the lock meanwhile
+            share.feeds[key] = share.leaving.pop(key)  # as its hand-over does, which holds the lock meanwhile
         await locking
         assert asked == [frozenset({1})]
 
@@ -227,5 +226,5 @@ async def test_commits_say_who_makes_them(fake: Any, monkeypatch: pytest.MonkeyP
         for ordered in (True, False):
             async with mq.consumer(f"billing-{ordered}", "orders", ordered=ordered) as c:
                 await anext(c)
-                name = c._member.client_id
+                name = c._share.member.client_id
             assert said.pop() == (f'["{name}"]' if ordered else "")

@@ -315,7 +315,7 @@ async def test_a_full_disk_is_told_at_once_and_not_only_at_the_deadline(
     full = "the disk is full: 91.2 per cent of 100 bytes used; nothing was stored"
     fake.create("orders", 1)
     fake.nodes[0].steps.extend([step(store=False, code=14, remark=full)] * 1000)
-    with caplog.at_level(logging.WARNING, "raftmq.client"):
+    with caplog.at_level(logging.WARNING, "raftmq"):
         async with aconnect(fake.servers) as mq, mq.producer(timeout_s=0.5) as p:
             sending = asyncio.ensure_future(p.send("orders", b"x"))
             while not caplog.messages:

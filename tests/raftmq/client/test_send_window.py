@@ -6,7 +6,7 @@ import concurrent.futures
 
 import pytest
 
-from raftmq.client.errors import Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
+from raftmq.client.errors import Denied, Failed, NotFound, RaftMQError, Refused, Unknown, Unreachable, error_of
 from raftmq.client.producing.send_window import NextStep, Pending, SendWindow
 
 OK, AGAIN, MAYBE, FINAL = NextStep.OK, NextStep.AGAIN, NextStep.AGAIN_MAYBE, NextStep.FINAL
@@ -28,7 +28,7 @@ TABLE = [
     (26, "gone", FINAL, NotFound, Unknown),
     (3, "what", FINAL, Refused, Unknown),
     (13, "long", FINAL, Refused, Unknown),
-    (16, "perm", FINAL, Refused, Unknown),
+    (16, "perm", FINAL, Denied, Unknown),
     (25, "old", FINAL, Refused, Unknown),
     (29, "queue", FINAL, Refused, Unknown),
     (501, "elsewhere", FINAL, Unknown, Unknown),
